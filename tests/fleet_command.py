@@ -62,16 +62,21 @@ class Shell:
         model = {"FLEET_MODEL_URL": self.model_url, "FLEET_MODEL": "scripted"} if self.model_url else {}
         return {**kept, "FLEET_HOME": str(self.home), **model, **self.more}
 
-    async def start(self, *arguments: str, **variables: str) -> asyncio.subprocess.Process:
+    async def start(self, *arguments: str, stdin: bytes = b"", **variables: str) -> asyncio.subprocess.Process:
+        """Start a command; what it is given on standard input has to fit into a pipe."""
         cold = ("-m", "swe_ai_fleet.cli.main")
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *(sys.executable, *(("-I", "-S", str(_WARM), self.warm) if self.warm else cold), *arguments),
             env={**self.variables, **variables},
             cwd=self.directory or self.home.parent,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
+        if process.stdin is not None:
+            process.stdin.write(stdin)
+            process.stdin.write_eof()
+        return process
 
     async def fleet(self, *arguments: str, **variables: str) -> Ran:
         return await ended(await self.start(*arguments, **variables))

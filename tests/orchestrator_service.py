@@ -92,6 +92,7 @@ class Service:
 
     log: MemoryLog | JetStream = field(default_factory=MemoryLog)
     workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
+    model: ScriptedModel = field(default_factory=ScriptedModel)
     components: list[Component] = field(default_factory=list)
     ready: bool = True
     address: str = ""
@@ -120,7 +121,7 @@ class Service:
             results=self.log,
             fleet=self.fleet,
             workspaces=self.workspaces,
-            model=ScriptedModel(),
+            model=self.model,
             owner="test",
             pauses=(0.0,),
         )

@@ -17,7 +17,7 @@ from swe_ai_fleet.ports import Clone
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedWorkspaces:
-    """A `WorkspaceProvider` that takes every commit from the clone at `path`: nothing here has a credential.
+    """`EvidenceWorkspaces` that take every commit from the clone at `path`: nothing here has a credential.
 
     Args:
         provider: Makes clones and environments of it.
@@ -45,11 +45,15 @@ class PreparedWorkspaces:
         """The clone itself, or a clean one of it that is gone at the end."""
         here = self._here(repository)
         if self.alone:
-            async with self.provider.attach(name, here, environment) as clone:
+            async with self.provider.attach(name, here, environment, furnished=True) as clone:
                 yield clone
         else:
             async with self.provider.open(execution_id, name, here, environment) as clone:
                 yield clone
+
+    async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
+        """A commit with a patch, in this container. Raises PatchRejected."""
+        return await self.provider.patched(execution_id, self._here(repository), patch)
 
     async def deliver(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery

@@ -49,6 +49,7 @@ _SUBMITTER = (
     f"{_FLEET}.Orchestrate",
     f"{_FLEET}.StreamOrchestration",
     f"{_FLEET}.SubmitTask",
+    f"{_FLEET}.JudgePatches",
     f"{_FLEET}.UploadRepository",
     f"{_FLEET}.CancelExecution",
     f"{_FLEET}.ProcessPlanningEvent",
@@ -72,6 +73,7 @@ _SUBMITTER = (
 # Decides for people what agents wait for.
 _APPROVER = (
     f"{_FLEET}.ResolveApproval",
+    f"{_FLEET}.DeliverCandidate",
     f"{_PLANNING}.ApproveApproach",
 )
 # Decides who works for the tenant, where its data goes, and what it forgets.

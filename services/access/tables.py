@@ -11,6 +11,7 @@ from pydantic import (
     ConfigDict,
     Field,
     Strict,
+    StrictBool,
     StrictFloat,
     StrictInt,
     StringConstraints,
@@ -51,6 +52,7 @@ class TenantTable(_Table):
 
     quota: QuotaTable = QuotaTable()
     approval: Literal["none", "plan", "risky", "every"] = "none"
+    require_verified: StrictBool = False
     agent_endpoints: tuple[Text, ...] = ()
 
     @field_validator("agent_endpoints")
@@ -193,6 +195,7 @@ class AccessFile(_Table):
                 tenant=name,
                 quota=Quota(**table.quota.model_dump()),
                 approval=ApprovalPolicy(table.approval),
+                require_verified=table.require_verified,
                 agent_endpoints=table.agent_endpoints,
             )
             for name, table in self.tenants.items()

@@ -201,6 +201,7 @@ def work_record(message: pb.WorkRecord) -> WorkRecord:
         usage=usage(message.usage),
         duration_ms=message.duration_ms,
         ended_at=iso_time(moment(message.ended_at_ms, field="ended_at_ms")) or now(),
+        verdict=message.verdict,
     )
 
 
@@ -227,6 +228,7 @@ def work_message(record: WorkRecord) -> pb.WorkRecord:
         usage=usage_message(record.usage),
         duration_ms=record.duration_ms,
         ended_at_ms=milliseconds(record.ended_at),
+        verdict=record.verdict,
     )
 
 

@@ -34,6 +34,7 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.learning.outcomes import outcome_of
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.memory.lessons import lessons
@@ -93,6 +94,8 @@ class Recorder:
             raise Hopeless(f"the events of {execution_id} cannot be read: {fault.message}") from fault
         if state is None or not state.status.terminal:
             raise Hopeless(f"the beginning of {execution_id} is not in the log any more")
+        if state.task.kind is TaskKind.JUDGE:
+            return  # nobody worked: there is nothing to remember or to learn from
         refused: list[str] = []
         postponed: list[FleetError] = []
         # The work last: whoever sees it finds the rest. Where memories cannot be kept now, it is known all the same.

@@ -51,6 +51,20 @@ class Replies:
             status=responses.status(state.status),
             audit_head=responses.audit_head(state),
             usage=responses.total_usage(state),
+            **responses.judged(state),
+        )
+
+    async def judgement(self, state: ExecutionState) -> pb.JudgePatchesResponse:
+        """Patches, judged."""
+        return pb.JudgePatchesResponse(
+            task_id=state.task.task_id,
+            execution_id=state.execution_id,
+            status=responses.status(state.status),
+            results=await self.candidates(state, room=self.max_bytes),
+            winner_id=state.winner_id,
+            baseline=responses.baseline(state),
+            duration_ms=state.duration_ms,
+            error_message=state.error[: responses.MAX_ERROR_CHARS],
         )
 
     async def orchestration(self, state: ExecutionState, passed_over: Sequence[str] = ()) -> pb.OrchestrateResponse:
@@ -70,6 +84,7 @@ class Replies:
             subtasks=subtask_results(state),
             audit_head=responses.audit_head(state),
             usage=responses.total_usage(state),
+            **responses.judged(state),
         )
 
     async def candidates(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:

@@ -149,12 +149,34 @@ def passed_over(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> tuple[
     return tuple(name for name, there in given.items() if there)
 
 
+def common_task(request: pb.JudgePatchesRequest, *, kind: TaskKind) -> Task:
+    """The task of a request that no agent works on. Raises InvalidRequest and NotAvailable, naming the field."""
+    check_values(request)
+    _refuse_later_features(request)
+    return _bounded(
+        Task(
+            kind=kind,
+            task_id=_task_id(request.task_id),
+            description=request.task_description,
+            repo=repo_ref(request.repo),
+            constraints=_constraints(request.constraints),
+            environment=_environment(request.environment),
+            attempt=request.attempt or 1,
+            priority=request.priority,
+        )
+    )
+
+
+def _task_id(text: str) -> str:
+    if not text:
+        raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
+    return text
+
+
 def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, Any]:
     """The fields of `Task` that both kinds of request have."""
-    if not request.task_id:
-        raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
     return {
-        "task_id": request.task_id,
+        "task_id": _task_id(request.task_id),
         "description": request.task_description,
         "role": Role.parse(request.role),
         "repo": repo_ref(request.repo),
@@ -177,7 +199,7 @@ def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, 
     }
 
 
-def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> None:
+def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest) -> None:
     asked = {
         "environment.container_image": bool(request.environment.container_image),
     }
@@ -263,6 +285,7 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
             for server in given.mcp_servers
         ),
         abort_on_error=given.abort_on_error,
+        require_verified=given.require_verified,
     )
 
 
@@ -306,6 +329,7 @@ def _environment(given: pb.EnvironmentSpec) -> EnvironmentSpec:
         variables=dict(given.variables),
         path=tuple(given.path_directories),
         detect=not given.disable_detection,
+        test_command=given.test_command,
     )
 
 

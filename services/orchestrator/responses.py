@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import cast
+from typing import TypedDict, cast
 
 from google.protobuf import json_format, struct_pb2
 
@@ -170,6 +170,7 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         revises=of.revises,
         round=of.round,
         dropped_reason=fates(state).get(of.candidate_id, ""),
+        **_verdict(report),
     )
 
 
@@ -181,6 +182,49 @@ def results(state: ExecutionState) -> list[pb.DeliberationResult]:
         return []
     standing = state.candidates.keys() - fates(state).keys()
     return [result(state, state.candidates[name], None) for name in sorted(standing)]
+
+
+class Judged(TypedDict):
+    """The fields of every message that tells a verdict."""
+
+    verdict: pb.EvidenceVerdict
+    verdict_reasons: Sequence[str]
+
+
+def _verdict(report: CheckReport | None) -> Judged:
+    if report is None or report.verdict is None:
+        return Judged(verdict=pb.EVIDENCE_VERDICT_UNSPECIFIED, verdict_reasons=())
+    value = pb.EvidenceVerdict.Value(f"EVIDENCE_VERDICT_{report.verdict.name}")
+    return Judged(verdict=cast("pb.EvidenceVerdict", value), verdict_reasons=report.reasons)
+
+
+def judged(state: ExecutionState) -> Judged:
+    """What evidence says of the winner, or of the best where nobody won."""
+    return _verdict(state.best_report)
+
+
+def baseline(state: ExecutionState) -> pb.Baseline | None:
+    """What the tests say of the untouched commit; None while that is not known."""
+    found = state.baseline
+    if found is None:
+        return pb.Baseline(error_message=state.baseline_error) if state.baseline_error else None
+    return pb.Baseline(
+        summary=found.line,
+        suites=[
+            pb.SuiteBaseline(
+                command=suite.command,
+                tests=_tests(suite.tests) if suite.tests else None,
+                uncollected=suite.uncollected,
+                hung=suite.hung,
+                exit_code=suite.exit_code,
+                stopped=suite.stopped,
+                unusable=suite.unusable,
+                notes=suite.notes,
+                duration_ms=suite.duration_ms,
+            )
+            for suite in found.suites
+        ],
+    )
 
 
 def stop_reason(of: str) -> pb.StopReason:
@@ -242,6 +286,7 @@ _KINDS = {
     TaskKind.DELIBERATE: pb.EXECUTION_KIND_DELIBERATION,
     TaskKind.ORCHESTRATE: pb.EXECUTION_KIND_ORCHESTRATION,
     TaskKind.WORKFLOW: pb.EXECUTION_KIND_WORKFLOW,
+    TaskKind.JUDGE: pb.EXECUTION_KIND_JUDGEMENT,
 }
 
 
@@ -280,8 +325,21 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         subtasks=subtask_results(state),
         parent_execution_id=state.task.parent_execution_id,
         # Of an accepted task: as many as were seated. A list has no run of an agent to count, only what executions say.
-        agent_count=0 if state.task.kind is TaskKind.WORKFLOW else state.task.num_agents,
+        agent_count=0 if state.task.kind in (TaskKind.WORKFLOW, TaskKind.JUDGE) else state.task.num_agents,
         approval=POLICIES[state.task.approval],
+        baseline=baseline(state),
+        refused_ref=state.refused_kept.delivered.branch if state.refused_kept else "",
+        hand_deliveries=[
+            pb.HandDelivery(
+                candidate_id=one.candidate_id,
+                commit_sha=one.delivered.commit_sha,
+                branch=one.delivered.branch,
+                by=one.by,
+                reason=one.reason,
+            )
+            for one in state.hand_deliveries
+        ],
+        **judged(state),
     )
 
 

@@ -16,7 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context, NotAvailable
-from services.orchestrator import approvals, requests, responses, subtasks
+from services.orchestrator import approvals, judgements, requests, responses, subtasks
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses, active_councils, seen_by
 from services.orchestrator.listing import page
@@ -127,16 +127,33 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 yield update
 
     async def SubmitTask(self, request: pb.SubmitTaskRequest, context: Context) -> pb.SubmitTaskResponse:
-        with requests.fields_of(request):
-            task = requests.submitted_task(request)
-        submission = await self._submit(request, task, context)
+        if request.WhichOneof("task") == "judge":
+            task_id, submission = request.judge.task_id, await self._judge(request, request.judge, context)
+        else:
+            with requests.fields_of(request):
+                task = requests.submitted_task(request)
+            task_id, submission = task.task_id, await self._submit(request, task, context)
         known = self._executions.projection.get(tenant(), submission.execution_id)
         return pb.SubmitTaskResponse(
             execution_id=submission.execution_id,
-            task_id=task.task_id,
+            task_id=task_id,
             status=responses.status(known.status if known else ExecutionStatus.PENDING),
             already_existed=submission.existed,
             approval=responses.POLICIES[known.task.approval] if known else pb.APPROVAL_POLICY_UNSPECIFIED,
+        )
+
+    async def JudgePatches(self, request: pb.JudgePatchesRequest, context: Context) -> pb.JudgePatchesResponse:
+        submission = await self._judge(request, request, context)
+        return await self._replies.judgement(await self._executions.wait(tenant(), submission.execution_id))
+
+    async def DeliverCandidate(
+        self, request: pb.DeliverCandidateRequest, context: Context
+    ) -> pb.DeliverCandidateResponse:
+        check_values(request)
+        asked = judgements.hand_delivery(request, principal().name)
+        delivered = await self._executions.deliver(tenant(), _execution_id(request.execution_id), asked)
+        return pb.DeliverCandidateResponse(
+            execution_id=request.execution_id, commit_sha=delivered.commit_sha, branch=delivered.branch
         )
 
     async def GetDeliberationResult(
@@ -152,6 +169,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             duration_ms=max(ran, 0),
             error_message=state.error[: responses.MAX_ERROR_CHARS],
             metadata=metadata(state),
+            **responses.judged(state),
         )
 
     async def GetArtifact(
@@ -281,6 +299,16 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         task = replace(task, tenant=tenant(), caller=caller_of(context))
         with requests.fields_of(request):
             return await self._executions.submit(task)
+
+    async def _judge(self, request: Message, judge: pb.JudgePatchesRequest, context: Context) -> Submission:
+        with requests.fields_of(request):
+            task = replace(judgements.judge_task(judge), tenant=tenant())
+
+            def put(task: Task, data: bytes) -> Awaitable[BlobRef]:
+                return self._blobs.put(task.tenant, task.execution_id, data, judgements.PATCH_MEDIA_TYPE)
+
+            task = await judgements.with_patches(task, judge.patches, put)
+        return await self._submit(request, task, context)
 
     async def _latest(self, task_id: str) -> ExecutionState:
         try:

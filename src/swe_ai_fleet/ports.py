@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.candidate import Delivered, Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.context import Change, ContextRequest, GatheredContext, StoredChange
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.environment_run import EnvironmentProposal
 from swe_ai_fleet.domain.errand import Errand
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
@@ -21,7 +22,8 @@ from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.domain.run import Checkpoint
-from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef, Task
+from swe_ai_fleet.domain.test_run import TestRun
 
 T = TypeVar("T")
 
@@ -139,6 +141,51 @@ class WorkspaceProvider(Protocol):
         ...
 
 
+class Patching(Protocol):
+    """Patches as commits of the fleet's own, for what looks at them as it looks at any commit."""
+
+    async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
+        """A commit with a patch on a pinned commit, always the same one, on this node. Raises PatchRejected."""
+        ...
+
+
+class EvidenceWorkspaces(WorkspaceProvider, Patching, Protocol):
+    """What evidence wants of a node's repositories."""
+
+
+class KnownRecipes(Protocol):
+    """What environment runs found out, by tenant and by all that an environment is made from."""
+
+    async def find(self, tenant: str, key: str) -> EnvironmentProposal | None:
+        """What is known under a key; None where nothing is, or the store does not answer."""
+        ...
+
+    async def keep(self, tenant: str, key: str, proposal: EnvironmentProposal) -> None:
+        """Let everybody of the tenant use it from now on. Raises Unavailable."""
+        ...
+
+
+class Workshops(Protocol):
+    """Clones in which environments can be changed."""
+
+    def workshop(
+        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
+    ) -> AbstractAsyncContextManager[Clone]:
+        """A clone with a copy of its environment that commands may write to, and the network of set-up commands.
+
+        Raises PreconditionFailed where this node's sandbox cannot show one.
+        """
+        ...
+
+
+class Baselines(Protocol):
+    """What is known of untouched commits."""
+
+    async def known(self, task: Task, environment: Environment) -> TestRun | None:
+        """How the tests of a task's repository ended on the untouched commit; None while nobody has run them."""
+        ...
+
+
 class Branches(Protocol):
     """Commits of the fleet's own making: merged, named, taken away. No work tree of anybody's is touched."""
 
@@ -153,6 +200,12 @@ class Branches(Protocol):
 
         `since` is a commit that the target has. Raises as `WorkspaceProvider.deliver` does.
         """
+        ...
+
+    async def keep(
+        self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
+    ) -> Delivered:
+        """A patch as a commit under a reference below `refs/fleet/`, which is no branch. Raises PatchRejected."""
         ...
 
     async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:

@@ -38,7 +38,7 @@ async def client(fleet: FleetUnderTest) -> AsyncIterator[FleetClient]:
 @pytest.fixture(scope="session")
 async def solved(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """One task that three agents have solved in three ways, and its repository."""
-    where = make_repository(tmp_path_factory.mktemp("solved") / "repository", HELLO_FILES)
+    where = make_repository(tmp_path_factory.mktemp("solved") / "repository", {**HELLO_FILES, "ruff.toml": ""})
     ran = await shell.fleet(
         *("run", "--json", "--repo", str(where), "--rounds", "0", "--task-id", task_id(), f"{GREETINGS} Greet.")
     )

@@ -40,7 +40,7 @@ def token(fleet: FleetUnderTest) -> tuple[tuple[str, str], ...]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
+    return make_repository(tmp_path / "repository", {**HELLO_FILES, "ruff.toml": ""})
 
 
 def _task_id(name: str) -> str:

@@ -17,12 +17,25 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errand import CheckAssignment
-from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment
+from swe_ai_fleet.domain.task import (
+    CheckSpec,
+    Constraints,
+    EnvironmentSpec,
+    PinnedRepository,
+    RepoRef,
+    Role,
+    Task,
+    TaskKind,
+)
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
-from swe_ai_fleet.orchestrator.evidence.baselines import Baselines
+from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
+from swe_ai_fleet.orchestrator.selection import rank
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -62,6 +75,7 @@ class Sums(unittest.TestCase):
 """
 FILES = {"app.py": APP, "tests/test_app.py": TESTS, "tests/__init__.py": "", "ruff.toml": 'lint.select = ["F"]\n'}
 DIVIDES = APP + "\n\ndef div(a, b):\n    return a // b\n"
+MENDED = APP.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return a * b")
 MUL = "tests.test_app.Sums.test_mul"
 PYTEST_FILES = {
     "app.py": APP,
@@ -175,56 +189,130 @@ async def pytest_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("evidence"), PYTEST_FILES)
 
 
+def candidate_of(report: CheckReport) -> Candidate:
+    return Candidate(
+        candidate_id=report.candidate_id,
+        agent_id=report.candidate_id,
+        role=Role.DEV,
+        summary="",
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(),
+        usage=Usage(),
+        audit_head="",
+        submitted_at="2026-01-01T00:00:00+00:00",
+    )
+
+
 def named(report: CheckReport, name: str) -> CheckResult:
     return next(result for result in report.results if result.name == name)
 
 
-async def test_what_failed_before_does_not_count_and_is_found_out_once(world: World) -> None:
+async def test_what_failed_before_speaks_neither_for_nor_against_and_is_found_out_once(world: World) -> None:
     world.provider.opened.clear()
+    gatherer = replace(world.gatherer, runs=TestRuns())
     reports = await asyncio.gather(
-        world.check({"app.py": DIVIDES}, name="one"), world.check({"app.py": DIVIDES + "\n# more\n"}, name="two")
+        world.check({"app.py": DIVIDES}, name="one", gatherer=gatherer),
+        world.check({"app.py": DIVIDES + "\n# more\n"}, name="two", gatherer=gatherer),
     )
     for report in reports:
         tests = named(report, "tests")
+        assert report.verdict is Verdict.UNVERIFIED
         assert report.accepted
-        assert tests.passed
-        assert tests.message == "1 test fails as before"
+        assert report.reasons == ("tests: 2 passed, no test fails without the change; 1 failed before and fails now",)
         assert tests.details["failing before"] == MUL
         assert tests.details["baseline"] == "2 passed, 1 failed"
         assert 0.5 < tests.score < 1
         assert tests.tests is not None
         assert (tests.tests.passed, tests.tests.failed) == (2, 1)
-        assert "test_mul" in await world.whole_output(tests)
         assert [result.name for result in report.results] == ["patch applies", "policy", "lint", "tests"]
     assert len([name for name in world.provider.opened if name.startswith("baseline")]) == 1
-    assert not [name for name in world.provider.opened if name.startswith("rerun")]
+    # The same tree again, as a delivered commit has it: nothing is run.
+    world.provider.opened.clear()
+    again = await world.check({"app.py": DIVIDES}, name="three", gatherer=gatherer)
+    assert again.verdict is Verdict.UNVERIFIED
+    assert world.provider.opened == ["check-three"]
 
 
-async def test_what_is_put_right_is_worth_more(world: World) -> None:
-    report = await world.check({"app.py": APP.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return a * b")})
+async def test_a_test_that_fails_without_the_change_and_passes_with_it_verifies(world: World) -> None:
+    world.provider.opened.clear()
+    report = await world.check({"app.py": MENDED})
     tests = named(report, "tests")
-    assert (tests.passed, tests.score, tests.message) == (True, 1.0, "")
-    assert tests.details["fixed"] == MUL
+    assert report.verdict is Verdict.VERIFIED
+    assert (tests.passed, tests.score, tests.shown) == (True, 1.0, (MUL,))
+    assert report.reasons == (f"tests: 1 test fails without the change and passes with it: {MUL}; 3 passed",)
+    assert report.tree
+    # Seen twice on each side.
+    assert {"baseline-candidate", "baseline1-candidate", "candidate-candidate", "candidate1-candidate"} > {
+        name for name in world.provider.opened if name.startswith("candidate1")
+    }
 
 
-async def test_a_broken_test_counts_beside_one_that_was_broken(world: World) -> None:
+async def test_new_tests_have_to_fail_without_the_change(pytest_world: World) -> None:
+    meaningful = {"tests/test_div.py": "import app\n\n\ndef test_div():\n    assert app.div(6, 3) == 2\n"}
+    verified = await pytest_world.check({"app.py": DIVIDES, **meaningful})
+    assert verified.verdict is Verdict.VERIFIED
+    assert named(verified, "tests").shown == ("tests/test_div.py::test_div",)
+    assert named(verified, "tests").details["own tests"] == "1 new or changed test, 1 fails without the change"
+    idle = {"tests/test_div.py": "import app\n\n\ndef test_add():\n    assert app.add(6, 3) == 9\n"}
+    unverified = await pytest_world.check({"app.py": DIVIDES, **idle})
+    assert unverified.verdict is Verdict.UNVERIFIED
+    assert "its tests pass without the change too (1 new or changed test, 0 fail" in unverified.reasons[0]
+    both = "import app\nfrom app import div\n\n\ndef test_add():\n    assert app.add(6, 3) == div(18, 2)\n"
+    imported = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": both})
+    assert imported.verdict is Verdict.VERIFIED
+
+
+async def test_an_old_test_that_the_change_makes_fail_without_it_counts(pytest_world: World) -> None:
+    stricter = PYTEST_FILES["tests/test_app.py"].replace(
+        "    assert app.sub(3, 2) == 1\n", "    assert app.sub(3, 2) == 1\n    assert app.div(6, 3) == 2\n"
+    )
+    report = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": stricter})
+    assert report.verdict is Verdict.VERIFIED
+    assert named(report, "tests").shown == ("tests/test_app.py::test_sub",)
+
+
+async def test_a_broken_test_refutes(world: World) -> None:
     report = await world.check({"app.py": DIVIDES.replace("a - b", "b - a")})
     tests = named(report, "tests")
+    assert report.verdict is Verdict.REFUTED
     assert not report.accepted
     assert tests.problems == ("tests.test_app.Sums.test_sub",)
-    assert tests.message == "1 test fails that did not before; 1 test fails as before"
+    assert tests.message == (
+        "1 test fails with the change and not without: tests.test_app.Sums.test_sub; 1 failed before and fails now"
+    )
     assert tests.score < 0.5
 
 
-async def test_a_test_that_fails_in_another_way_counts(world: World) -> None:
-    """As one does that the task names: it is what the candidate works on."""
+async def test_a_candidate_is_refuted_by_tests_of_its_own(pytest_world: World) -> None:
+    wrong = "import app\n\n\ndef test_div():\n    assert app.div(6, 3) == 3\n"
+    added = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": wrong})
+    assert added.verdict is Verdict.REFUTED
+    assert added.reasons == ("tests: 1 test fails that the change itself brings: tests/test_div.py::test_div; 1 failed "
+        "before and fails now",)  # fmt: skip
+    changed = PYTEST_FILES["tests/test_app.py"].replace("app.sub(3, 2) == 1", "app.sub(3, 2) == 2")
+    edited = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": changed})
+    assert edited.verdict is Verdict.REFUTED
+    assert named(edited, "tests").problems == ("tests/test_app.py::test_sub",)
+
+
+async def test_an_own_test_that_lacks_its_surroundings_shows_nothing(pytest_world: World) -> None:
+    needs = "import socket\n\n\ndef test_far():\n    socket.create_connection(('198.51.100.7', 80), timeout=1)\n"
+    absent = "import package_of_nobody\n\n\ndef test_it():\n    assert package_of_nobody\n"
+    report = await pytest_world.check({"app.py": DIVIDES, "tests/test_far.py": needs, "tests/test_absent.py": absent})
+    assert report.verdict is Verdict.UNVERIFIED
+    tests = named(report, "tests")
+    assert set(tests.details["cannot run here"].split("\n")) == {"tests/test_far.py::test_far", "tests/test_absent.py"}
+
+
+async def test_what_the_task_names_has_to_pass(world: World) -> None:
     otherwise = await world.check(
         {"app.py": DIVIDES.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return a.b")}
     )
-    assert named(otherwise, "tests").problems == (MUL,)
+    assert otherwise.verdict is Verdict.REFUTED
+    assert named(otherwise, "tests").message == f"1 test fails in another way than without the change: {MUL}"
     asked = await world.check({"app.py": DIVIDES}, requirements=("tests/test_app.py passes",))
-    assert named(asked, "tests").message == "1 test fails that the task is about"
-    assert not asked.accepted
+    assert asked.verdict is Verdict.REFUTED
+    assert named(asked, "tests").message == f"1 test fails that the task is about: {MUL}"
 
 
 async def test_a_flaky_test_is_named_and_does_not_count(unconfined: World) -> None:
@@ -245,11 +333,32 @@ class Flaky(unittest.TestCase):
     report = await unconfined.check({"app.py": DIVIDES, "tests/test_flaky.py": flaky})
     tests = named(report, "tests")
     assert tests.details["flaky"] == "tests.test_flaky.Flaky.test_flaky"
-    assert tests.message == "1 test fails as before; 1 flaky"
-    assert report.accepted
+    assert report.verdict is Verdict.UNVERIFIED
     assert tests.problems == ()
     assert tests.warnings == 1
-    assert [name for name in unconfined.provider.opened if name.startswith("rerun")] == ["rerun1-candidate"]
+
+
+async def test_a_test_that_happens_to_fail_without_the_change_does_not_verify(unconfined: World) -> None:
+    marker = unconfined.root / "once"
+    flaky = f"""\
+import pathlib
+import unittest
+
+import app
+
+
+class Flaky(unittest.TestCase):
+    def test_flaky(self):
+        marker = pathlib.Path({str(marker)!r})
+        there = hasattr(app, "div") or marker.exists()
+        if not there:
+            marker.touch()
+        self.assertTrue(there)
+"""
+    report = await unconfined.check({"app.py": DIVIDES, "tests/test_once.py": flaky})
+    # It failed once on the untouched source, and passed there when it was tried again.
+    assert report.verdict is Verdict.UNVERIFIED
+    assert named(report, "tests").details["flaky"] == "tests.test_once.Flaky.test_flaky"
 
 
 async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_suite(world: World) -> None:
@@ -259,10 +368,8 @@ async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_s
         "tests/test_a.py": f"{head}    def test_marks(self):\n        app.seen.append(1)\n",
         "tests/test_z.py": f"{head}    def test_upset(self):\n        self.assertFalse(app.seen)\n",
     }
-    world.provider.opened.clear()
     short = await world.check(files)
     assert named(short, "tests").problems == ("tests.test_z.T.test_upset",)
-    assert len([name for name in world.provider.opened if name.startswith("rerun")]) == 2
     long = await world.check(files, gatherer=replace(world.gatherer, whole_rerun_seconds=0))
     assert named(long, "tests").details["flaky"] == "tests.test_z.T.test_upset"
 
@@ -271,8 +378,7 @@ async def test_a_removed_test_is_no_way_to_pass(world: World) -> None:
     fewer = TESTS.replace("test_sub", "check_sub")
     removed = await world.check({"app.py": APP.replace("a - b", "b - a"), "tests/test_app.py": fewer})
     assert named(removed, "policy").problems == ("tests/test_app.py:10: removes the tests test_sub",)
-    assert named(removed, "tests").message == "2 tests ran, 3 before; 1 test fails as before"
-    assert not removed.accepted
+    assert removed.verdict is Verdict.REFUTED
 
 
 async def test_tests_that_a_hook_hides_are_missed(pytest_world: World) -> None:
@@ -284,12 +390,12 @@ async def test_tests_that_a_hook_hides_are_missed(pytest_world: World) -> None:
     assert named(hidden, "policy warnings").problems == (
         "conftest.py:1: changes pytest's hooks, which decides what checks say",
     )
-    assert not named(hidden, "tests").passed
-    assert named(hidden, "tests").problems == ("2 tests ran, 3 before",)
-    assert not hidden.accepted
+    assert named(hidden, "tests").problems == ("tests/test_app.py::test_sub",)
+    assert hidden.reasons == ("tests: not run any more: tests/test_app.py::test_sub; 1 failed before and fails now",)
+    assert hidden.verdict is Verdict.REFUTED
 
 
-async def test_a_hook_that_makes_everything_pass_is_only_warned_of(pytest_world: World) -> None:
+async def test_a_hook_that_makes_everything_pass_verifies_nothing_that_failed_before(pytest_world: World) -> None:
     """A limit, and documented: what runs the tests belongs to the candidate. People and reviewers see the warning."""
     hook = (
         "import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n"
@@ -299,12 +405,95 @@ async def test_a_hook_that_makes_everything_pass_is_only_warned_of(pytest_world:
     assert named(report, "tests").passed
     assert not named(report, "policy warnings").passed
     assert named(report, "policy warnings").score == 0.5
+    assert report.verdict is Verdict.UNVERIFIED
+
+
+# What happens on repositories that nobody prepared
+
+
+@pytest.fixture(scope="module")
+async def rough_world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """One test file cannot be collected, one test hangs when it is imported, one crashes the interpreter."""
+    return World(
+        tmp_path_factory.mktemp("evidence"),
+        {
+            **PYTEST_FILES,
+            "tests/test_absent.py": "import package_of_nobody\n\n\ndef test_it():\n    assert package_of_nobody\n",
+            "tests/test_crash.py": "import os\n\n\ndef test_crash():\n    os.abort()\n",
+        },
+    )
+
+
+async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(rough_world: World) -> None:
+    mended = await rough_world.check({"app.py": MENDED})
+    assert mended.verdict is Verdict.VERIFIED
+    tests = named(mended, "tests")
+    assert tests.details["baseline"] == "2 passed, 1 failed, 2 cannot run"
+    assert set(tests.details["failing before"].split("\n")) == {
+        "tests/test_absent.py",
+        "tests/test_crash.py::test_crash",
+    }
+    broken = await rough_world.check({"app.py": APP.replace("a - b", "b - a")})
+    assert broken.verdict is Verdict.REFUTED
+
+
+async def test_the_baseline_says_what_is_wrong_in_one_line(rough_world: World) -> None:
+    found = await rough_world.gatherer.baseline(
+        BaselineAssignment(
+            execution_id=rough_world.task.execution_id, task=rough_world.task, repository=await rough_world.pinned()
+        )
+    )
+    (suite,) = found.suites
+    assert suite.tests is not None
+    assert (suite.tests.passed, suite.tests.failed, suite.tests.errors) == (2, 1, 2)
+    assert found.line == (
+        "2 pass, 2 fail: tests/test_app.py::test_mul, tests/test_crash.py::test_crash; cannot be collected: "
+        "tests/test_absent.py: ModuleNotFoundError: No module named 'package_of_nobody'"
+    )
+
+
+async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: Path) -> None:
+    world = World(tmp_path, {"app.py": APP, "conftest.py": "import os\nos._exit(1)\n", "tests/test_app.py": TESTS})
+    report = await world.check({"app.py": MENDED})
+    assert report.verdict is Verdict.UNVERIFIED
+    assert report.accepted
+    assert report.reasons == ("tests: the untouched commit tells nothing: the test runner ended early (exit code 1)",)
+
+
+async def test_without_tests_nothing_is_shown(tmp_path: Path) -> None:
+    world = World(tmp_path, {"app.py": APP})
+    report = await world.check({"app.py": MENDED})
+    assert report.verdict is Verdict.UNVERIFIED
+    assert report.reasons == ("tests: no test command was found in the repository, and the task names no check",)
+    ranked = rank([candidate_of(report)], {"candidate": report})
+    assert (ranked[0].accepted, ranked[0].verdict) == (True, Verdict.UNVERIFIED)
+    assert ranked[0].score < 0.67
+    refused = rank([candidate_of(report)], {"candidate": report}, needs_proof=True)
+    assert not refused[0].accepted
+
+
+async def test_a_named_check_that_fails_without_the_change_verifies(world: World) -> None:
+    checks = (CheckSpec(name="divides", command="python3 -c 'import app; assert app.div(4, 2) == 2'"),)
+    report = await world.check({"app.py": DIVIDES}, checks=checks)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.reasons[0].startswith("divides: `sh -c ")
+    assert "ends with exit code 0, without the change with exit code 1" in report.reasons[0]
+    same = await world.check({"app.py": DIVIDES}, checks=(CheckSpec(name="true", command="true"),))
+    assert same.verdict is Verdict.UNVERIFIED
+    runner = (CheckSpec(name="suite", command="python3 -m unittest tests.test_app"),)
+    mended = await world.check({"app.py": MENDED}, checks=runner)
+    assert mended.verdict is Verdict.VERIFIED
+    assert named(mended, "suite").shown == (MUL,)
+    assert named(mended, "suite").tests is not None
+    refuted = await world.check({"app.py": DIVIDES}, checks=runner)
+    assert refuted.verdict is Verdict.REFUTED
+    assert named(refuted, "suite").message == f"1 test fails that the task is about: {MUL}"
 
 
 async def test_lint_counts_what_is_new_by_the_rules_from_before(world: World) -> None:
     careless = {"app.py": f"import os\n{DIVIDES}"}
     plain = await world.check(careless, checks=SKIPPING_TESTS)
-    assert named(plain, "lint").problems == ("app.py:1:8: F401 `os` imported but unused",)
+    assert named(plain, "lint").problems == ("app.py:1: F401 `os` imported but unused",)
     switched = await world.check({**careless, "ruff.toml": "lint.select = []\n"}, checks=SKIPPING_TESTS)
     lint = named(switched, "lint")
     assert lint.problems == named(plain, "lint").problems
@@ -319,7 +508,7 @@ async def test_what_does_not_compile_ends_it(world: World) -> None:
     report = await world.check({"other.py": "def f(:\n    pass\n", "templates/x.py": "{{ this }} is none\n"})
     build = named(report, "build")
     assert build.problems == ("other.py:1: invalid syntax",)
-    assert not report.accepted
+    assert report.verdict is Verdict.REFUTED
     assert "tests" not in [result.name for result in report.results]
 
 
@@ -346,37 +535,29 @@ async def test_patches_that_do_not_apply_or_change_nothing(world: World) -> None
     assert "patch does not apply" in messages[1]
 
 
-async def test_a_delivered_commit_is_held_against_the_one_before(world: World) -> None:
+async def test_a_commit_is_held_against_the_one_before(world: World) -> None:
     base = await world.pinned()
-    delivered = replace(base, commit=await world.commit({"app.py": DIVIDES}))
+    made = replace(base, commit=await world.commit({"app.py": DIVIDES}))
     assignment = CheckAssignment(
-        execution_id=world.task.execution_id, candidate_id="c", task=world.task, repository=delivered, baseline=base
+        execution_id=world.task.execution_id, candidate_id="c", task=world.task, repository=made, baseline=base
     )
     report = await world.gatherer.gather(assignment)
-    assert report.accepted
-    assert named(report, "tests").message == "1 test fails as before"
-    alone = await world.gatherer.gather(replace(assignment, baseline=None))
-    assert not alone.accepted
-    assert named(alone, "tests").details == {
-        "baseline": "none: no commit before it is known",
-        "output_artifact": named(alone, "tests").details["output_artifact"],
-    }
+    assert report.verdict is Verdict.UNVERIFIED
+    assert named(report, "tests").details["failing before"] == MUL
 
 
 async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(world: World) -> None:
-    world.provider.opened.clear()
     loud = "i=0; while [ $i -lt 900 ]; do echo line $i entrusted-value-1; i=$((i+1)); done; python3 -m pytest -q"
     checks = (CheckSpec(name="loud", command=loud), CheckSpec(name="quiet", command="exit 3", expected_exit_code=3))
     report = await world.check({"app.py": DIVIDES}, checks=checks)
     shouted, quiet = named(report, "loud"), named(report, "quiet")
     assert [shouted.kind, shouted.passed, shouted.exit_code] == [CheckKind.COMMAND, False, 1]
-    assert (quiet.passed, quiet.score, quiet.output, dict(quiet.details)) == (True, 1.0, "", {})
-    assert not report.accepted
+    assert (quiet.passed, quiet.score, quiet.output) == (True, 1.0, "")
+    assert report.verdict is Verdict.REFUTED
     whole = await world.whole_output(shouted)
     assert len(shouted.output) < 9_000 < len(whole)
     assert "line 450 [masked]" in whole
     assert "entrusted" not in whole + shouted.output
-    assert not [name for name in world.provider.opened if name.startswith("baseline")]
 
 
 # Other ways to test and lint
@@ -406,29 +587,12 @@ async def make_world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 async def test_a_test_target_that_runs_nothing_is_no_way_to_pass(make_world: World) -> None:
     report = await make_world.check({"app.py": APP.replace("a - b", "b - a"), "Makefile": "test:\n\t@true\n"})
-    assert named(report, "tests").problems == ("no tests ran, 3 before",)
-    assert not report.accepted
-
-
-async def test_without_a_baseline_a_candidate_is_judged_alone(make_world: World) -> None:
-    base = await make_world.pinned()
-    silent = await make_world.commit({"Makefile": "test:\n\t@true\n"})
-    assignment = CheckAssignment(
-        execution_id=make_world.task.execution_id,
-        candidate_id="c",
-        task=make_world.task,
-        repository=base,
-        baseline=replace(base, commit=silent),
-    )
-    report = await make_world.gatherer.gather(assignment)
-    tests = named(report, "tests")
-    assert not report.accepted
-    assert tests.details["baseline"] == "none: on the commit before, no report of the tests was found"
-    assert tests.message == "1 of 3 tests did not pass"
+    assert named(report, "tests").message.startswith("not run any more: ")
+    assert report.verdict is Verdict.REFUTED
 
 
 async def test_a_check_that_is_cancelled_leaves_nothing(make_world: World) -> None:
-    gatherer = replace(make_world.gatherer, baselines=Baselines())
+    gatherer = replace(make_world.gatherer, runs=TestRuns())
     make_world.provider.baseline_opened.clear()
     checking = asyncio.create_task(make_world.check({"Makefile": "test:\n\tsleep 60\n"}, gatherer=gatherer))
     await make_world.provider.baseline_opened.wait()

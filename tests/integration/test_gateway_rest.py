@@ -31,7 +31,7 @@ from services.grpc_server import Service, serve_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
-from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SLEEP
 
@@ -250,6 +250,45 @@ async def artifact(fleet: FleetUnderTest, ended: dict[str, Any]) -> tuple[str, b
     async with JetStream.connect(fleet.running.nats_url, credentials=credentials) as log:
         stored = await log.put(DEFAULT_TENANT, execution_id, content, "application/octet-stream")
     return f"/api/executions/{execution_id}/artifacts/{stored.digest}", content
+
+
+async def test_patches_are_judged_and_one_is_delivered(api: Api, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    change = {"utils.py": f"{HELLO_FILES['utils.py']}\n\ndef hello_world():\n    return 'Hello, World!'\n"}
+    write_files(repository, change)
+    diff = git(repository, "diff").encode() + b"\n"
+    git(repository, "checkout", "--quiet", ".")
+    task_id = f"judged-{uuid.uuid4().hex[:8]}"
+    body = {
+        "task_id": task_id,
+        "repo": {"path": str(repository)},
+        "patches": [{"name": "hello", "diff": base64.b64encode(diff).decode()}],
+    }
+    told = await api.post("/api/judgements", body)
+    assert (told["status"], told["winner_id"]) == ("DELIBERATION_STATUS_COMPLETED", "hello")
+    (best,) = told["results"]
+    assert best["verdict"] == "EVIDENCE_VERDICT_VERIFIED"
+    assert "test_utils.py::test_hello" in best["verdict_reasons"][0]
+    assert told["baseline"]["summary"] == "1 pass, 1 fail: test_utils.py::test_hello"
+    place = f"/api/executions/{told['execution_id']}"
+    delivered = await api.post(
+        f"{place}/deliveries", {"candidate_id": "hello", "approver": "ana", "reason": "It fits."}
+    )
+    assert git(repository, "rev-parse", delivered["branch"]) == delivered["commit_sha"]
+    execution = (await api.get(place))["execution"]
+    assert [(one["by"], one["branch"]) for one in execution["hand_deliveries"]] == [("ana", delivered["branch"])]
+    problem = await api.refused("POST", f"{place}/deliveries", {"candidate_id": "nobody"})
+    assert problem["status"] == 404
+    problem = await api.refused("POST", "/api/judgements", {**body, "patches": []})
+    assert problem["status"] == 400
+    # Whoever looks on is told of it behind the end.
+    messages: list[Any] = []
+    page: dict[str, Any] = {"next_from": 0, "ended": False}
+    while not page["ended"]:
+        page = await api.get(f"{place}/events", **{"from": page["next_from"]})
+        messages += page["events"]
+    assert (messages[-2]["type"], messages[-2]["result"]["verdict"]) == ("completion", "verified")
+    assert messages[-1]["data"]["message"].startswith("hello: delivered by ana as ")
 
 
 async def test_an_artifact(api: Api, artifact: tuple[str, bytes]) -> None:

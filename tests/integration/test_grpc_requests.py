@@ -75,6 +75,7 @@ async def test_every_field_reaches_the_task(service: Service):
                 pb.CheckSpec(name="t", command="x", timeout_seconds=5),
             ],
             abort_on_error=True,
+            require_verified=True,
             total_max_tokens=1000,
             total_max_tool_calls=100,
             total_max_cost=2.5,
@@ -162,6 +163,7 @@ async def test_every_field_reaches_the_task(service: Service):
                 },
             ],
             "abort_on_error": True,
+            "require_verified": True,
         },
         "environment": {
             "setup": ["make deps"],
@@ -199,6 +201,7 @@ async def test_every_field_reaches_the_task(service: Service):
             "include_history": False,
         },
         "workflow": None,
+        "patches": [],
         "traceparent": "",
     }
 

@@ -15,10 +15,10 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.codec import from_json, to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
-from swe_ai_fleet.domain.errors import AgentLost
+from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable
 from swe_ai_fleet.domain.event import ExecutionFinished
 from swe_ai_fleet.domain.health import Component, ComponentState
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
+from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
 from tests.orchestrator_service import (
     NOWHERE,
@@ -400,3 +400,96 @@ async def test_status_tells_components_and_counts(service: Service):
     assert (reply.status, reply.HasField("stats")) == ("unhealthy", False)
     service.components.clear()
     assert (await service.stub.GetStatus(pb.GetStatusRequest())).status == "healthy"
+
+
+def judgement(*patches: pb.SubmittedPatch, task_id: str = "judged", **constraints: object) -> pb.JudgePatchesRequest:
+    return pb.JudgePatchesRequest(
+        task_id=task_id,
+        repo=pb.RepoRef(path="/srv/app"),
+        patches=patches,
+        constraints=pb.TaskConstraints(**constraints),  # type: ignore[arg-type]
+    )
+
+
+def a_patch(name: str, diff: bytes = b"diff\n") -> pb.SubmittedPatch:
+    return pb.SubmittedPatch(name=name, diff=diff + name.encode(), summary="It helps.")
+
+
+async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):
+    service.model.fault = ModelUnavailable("no model server")
+    service.fleet.runs = {"good": ScriptedRun(checks=(PROVEN,)), "bad": ScriptedRun(checks=(FAILED,))}
+    reply = await service.stub.JudgePatches(judgement(a_patch("bad"), a_patch("good"), a_patch("idle")))
+    assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "good")
+    assert [(one.rank, one.candidate_id, one.verdict) for one in reply.results] == [
+        (1, "good", pb.EVIDENCE_VERDICT_VERIFIED),
+        (2, "idle", pb.EVIDENCE_VERDICT_UNVERIFIED),
+        (3, "bad", pb.EVIDENCE_VERDICT_REFUTED),
+    ]
+    assert list(reply.results[0].verdict_reasons) == ["tests: 1 test fails without the change and passes with it"]
+    assert reply.HasField("baseline")
+    assert (service.fleet.begun, service.workspaces.deliveries) == ([], [])
+    assert reply.results[0].patch.text == b"diff\ngood\n"
+    execution = (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=reply.execution_id))).execution
+    assert (execution.kind, execution.verdict) == (pb.EXECUTION_KIND_JUDGEMENT, pb.EVIDENCE_VERDICT_VERIFIED)
+    again = await service.stub.SubmitTask(
+        pb.SubmitTaskRequest(judge=judgement(a_patch("bad"), a_patch("good"), a_patch("idle")))
+    )
+    assert (again.already_existed, again.execution_id) == (True, reply.execution_id)
+    wanting = await service.stub.JudgePatches(judgement(a_patch("idle"), task_id="wanting", require_verified=True))
+    assert (wanting.status, wanting.winner_id) == (pb.DELIBERATION_STATUS_NO_WINNER, "")
+
+
+@pytest.mark.parametrize(
+    ("patches", "field"),
+    [
+        ((), "patches"),
+        (tuple(a_patch(f"p{number}") for number in range(65)), "patches"),
+        ((a_patch("x"), a_patch("x")), "patches[1].name"),
+        ((a_patch("../x"),), "patches[0].name"),
+        ((pb.SubmittedPatch(name="x", diff=b" \n"),), "patches[0].diff"),
+        ((pb.SubmittedPatch(name="x", diff=b"d", summary="x" * 4_001),), "patches[0].summary"),
+        ((a_patch("x", b"x" * (3 * 1024 * 1024)),), "patches"),
+    ],
+)
+async def test_patches_that_cannot_be_judged_name_the_field(
+    service: Service, patches: tuple[pb.SubmittedPatch, ...], field: str
+):
+    code, _, details = await refusal(service.stub.JudgePatches(judgement(*patches)))
+    assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+    _, _, details = await refusal(service.stub.SubmitTask(pb.SubmitTaskRequest(judge=judgement(*patches))))
+    assert field_named(details) == f"judge.{field}"
+
+
+async def test_a_person_has_a_candidate_delivered(service: Service):
+    service.fleet.default = ScriptedRun(checks=(FAILED,))
+    ended = await service.stub.Orchestrate(orchestration("refused"))
+    execution_id = ended.execution_id
+    execution = (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id))).execution
+    assert (execution.verdict, execution.refused_ref) == (pb.EVIDENCE_VERDICT_REFUTED, "")
+    asked = pb.DeliverCandidateRequest(
+        execution_id=execution_id, candidate_id="agent-dev-1", reason="The test is wrong.", approver="ana  maria"
+    )
+    reply = await service.stub.DeliverCandidate(asked)
+    assert (reply.branch, reply.commit_sha) == ("fleet/refused-agent-dev-1", DELIVERED_COMMIT)
+    assert await service.stub.DeliverCandidate(asked) == reply
+    execution = (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id))).execution
+    (done,) = execution.hand_deliveries
+    assert (done.candidate_id, done.by, done.branch, done.reason) == (
+        *("agent-dev-1", "ana maria", reply.branch),
+        "The test is wrong.",
+    )
+    assert execution.status == pb.DELIBERATION_STATUS_NO_WINNER
+    for changes, field, code in (
+        ({"candidate_id": "nobody"}, "candidate_id", grpc.StatusCode.NOT_FOUND),
+        ({"candidate_id": ""}, "candidate_id", grpc.StatusCode.INVALID_ARGUMENT),
+        ({"branch": "refs/../x"}, "branch", grpc.StatusCode.INVALID_ARGUMENT),
+        ({"reason": "x" * 4_001}, "reason", grpc.StatusCode.INVALID_ARGUMENT),
+        ({"execution_id": NOWHERE}, "execution_id", grpc.StatusCode.NOT_FOUND),
+    ):
+        request = pb.DeliverCandidateRequest(execution_id=execution_id, candidate_id="agent-dev-1")
+        for name, value in changes.items():
+            setattr(request, name, value)
+        refused, _, details = await refusal(service.stub.DeliverCandidate(request))
+        assert refused is code, changes
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            assert field_named(details) == field

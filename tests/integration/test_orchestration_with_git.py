@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, Task, 
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
-from swe_ai_fleet.orchestrator.deliberate import Verdict
+from swe_ai_fleet.orchestrator.deliberate import Conclusion
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
 from swe_ai_fleet.orchestrator.underway import Underway
@@ -155,7 +155,7 @@ async def carry_out(nodes: Nodes, task: Task, children: Children) -> Ending:
     async with nodes.log.journal(replace(writer, generation=0), fresh=True) as journal:
         await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()))
 
-    async def nobody() -> Verdict:
+    async def nobody() -> Conclusion:
         raise AssertionError("the task is carried out in parts")
 
     async with asyncio.timeout(60), nodes.log.journal(writer) as journal:

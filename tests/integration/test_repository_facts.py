@@ -152,7 +152,19 @@ async def test_prompts_differ_by_role_and_every_role_has_one(tmp_path: Path, wor
 
 async def test_the_environment_is_told(tmp_path: Path, workspace: Opener) -> None:
     root = make_repository(tmp_path / "r", FILES)
-    environment = Environment(test_command=("python", "-m", "pytest"), lint_command=("ruff", "check", "my dir"))
-    held = await workspace(root, environment)
+    held = await workspace(root, Environment(test_command=("python", "-m", "pytest")))
     system = opening_messages(task(), workspace=held, limits=ToolLimits(), perspective=Perspective())[0].content
-    assert "`python -m pytest`" in system and "`ruff check 'my dir'`" in system
+    assert "`python -m pytest`" in system
+
+
+async def test_only_configured_linters_are_named(tmp_path: Path, workspace: Opener) -> None:
+    systems: list[str] = []
+    for name, settings in (("none", {}), ("flake8", {".flake8": "[flake8]\n", "mypy.ini": "[mypy]\n"})):
+        held = Counting(await workspace(make_repository(tmp_path / name, {**FILES, **settings})))
+        facts = await gather(held, focus="x", map_tokens=0)
+        assert len(held.commands) == 1, "settings are read from the listing that is made anyway"
+        opening = opening_messages(task(), workspace=held, limits=ToolLimits(), perspective=Perspective(), facts=facts)
+        systems.append(opening[0].content)
+    none, flake8 = systems
+    assert "lint" not in none and "ruff" not in none + flake8
+    assert "\n- Its linters: flake8, mypy (`tests_lint` runs them on what you have changed).\n" in flake8

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from swe_ai_fleet.domain.event import (
     ModelReplied,
     PlanMade,
     RunFinished,
+    RunStarted,
     ToolFinished,
     ToolStarted,
     Writer,
@@ -39,6 +41,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, PlanningMode, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import control
@@ -94,6 +97,24 @@ SCRIPT = Script(
 )
 
 
+class KnownAfter:
+    """`Baselines` in which the untouched commit's run is known after so many questions."""
+
+    def __init__(self, questions: int) -> None:
+        self._left = questions
+
+    async def known(self, task: Task, environment: Environment) -> TestRun | None:
+        self._left -= 1
+        if self._left >= 0:
+            return None
+        results = {
+            "tests/test_a.py::test_one": TestResult(outcome=TestOutcome.PASSED),
+            "tests/test_a.py::test_two": TestResult(outcome=TestOutcome.FAILED, message="no"),
+            "tests/test_x.py": TestResult(outcome=TestOutcome.ERROR, message="No module named y"),
+        }
+        return TestRun(framework="pytest", command="pytest -q", results=results, exit_code=1)
+
+
 class World:
     """A provider, a model server, and a task."""
 
@@ -104,6 +125,7 @@ class World:
         )
         self.server = server
         self.model = model
+        self.baselines: KnownAfter | None = None
 
     def task(self, text: str, approval: ApprovalPolicy = ApprovalPolicy.NONE) -> Task:
         repo = RepoRef(location=str(self.repository))
@@ -125,7 +147,8 @@ class World:
             generation=generation,
             resume=resume,
         )
-        services = RunServices(equipment=Equipment(models={"": self.model}), log=log, blobs=log, host="test")
+        equipment = Equipment(models={"": self.model}, baselines=self.baselines)
+        services = RunServices(equipment=equipment, log=log, blobs=log, host="test")
         runs = CodingRun(services=services, results=log)
         async with self.clone(task) as clone:
             candidate = await runs.carry_out(assignment, clone)
@@ -339,3 +362,65 @@ async def test_without_anybody_to_ask_it_is_refused(world: World) -> None:
 
 def test_a_run_that_never_began_has_nothing_to_resume() -> None:
     assert fold_run([], AGENT) == RunState(agent_id=AGENT)
+
+
+NEWS = (
+    "Tests on the untouched commit: 1 pass, 1 fail: tests/test_a.py::test_two; cannot be collected: tests/test_x.py: "
+    "No module named y."
+)
+
+
+def sent(world: World) -> list[list[dict[str, Any]]]:
+    """The conversation as it was sent each time, probes aside."""
+    return [body["messages"] for body in world.server.bodies if len(body["messages"]) > 1]
+
+
+def told_at(world: World) -> list[int]:
+    """Which of the messages that the model was sent last tell the baseline."""
+    return [at for at, message in enumerate(world.messages) if NEWS in (message["content"] or "")]
+
+
+async def test_the_baseline_stands_in_the_opening_where_it_is_known(world: World) -> None:
+    world.baselines = KnownAfter(0)
+    log, task = MemoryLog(), world.task("[count]")
+    await world.run(log, task)
+    assert told_at(world) == [1]
+    first = sent(world)[0]
+    assert first[1]["content"].endswith(NEWS)
+    started = next(event.body for event in log.events if isinstance(event.body, RunStarted))
+    assert started.messages[-1].content.endswith(NEWS)
+
+
+async def test_a_baseline_that_comes_later_is_told_once_and_behind_what_was_said(world: World) -> None:
+    world.baselines = KnownAfter(3)
+    log, task = MemoryLog(), world.task("[count]")
+    await world.run(log, task)
+    bodies = sent(world)
+    assert told_at(world) == [len(bodies[2]) - 1]
+    assert bodies[2][-1] == {"role": "user", "content": NEWS}
+    # What was sent before stays as it is, to the byte.
+    for before, after in pairwise(bodies):
+        assert after[: len(before)] == before
+    well_formed(world.messages)
+
+
+async def test_a_run_that_goes_on_is_not_told_the_baseline_again(world: World) -> None:
+    world.baselines = KnownAfter(2)
+    whole, task = MemoryLog(), world.task("[count]")
+    await world.run(whole, task)
+    kinds = [
+        (isinstance(event.body, ModelReplied), NEWS in str(getattr(event.body, "message", "")))
+        for event in whole.events
+    ]
+    told = next(at for at, (_, news) in enumerate(kinds) if news)
+    for count in (told, told + 1, len(kinds) - 2):
+        world.baselines = KnownAfter(0)
+        log = cut(whole.events, count, whole)
+        await world.run(log, task, generation=2, resume=True)
+        assert len(told_at(world)) == 1, count
+
+
+async def test_a_baseline_that_nobody_knows_is_not_spoken_of(world: World) -> None:
+    world.baselines = KnownAfter(1_000)
+    await world.run(MemoryLog(), world.task("[count]"))
+    assert "untouched commit" not in json.dumps(world.messages)

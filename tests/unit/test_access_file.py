@@ -25,6 +25,7 @@ WHOLE = f"""
 # Who comes in.
 [tenants.acme]
 approval = "risky"
+require_verified = true
 agent_endpoints = ["agents.example.org:50060"]
 
 [tenants.acme.quota]
@@ -74,6 +75,7 @@ def test_a_whole_file_is_read() -> None:
             tenant="acme",
             quota=Quota(agents=20, tokens_per_day=5_000_000, queued=500, queue_share=0.5),
             approval=ApprovalPolicy.RISKY,
+            require_verified=True,
             agent_endpoints=("agents.example.org:50060",),
         ),
         "umbrella": TenantRules(tenant="umbrella"),
@@ -100,6 +102,7 @@ def test_a_whole_file_is_read() -> None:
         ('"submitter", ', '"boss", ', "tokens[0].roles"),
         ('roles = ["admin"]', "roles = []", "tokens[1].roles"),
         ('approval = "risky"', 'approval = "always"', "tenants.acme.approval"),
+        ("require_verified = true", 'require_verified = "yes"', "tenants.acme.require_verified"),
         ("agents = 20", "agents = -1", "tenants.acme.quota.agents"),
         ("agents = 20", 'agents = "20"', "tenants.acme.quota.agents"),
         ("agents = 20", "agent = 20", "tenants.acme.quota.agent"),

@@ -13,11 +13,12 @@ from rich.console import Console
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.documents import execution_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.live import Progress, view
+from swe_ai_fleet.cli.live import SILENT_SECONDS, Progress, View, view
 from swe_ai_fleet.cli.outcome import print_outcome
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import (
     Artifacts,
@@ -33,9 +34,11 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import (
+    BaselineFinished,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
+    ChecksStarted,
     ContextGathered,
     Event,
     EventBody,
@@ -56,6 +59,7 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.watching.narration import narrate
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
@@ -90,9 +94,19 @@ def told() -> list[tuple[str, EventBody]]:
         submitted_at="",
     )
     tests = CheckResult(
-        kind=CheckKind.DRY_RUN, name="tests", passed=True, score=1.0, tests=CountedTests(passed=7), message=HOSTILE
+        kind=CheckKind.DRY_RUN,
+        name="tests",
+        passed=True,
+        score=1.0,
+        tests=CountedTests(passed=7),
+        shown=("t",),
+        message=HOSTILE,
     )
-    report = CheckReport(candidate_id="a", results=(tests,))
+    report = CheckReport(
+        candidate_id="a", results=(tests,), verdict=Verdict.VERIFIED, reasons=(f"tests: {HOSTILE}",), tree="t"
+    )
+    suite = SuiteBaseline(command="pytest -q", tests=CountedTests(passed=6, failed=1, failing=(f"t.py::{HOSTILE}",)))
+    baseline = Baseline(commit="c" * 40, suites=(suite,), duration_ms=2_500)
     ranked = RankedCandidate(candidate_id="a", rank=1, score=1.0, accepted=True, reason=HOSTILE)
     reply = ModelReply(message=AssistantMessage(content=HOSTILE), finish_reason="tool_calls", usage=usage)
     pinned = PinnedRepository(tenant="default", location="/r", commit="c" * 40)
@@ -103,6 +117,7 @@ def told() -> list[tuple[str, EventBody]]:
     return [
         ("_", ExecutionStarted(task=task, repository=pinned, fingerprint="f")),
         ("_", ExecutionClaimed(generation=1, owner="o")),
+        ("_", ChecksStarted()),
         ("a", RunStarted(role="DEV", model=HOSTILE, messages=(), tools=("x",))),
         ("b", RunStarted(role="DEV", model="m", messages=(), tools=("x",))),
         ("a", ModelReplied(step=1, reply=reply, duration_ms=5)),
@@ -118,7 +133,9 @@ def told() -> list[tuple[str, EventBody]]:
             ),
         ),
         ("_", RunLost(lost_agent_id="b", reason=HOSTILE)),
+        ("_", BaselineFinished(baseline=baseline)),
         ("_", CandidateSubmitted(candidate=candidate)),
+        ("_", ChecksStarted(candidate_id="a", command=HOSTILE)),
         ("_", ChecksFinished(report=report)),
         ("_", CandidatesRanked(ranking=(ranked,), winner_id="a")),
         ("_", WinnerDelivered(delivered=Delivered(commit_sha="d" * 40, branch=f"fleet/{HOSTILE}"), report=report)),
@@ -171,14 +188,19 @@ def test_rows_tell_step_tool_tokens_seconds_and_standing_as_they_change() -> Non
         progress.add(event)
         seen[event.sequence] = progress.rows()
     assert seen[1] == []
-    assert seen[3] == [("a", "0", "", "0", "58", "running"), ("b", "0", "", "0", "57", "running")]
-    assert seen[5][0] == ("a", "1", "files_read_file success", "1,234", "58", "running")
-    assert seen[7] == [
+    baseline = ("baseline", "", "the repository's tests", "", "58", "checks run")
+    assert seen[4] == [("a", "0", "", "0", "57", "running"), ("b", "0", "", "0", "56", "running"), baseline]
+    assert seen[6][0] == ("a", "1", "files_read_file success", "1,234", "57", "running")
+    assert seen[8] == [
         ("a", "1", "files_read_file success", "1,234", "4", "final_answer"),
         ("b", "0", "", "0", "0", "lost"),
+        baseline,
     ]
-    assert seen[8][0][-1] == "being checked"
-    assert seen[9][0][-1] == "checked: accepted"
+    assert seen[9] == seen[8][:-1]
+    assert seen[10][0][-1] == "being checked"
+    assert seen[11][2] == ("a", "", HOSTILE, "", "49", "checks run")
+    assert seen[12][0][-1] == "verified"
+    assert len(seen[12]) == 2
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -196,8 +218,12 @@ def test_lines_and_tables_bear_no_trace_of_what_would_drive_the_terminal(termina
     assert "owned" not in out.replace("<U+001B>]0;owned", "")
     assert "[bold red]look[/]" in out
     assert "+<U+001B>]0;owned<U+0007>[bold red]look[/]" in out
+    assert out.startswith("verified: a won\n  tests: [bold red]look[/]\nbranch fleet/[bold red]look[/]\n")
     assert "completed: a won (9.0 s, 1,234 tokens)" in out
-    assert "tests ok 7/7" in out and "+3 -1" in out and "left no candidate: lost" in out
+    assert "\nbaseline: 6 pass, 1 fail: t.py::[bold red]look[/]\n" in out
+    assert (
+        "tests ok: 7 passed; 1 fails without the change" in out and "+3 -1" in out and "left no candidate: lost" in out
+    )
     assert (
         "context 1,200 tokens, 1 memory\n  recalled from fleet: [bold red]look[/]\n  not in it: [bold red]look[/]"
         in out
@@ -205,7 +231,31 @@ def test_lines_and_tables_bear_no_trace_of_what_would_drive_the_terminal(termina
     if not terminal:
         assert "context: 1,200 tokens, 1 memory" in err
         assert "a: files_read_file [bold red]look[/] -> success (0.1 s)" in err
+        assert "baseline: runs the repository's tests" in err
+        assert "baseline: 6 pass, 1 fail: t.py::[bold red]look[/] (2.5 s)" in err
+        assert "a: runs [bold red]look[/]" in err
+        assert "a: verified: tests: [bold red]look[/]" in err
         assert "ranked: a 1.000; winner: a" in err
+
+
+def test_plain_lines_say_again_what_is_run_once_nothing_was_said_for_a_while() -> None:
+    shown, seconds = screen(), [0.0]
+    progress = Progress(now=lambda: START_MS / 1000 + 44)
+    show = View(shown, progress, clock=lambda: seconds[0])
+    for event in events()[:5]:
+        show(event)
+    seconds[0] = SILENT_SECONDS - 1
+    show.tick()
+    assert "42 s" not in printed(shown.err)
+    seconds[0] = SILENT_SECONDS
+    show.tick()
+    show.tick()
+    assert printed(shown.err).count("baseline: the repository's tests, 42 s\n") == 1
+    for other in (screen(json=True), screen(terminal=True)):
+        quiet = View(other, progress, clock=lambda: seconds[0])
+        seconds[0] += SILENT_SECONDS
+        quiet.tick()
+        assert printed(other.err) == ""
 
 
 def test_json_lines_carry_every_event_whole() -> None:
@@ -215,7 +265,7 @@ def test_json_lines_carry_every_event_whole() -> None:
             show(event)
     lines = [json.loads(line) for line in printed(shown.out).splitlines()]
     assert [line["type"] for line in lines] == [body.type for _, body in told()]
-    assert lines[6]["payload"]["answer"] == HOSTILE
+    assert lines[7]["payload"]["answer"] == HOSTILE
     assert printed(shown.err) == ""
 
 
@@ -226,6 +276,8 @@ def test_the_document_has_what_the_table_has() -> None:
     assert progress.state is not None
     document = json.loads(json.dumps(execution_document(progress.state, diff="+x")))
     assert (document["status"], document["exit_code"], document["winner"]) == ("completed", 0, "a")
+    assert (document["verdict"], document["verdict_reasons"]) == ("verified", [f"tests: {HOSTILE}"])
+    assert document["baseline"]["tests"]["suites"][0]["tests"]["passed"] == 6
     assert document["commit"] == "d" * 40
     assert document["diff"] == "+x"
     assert document["context"]["tokens"] == 1200
@@ -275,8 +327,8 @@ def test_a_line_says_why_a_run_failed_and_what_was_checked_of_a_delivery() -> No
 def test_an_event_that_cannot_be_read_stops_nobody() -> None:
     progress = Progress()
     log = events()
-    log[5].payload_json = "{"
-    log[6].type = "of_a_later_version"
+    log[6].payload_json = "{"
+    log[7].type = "of_a_later_version"
     for event in log:
         progress.add(event)
     assert progress.state is not None and progress.state.status is ExecutionStatus.COMPLETED

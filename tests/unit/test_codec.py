@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
+from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import (
@@ -37,13 +38,16 @@ from swe_ai_fleet.domain.event import (
     ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
+    BaselineFinished,
     BreakpointsSet,
     CallRepaired,
     CancelRequested,
+    CandidateDelivered,
     CandidateReviewed,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
+    ChecksStarted,
     ContextGathered,
     Event,
     EventBody,
@@ -57,6 +61,7 @@ from swe_ai_fleet.domain.event import (
     ModelReplied,
     NodeUpdated,
     PlanMade,
+    RefusedKept,
     ResultPublished,
     RevisionJudged,
     RunClaimed,
@@ -97,12 +102,14 @@ from swe_ai_fleet.domain.task import (
     PinnedRepository,
     RepoRef,
     Role,
+    SubmittedPatch,
     Task,
     TaskKind,
     UncommittedChanges,
 )
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.domain.workflow import NodeStatus
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -161,6 +168,7 @@ def representatives() -> list[EventBody]:
         story_id="story-1",
         plan_id="plan-1",
     )
+    kept = Delivered(commit_sha="e" * 40, branch="refs/fleet/refused/task-1", tree="f" * 40)
     pinned = PinnedRepository(
         tenant="acme",
         location=task.repo.location,
@@ -448,6 +456,30 @@ def representatives() -> list[EventBody]:
             duration_ms=12,
         ),
         BreakpointsSet(action="step", node_id="fix", by="ana"),
+        ChecksStarted(candidate_id="candidate-1", command="python3 -m pytest -q"),
+        BaselineFinished(
+            baseline=Baseline(
+                commit="c" * 40,
+                environment="key",
+                suites=(
+                    SuiteBaseline(
+                        command="python3 -m pytest -q",
+                        tests=tests,
+                        uncollected=("tests/test_x.py: No module named y",),
+                        hung=("tests/test_a.py::test_slow",),
+                        exit_code=1,
+                        stopped="its time was up",
+                        unusable="no",
+                        notes=("without -x",),
+                        duration_ms=900,
+                    ),
+                ),
+                duration_ms=1000,
+            ),
+            error="none",
+        ),
+        RefusedKept(candidate_id="candidate-1", delivered=kept),
+        CandidateDelivered(candidate_id="candidate-1", delivered=kept, by="ana", reason="The old test is wrong."),
         WorkflowFinished(output='{"report": "r"}', output_blob=blob),
         ExecutionFinished(
             status=ExecutionStatus.NO_WINNER, winner_id="candidate-1", error="none", usage=usage, duration_ms=9000
@@ -464,26 +496,62 @@ def event(body: EventBody) -> Event:
 def write_missing() -> None:
     """Write the golden file of every kind that has none yet; done once for a new kind of event."""
     GOLDEN.mkdir(exist_ok=True)
-    for body in representatives():
-        path = GOLDEN / f"{body.type}.json"
+    for name, body in GOLDEN_BODIES.items():
+        path = GOLDEN / f"{name}.json"
         if not path.exists():
             path.write_text(json.dumps(to_plain(event(body)), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def with_verdicts() -> dict[str, EventBody]:
+    """The kinds of event that tell a verdict, or what it is about, by the names of their golden files."""
+    known = {body.type: body for body in representatives()}
+    started, checked = known["execution_started"], known["checks_finished"]
+    ranked, delivered = known["candidates_ranked"], known["winner_delivered"]
+    assert isinstance(started, ExecutionStarted) and isinstance(checked, ChecksFinished)
+    assert isinstance(ranked, CandidatesRanked) and isinstance(delivered, WinnerDelivered)
+    patch = SubmittedPatch(
+        name="fix", patch=BlobRef(name="acme/e/aa", digest="aa", size=3, media_type="text/x-diff"), summary="It helps."
+    )
+    task = replace(
+        started.task,
+        kind=TaskKind.JUDGE,
+        constraints=replace(started.task.constraints, require_verified=True),
+        patches=(patch,),
+    )
+    results = tuple(replace(one, shown=("tests/test_a.py::test_b",)) for one in checked.report.results)
+    report = replace(
+        checked.report,
+        results=results,
+        verdict=Verdict.VERIFIED,
+        reasons=("tests: 1 test fails without the change and passes with it",),
+        tree="f" * 40,
+    )
+    ranking = tuple(replace(one, verdict=Verdict.VERIFIED) for one in ranked.ranking)
+    return {
+        "execution_started.judge": replace(started, task=task),
+        "checks_finished.verdict": ChecksFinished(report=report),
+        "candidates_ranked.verdict": replace(ranked, ranking=ranking),
+        "winner_delivered.verdict": replace(
+            delivered, delivered=replace(delivered.delivered, tree="f" * 40), report=report
+        ),
+    }
+
+
 KINDS = {body.type: body for body in representatives()}
+GOLDEN_BODIES = {**KINDS, **with_verdicts()}
 
 
 def test_every_kind_of_event_has_a_golden_file() -> None:
     assert {type(body) for body in KINDS.values()} == set(get_args(EventBody))
-    assert {path.stem for path in GOLDEN.glob("*.json")} == set(KINDS)
+    assert {path.stem for path in GOLDEN.glob("*.json")} == set(GOLDEN_BODIES)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_old_payload_still_says_the_same(kind: str) -> None:
-    data = (GOLDEN / f"{kind}.json").read_bytes()
+@pytest.mark.parametrize("name", GOLDEN_BODIES)
+def test_an_old_payload_still_says_the_same(name: str) -> None:
+    data = (GOLDEN / f"{name}.json").read_bytes()
     loaded = from_json(Event, data)
-    assert loaded == event(KINDS[kind])
-    assert type(loaded.body) is type(KINDS[kind])
+    assert loaded == event(GOLDEN_BODIES[name])
+    assert type(loaded.body) is type(GOLDEN_BODIES[name])
     assert _within(json.loads(data), to_plain(loaded))
 
 

@@ -194,6 +194,7 @@ WORK = WorkRecord(
     usage=USAGE,
     duration_ms=8,
     ended_at=AT,
+    verdict="unverified",
 )
 OF_THE_SERVER = {"tenant", "created_at", "updated_at"}
 

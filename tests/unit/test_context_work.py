@@ -39,6 +39,7 @@ from swe_ai_fleet.domain.subtask import SubtaskOutcome
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 
 COMMIT = "c" * 40
 LOCATION = "https://ana:secret@example.org/billing.git"
@@ -107,7 +108,8 @@ def checked(name: str, tests: Summary | None, *, passed: bool = True) -> tuple[s
         CheckResult(kind=CheckKind.COMMAND, name="tests", passed=passed, tests=tests),
         CheckResult(kind=CheckKind.DRY_RUN, name="build", passed=False, skipped_reason="none"),
     )
-    return "_", ChecksFinished(report=CheckReport(candidate_id=name, results=results))
+    verdict = Verdict.VERIFIED if passed else Verdict.REFUTED
+    return "_", ChecksFinished(report=CheckReport(candidate_id=name, results=results, verdict=verdict))
 
 
 def ended(status: ExecutionStatus, winner: str = "", error: str = "") -> tuple[str, EventBody]:
@@ -160,6 +162,7 @@ def test_what_the_winner_did_and_what_all_runs_called() -> None:
         usage=Usage(prompt_tokens=10),
         duration_ms=700,
         ended_at="2026-11-22T12:00:12+00:00",
+        verdict="verified",
     )
 
 
@@ -176,7 +179,7 @@ def test_of_an_execution_without_a_winner_the_nearest_tells_what_failed() -> Non
     )
     assert (record.status, record.summary) == ("no_winner", "no candidate passed")
     assert (record.commits, record.files_changed) == ((), ())
-    assert record.tests == FAILING
+    assert (record.tests, record.verdict) == (FAILING, "refuted")
     assert record.checks["tests"] == "failed"
 
 

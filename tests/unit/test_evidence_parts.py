@@ -1,8 +1,10 @@
-"""The parts of evidence that need no clone: comparing test runs, sharing baselines, keeping outputs."""
+"""The parts of evidence that need no clone: comparing test runs, verdicts, sharing runs, keeping outputs."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,14 +12,22 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import Constraints, RepoRef, Task, TaskKind
-from swe_ai_fleet.orchestrator.evidence.baselines import Baselines
-from swe_ai_fleet.orchestrator.evidence.dry_run import compare
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.domain.verdict import Verdict
+from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, TaskNames, Touched, compare
 from swe_ai_fleet.orchestrator.evidence.outputs import OUTPUT_CHARS, kept
-from swe_ai_fleet.orchestrator.evidence.suite_run import SuiteRun
+from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
+from swe_ai_fleet.orchestrator.evidence.source_files import inline_tests
+from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
+from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.tools.tests.runners.plan import Selection
 
 
 def task(description: str = "Do it.", requirements: tuple[str, ...] = ()) -> Task:
@@ -30,23 +40,116 @@ def task(description: str = "Do it.", requirements: tuple[str, ...] = ()) -> Tas
     )
 
 
-def run(failing: dict[str, str], *, passed: int = 1, unnamed: int = 0) -> SuiteRun:
-    summary = Summary(passed=passed, failed=len(failing) + unnamed, failing=tuple(failing))
-    return SuiteRun(success=not summary.failed, summary=summary, failing=failing, exit_code=int(bool(summary.failed)))
+def run(
+    failing: dict[str, str] | None = None, passing: Iterable[str] = (), *, unnamed: int = 0, **more: object
+) -> TestRun:
+    results = {name: TestResult(outcome=TestOutcome.PASSED) for name in passing}
+    results |= {
+        name: TestResult(outcome=TestOutcome.FAILED, message=message) for name, message in (failing or {}).items()
+    }
+    bad = bool(failing or unnamed)
+    return TestRun(results=results, framework="pytest", exit_code=int(bad), unnamed=Summary(failed=unnamed), **more)  # pyright: ignore[reportArgumentType]
+
+
+def compared(
+    after: TestRun,
+    before: TestRun,
+    *touched: str,
+    own: TestRun | None = None,
+    text: str = "Do it.",
+    strict: bool = False,
+) -> Comparison:
+    return compare(after, before, own, Touched(touched), TaskNames(task(text)), strict=strict)
 
 
 # Comparing
 
 
-def test_new_old_and_fixed_failures() -> None:
-    before = run({"t.py::test_a": "at 0x7f12: 3 != 4", "t.py::test_b": "no attribute", "t.py::test_c": "x"})
-    after = run({"t.py::test_a": "at 0x9c00: 5 != 6", "t.py::test_b": "'Hi' != 'Hello'", "t.py::test_d": "x"}, passed=2)
-    compared = compare(after, before, task())
-    assert compared.old == ("t.py::test_a",)
-    assert compared.open == ("t.py::test_b",)
-    assert compared.broken == ("t.py::test_d",)
-    assert compared.fixed == ("t.py::test_c",)
-    assert compared.counting == ("t.py::test_d", "t.py::test_b")
+def test_each_failure_is_one_thing() -> None:
+    before = run(
+        {"t.py::test_old": "at 0x7f12: 3 != 4", "t.py::test_other": "no attribute", "t.py::test_fixed": "x"},
+        ["t.py::test_good", "t.py::test_gone"],
+    )
+    after = run(
+        {
+            "t.py::test_old": "at 0x9c00: 5 != 6",
+            "t.py::test_other": "'Hi' != 'Hello'",
+            "t.py::test_good": "x",
+            "new_test.py::test_new": "x",
+        },
+        ["t.py::test_fixed"],
+    )
+    assert compared(after, before, "new_test.py") == Comparison(
+        shown=("t.py::test_fixed",),
+        broken=("t.py::test_good",),
+        own_failing=("new_test.py::test_new",),
+        otherwise=("t.py::test_other",),
+        old=("t.py::test_old",),
+        vanished=("t.py::test_gone",),
+        own=("new_test.py::test_new",),
+    )
+
+
+def test_own_tests_show_something_where_they_fail_on_the_untouched_source() -> None:
+    before = run({}, ["tests/test_a.py::test_old"])
+    own = run({"tests/test_a.py::test_old": "now asserts more", "tests/test_b.py": "ImportError: no name div"})
+    after = run({}, ["tests/test_a.py::test_old", "tests/test_b.py::test_one", "tests/test_b.py::test_two"])
+    found = compared(after, before, "tests/test_a.py", "tests/test_b.py", own=own)
+    # A file that cannot be collected there stands for all of its tests.
+    assert found.shown == ("tests/test_a.py::test_old", "tests/test_b.py::test_one", "tests/test_b.py::test_two")
+    assert found.own_shown == found.shown
+    idle = compared(after, before, "tests/test_a.py", "tests/test_b.py", own=run({}, list(after.results)))
+    assert idle.shown == ()
+    assert idle.own == ("tests/test_b.py::test_one", "tests/test_b.py::test_two")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ModuleNotFoundError: No module named 'psycopg'",
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='x', port=443): Max retries exceeded",
+        "Error: connect ECONNREFUSED 127.0.0.1:6379",
+        "fixture 'mocker' not found",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'docker'",
+    ],
+)
+def test_own_tests_that_lack_their_surroundings_show_nothing(message: str) -> None:
+    alike = run({"test_n.py::test_far": message})
+    assert compared(alike, run({}, ["t.py::a"]), "test_n.py", own=alike).unable == ("test_n.py::test_far",)
+    wrong = run({"test_n.py::test_far": "AssertionError: 3 != 4"})
+    assert compared(wrong, run({}, ["t.py::a"]), "test_n.py", own=wrong).own_failing == ("test_n.py::test_far",)
+
+
+def test_parameters_that_differ_each_time_are_the_same_test() -> None:
+    before = run({"t.py::test_old[0x1]": "x"}, ["t.py::test_good[a-1]", "t.py::test_good[a-2]"])
+    after = run({"t.py::test_old[0x2]": "x"}, ["t.py::test_good[b-7]"])
+    found = compared(after, before)
+    assert (found.old, found.vanished, found.against) == (("t.py::test_old[0x2]",), (), ())
+    broken = run({"t.py::test_good[b-7]": "x", "t.py::test_old[0x2]": "x"})
+    assert compared(broken, before).broken == ("t.py::test_good[b-7]",)
+    assert compared(after, before).shown == ()
+
+
+def test_a_file_that_cannot_be_collected_any_more_is_one_thing() -> None:
+    before = run({}, ["tests/test_a.py::test_one", "tests/test_a.py::test_two", "tests/test_b.py::test_it"])
+    after = run({"tests/test_a.py": "ImportError"}, ["tests/test_b.py::test_it"])
+    found = compared(after, before)
+    assert (found.broken, found.vanished) == (("tests/test_a.py",), ())
+    assert found.against == ("tests/test_a.py",)
+
+
+def test_what_was_cut_off_is_not_missed() -> None:
+    before = run({}, ["t.py::a", "t.py::b", "t.py::c"])
+    assert compared(run({}, ["t.py::a"], stopped="the time limit"), before).against == ()
+    assert compared(run({}, ["t.py::a"]), before).vanished == ("t.py::b", "t.py::c")
+    cut = run({}, ["t.py::a"], stopped="the time limit")
+    assert compared(run({"t.py::b": "x"}, ["t.py::a"]), cut).old == ("t.py::b",)
+
+
+def test_a_run_that_fails_as_a_whole_counts() -> None:
+    before = run({}, ["t.py::a"])
+    assert compared(replace(before, exit_code=1), before).broken == (WHOLE_RUN,)
+    assert compared(replace(before, exit_code=1), replace(before, exit_code=1)).broken == ()
 
 
 @pytest.mark.parametrize(
@@ -66,8 +169,8 @@ def test_new_old_and_fixed_failures() -> None:
     ],
 )
 def test_what_is_the_same_failure(then: str, now: str, same: bool) -> None:
-    compared = compare(run({"t": now}), run({"t": then}), task())
-    assert (compared.old, compared.open) == ((("t",), ()) if same else ((), ("t",)))
+    found = compared(run({"t": now}), run({"t": then}))
+    assert (found.old, found.otherwise) == ((("t",), ()) if same else ((), ("t",)))
 
 
 @pytest.mark.parametrize(
@@ -89,16 +192,54 @@ def test_what_is_the_same_failure(then: str, now: str, same: bool) -> None:
 )
 def test_what_the_task_names_counts(test: str, text: str, counts: bool) -> None:
     same = run({test: "x"})
-    for asked in (task(text), task(requirements=(text,))):
-        compared = compare(same, same, asked)
-        assert compared.open == ((test,) if counts else ())
-        assert compared.old == (() if counts else (test,))
+    found = compared(same, same, text=text)
+    assert found.named == ((test,) if counts else ())
+    assert found.old == (() if counts else (test,))
+    assert compared(same, same, strict=True).named == (test,)
+
+
+@pytest.mark.parametrize(
+    ("test", "path", "inside"),
+    [
+        ("tests/test_a.py::test_one", "tests/test_a.py", True),
+        ("test_a.py::test_one", "sub/test_a.py", True),
+        ("tests/test_a.py::test_one", "tests/test_b.py", False),
+        ("tests.test_a.K.test_one", "tests/test_a.py", True),
+        ("test_a.K.test_one (n=1)", "sub/tests/test_a.py", False),
+        ("sub.tests.test_a.K.test_one", "sub/tests/test_a.py", True),
+        ("example.org/app/sub::TestAdd", "sub/add_test.go", True),
+        ("example.org/app::TestAdd", "sub/add_test.go", False),
+        ("example.org/app::TestAdd", "add_test.go", True),
+        ("adds numbers", "test/add.test.js", True),
+        ("src/add.py::doctest", "src/add.py", False),
+    ],
+)
+def test_which_tests_a_changed_file_holds(test: str, path: str, inside: bool) -> None:
+    assert Touched([path]).has(test) is inside
+
+
+def test_tests_that_stand_in_a_source_file() -> None:
+    touched = Touched(["src/a/b.rs"], ["src/a/b.rs"])
+    assert touched.has("src/lib.rs::a::b::tests::adds")
+    assert not touched.has("src/lib.rs::a::tests::adds")
+    assert Touched(["src/lib.rs"], ["src/lib.rs"]).has("src/lib.rs::tests::adds")
+    after = "fn add() {}\n\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn adds() {}\n}\n"
+    assert inline_tests("src/lib.rs", after) == 3
+    assert inline_tests("src/lib.py", after) == 0
+    (file,) = parse_patch(
+        b"diff --git a/src/lib.rs b/src/lib.rs\n--- a/src/lib.rs\n+++ b/src/lib.rs\n"
+        b"@@ -1 +1 @@\n-fn add() { 1 }\n+fn add() {}\n@@ -4 +4,3 @@ x\n mod tests {\n+    #[test]\n+    fn adds() {}\n"
+    ).files
+    assert file.from_line(3).endswith(
+        b"+++ b/src/lib.rs\n@@ -4 +4,3 @@ x\n mod tests {\n+    #[test]\n+    fn adds() {}\n"
+    )
+    assert file.from_line(10) == b""
 
 
 def test_failures_that_nobody_named_count_by_their_number() -> None:
     many = {f"t.py::test_{number}": "x" for number in range(3)}
-    assert compare(run(many, unnamed=5), run(many, unnamed=5), task()).broken == ()
-    assert compare(run(many, unnamed=5), run(many), task()).broken == ("5 more tests",)
+    assert compared(run(many, unnamed=5), run(many, unnamed=5)).broken == ()
+    assert compared(run(many, unnamed=5), run(many)).broken == ("5 tests that are only counted",)
 
 
 _ids = st.sampled_from([f"t.py::test_{letter}" for letter in "abcdef"])
@@ -107,17 +248,38 @@ _failing = st.dictionaries(_ids, st.sampled_from(["one 1", "one 2", "two"]), max
 
 @given(_failing, _failing)
 def test_every_failure_is_one_thing_and_new_ones_always_count(now: dict[str, str], then: dict[str, str]) -> None:
-    compared = compare(run(now), run(then), task())
-    assert sorted((*compared.broken, *compared.open, *compared.old)) == sorted(now)
-    assert set(compared.broken) == now.keys() - then.keys()
-    assert set(compared.fixed) == (then.keys() - now.keys() if len(now) >= len(then) else set())
-    assert not compare(run(now), run(now), task()).counting
+    everything = {*now, *then}
+    after, before = run(now, everything - now.keys()), run(then, everything - then.keys())
+    found = compared(after, before)
+    listed = (*found.broken, *found.own_failing, *found.named, *found.otherwise, *found.old, *found.unable)
+    assert sorted(listed) == sorted(now)
+    assert set(found.broken) == now.keys() - then.keys()
+    assert set(found.shown) == then.keys() - now.keys()
+    assert not compared(after, after).against
+
+
+# Verdicts
+
+
+def check(passed: bool, *, kind: CheckKind = CheckKind.DRY_RUN, shown: tuple[str, ...] = (), **more: object):
+    return CheckResult(kind=kind, name=str(kind), passed=passed, shown=shown, message="said", **more)  # type: ignore[arg-type]
+
+
+def test_what_evidence_comes_to() -> None:
+    applied, lint = check(True, kind=CheckKind.APPLY), check(False, kind=CheckKind.LINT, required=False)
+    assert verdict_of([applied, lint, check(True, shown=("t",))]) == (Verdict.VERIFIED, ("dry_run: said",))
+    assert verdict_of([applied, lint, check(True)]) == (Verdict.UNVERIFIED, ("dry_run: said",))
+    skipped = check(False, skipped_reason="no tests")
+    assert verdict_of([applied, skipped]) == (Verdict.UNVERIFIED, ("dry_run: no tests",))
+    assert verdict_of([applied]) == (Verdict.UNVERIFIED, ("nothing was run",))
+    policy = check(False, kind=CheckKind.POLICY)
+    assert verdict_of([applied, policy, check(True, shown=("t",))]) == (Verdict.REFUTED, ("policy: said",))
 
 
 # Sharing
 
 
-class Suite:
+class Waiting:
     """A run of tests that ends when it is told to."""
 
     def __init__(self) -> None:
@@ -127,59 +289,88 @@ class Suite:
         self.go = asyncio.Event()
         self.fault: Exception | None = None
 
-    async def __call__(self) -> SuiteRun:
+    async def __call__(self) -> TestRun:
         self.started += 1
         self.running.set()
         try:
             await self.go.wait()
             if self.fault:
                 raise self.fault
-            return run({})
+            return run({}, ["t"])
         finally:
             self.ended += 1
 
 
 async def test_candidates_share_one_run_even_if_the_first_is_cancelled() -> None:
-    baselines, suite = Baselines(), Suite()
-    first, second = (asyncio.create_task(baselines.of("e", ("k",), suite)) for _ in range(2))
-    await suite.running.wait()
+    runs, tests = TestRuns(), Waiting()
+    first, second = (asyncio.create_task(runs.of("e", "k", tests)) for _ in range(2))
+    await tests.running.wait()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert (suite.started, suite.ended) == (1, 0)
-    suite.go.set()
-    assert (await second).summary == run({}).summary
-    assert (await baselines.of("other", ("k",), suite)) is second.result()
-    assert suite.started == 1
-    await baselines.of("e", ("other",), suite)
-    assert suite.started == 2
+    assert (tests.started, tests.ended) == (1, 0)
+    tests.go.set()
+    assert (await second).green
+    assert (await runs.of("other", "k", tests)) is second.result()
+    assert tests.started == 1
+    await runs.of("e", "other", tests)
+    assert tests.started == 2
 
 
 async def test_a_run_ends_with_the_last_who_waits_for_it() -> None:
-    baselines, suite = Baselines(), Suite()
-    waiting = [asyncio.create_task(baselines.of("e", ("k",), suite)) for _ in range(3)]
-    await suite.running.wait()
+    runs, tests = TestRuns(), Waiting()
+    waiting = [asyncio.create_task(runs.of("e", "k", tests)) for _ in range(3)]
+    await tests.running.wait()
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert (suite.started, suite.ended) == (1, 1)
-    suite.go.set()
-    assert (await baselines.of("e", ("k",), suite)).success
-    assert suite.started == 2
+    assert (tests.started, tests.ended) == (1, 1)
+    tests.go.set()
+    assert (await runs.of("e", "k", tests)).green
+    assert tests.started == 2
 
 
 async def test_executions_do_not_wait_for_each_other_and_faults_are_not_kept() -> None:
-    baselines, suite, broken = Baselines(), Suite(), Suite()
+    runs, tests, broken = TestRuns(), Waiting(), Waiting()
     broken.fault = Unavailable("no clone")
     broken.go.set()
-    one = asyncio.create_task(baselines.of("one", ("k",), suite))
-    await suite.running.wait()
+    one = asyncio.create_task(runs.of("one", "k", tests))
+    await tests.running.wait()
     with pytest.raises(Unavailable):
-        await baselines.of("two", ("k",), broken)
-    suite.go.set()
+        await runs.of("two", "k", broken)
+    tests.go.set()
     await one
-    assert (await baselines.of("two", ("k",), broken)).success
+    assert (await runs.of("two", "k", broken)).green
     assert broken.started == 1
+
+
+async def test_processes_share_runs_by_a_store_that_may_fail() -> None:
+    store, tests = MemoryKeyValue(), Waiting()
+    tests.go.set()
+    made = await TestRuns(store).of("e", "k", tests)
+    assert await TestRuns(store).of("other", "k", tests) == made
+    assert tests.started == 1
+    await store.put("broken", b"no run")
+    assert await TestRuns(store).find("broken") is None
+    await TestRuns(store).of("e", "broken", tests)
+    assert tests.started == 2
+
+
+def test_a_key_is_the_content() -> None:
+    environment, suite = Environment(key="k", tree="t"), Suite(name="tests", argv=("pytest",))
+    key = run_key("default", environment, suite, Selection())
+    assert key == run_key("default", environment, replace(suite, name="other"), Selection(first=(("a",),)))
+    others = [
+        run_key("other", environment, suite, Selection()),
+        run_key("default", replace(environment, tree="u"), suite, Selection()),
+        run_key("default", replace(environment, key="l"), suite, Selection()),
+        run_key("default", replace(environment, variables={"A": "1"}), suite, Selection()),
+        run_key("default", replace(environment, network=NetworkGrant(hosts=("a.org",))), suite, Selection()),
+        run_key("default", environment, replace(suite, argv=("pytest", "-x")), Selection()),
+        run_key("default", environment, suite, Selection(paths=("a",))),
+        run_key("default", environment, suite, Selection(), repetition=1),
+    ]
+    assert len({key, *others}) == len(others) + 1
 
 
 # Keeping

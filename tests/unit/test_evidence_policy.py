@@ -25,7 +25,12 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
 from swe_ai_fleet.orchestrator.evidence.rubric import rubric_items
 from swe_ai_fleet.orchestrator.evidence.secret_shapes import secrets_in
 from swe_ai_fleet.orchestrator.evidence.violation import Violation
-from swe_ai_fleet.orchestrator.evidence.weakened_tests import weakened_tests
+from swe_ai_fleet.orchestrator.evidence.weakened_tests import (
+    MAX_CHANGED_TESTS,
+    MAX_TEST_CHARS,
+    changed_tests,
+    weakened_tests,
+)
 from swe_ai_fleet.tools.secrets import Secrets
 
 Files = Mapping[str, str | bytes | None]
@@ -636,3 +641,93 @@ def test_items_of_a_rubric() -> None:
     assert rubric_items(bulleted) == ("Be fast", "names", "tests")
     assert rubric_items(Constraints(rubric="Is it\nclear?\n")) == ("Is it\nclear?",)
     assert rubric_items(Constraints()) == ()
+
+
+# Old tests that a patch changes
+
+
+OLD = """import pytest
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one(
+    n,
+):
+    assert one(n) == n
+
+
+class TestTwo:
+    def test_inner(self):
+        assert two() == 2
+
+        assert True
+
+    def test_other(self):
+        assert True
+
+
+def test_last():
+    pass
+"""
+
+
+def test_old_tests_that_a_patch_changes_are_told_with_both_versions(tmp_path: Path) -> None:
+    new = OLD.replace("[1, 2]", "[1]").replace("two() == 2", "two() == 3") + "\n\ndef test_new():\n    assert True\n"
+    after = {
+        "tests/test_a.py": new,
+        "tests/test_b.py": "def test_x():\n    pass\n",
+        "a.py": "def test_no():\n    pass\n",
+    }
+    patch = parse_patch(changed(tmp_path, {"tests/test_a.py": OLD, "a.py": "def test_no():\n    return 1\n"}, after))
+    first, second = changed_tests(patch, after.__getitem__)
+    assert (first.path, first.name, second.name) == ("tests/test_a.py", "test_one", "test_inner")
+    assert first.before.splitlines()[0] == '@pytest.mark.parametrize("n", [1, 2])'
+    assert first.after.splitlines() == [
+        '@pytest.mark.parametrize("n", [1])',
+        "def test_one(",
+        "    n,",
+        "):",
+        "    assert one(n) == n",
+    ]
+    assert second.before == "    def test_inner(self):\n        assert two() == 2\n\n        assert True"
+    assert second.after == second.before.replace("== 2", "== 3")
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "name"),
+    [
+        (
+            "a.test.js",
+            "describe('x', () => {\n  it('adds', () => {\n    expect(1).toBe(1)\n  })\n  it('y', () => {})\n})\n",
+            "describe('x', () => {\n  it('adds', () => {\n    expect(2).toBe(2)\n  })\n  it('y', () => {})\n})\n",
+            "adds",
+        ),
+        (
+            "a_test.go",
+            "package a\n\nfunc TestAdd(t *testing.T) {\n\tt.Error(1)\n}\n\nfunc TestB(t *testing.T) {\n}\n",
+            "package a\n\nfunc TestAdd(t *testing.T) {\n\tt.Error(2)\n}\n\nfunc TestB(t *testing.T) {\n}\n",
+            "TestAdd",
+        ),
+        (
+            "src/lib.rs",
+            "fn add() {}\n\n#[test]\nfn adds() {\n    assert_eq!(1, 1);\n}\n\n#[test]\nfn b() {}\n",
+            "fn add() { 1 }\n\n#[test]\nfn adds() {\n    assert_eq!(2, 2);\n}\n\n#[test]\nfn b() {}\n",
+            "adds",
+        ),
+    ],
+)
+def test_changed_tests_of_other_languages(tmp_path: Path, path: str, before: str, after: str, name: str) -> None:
+    patch = parse_patch(changed(tmp_path, {path: before}, {path: after}))
+    (found,) = changed_tests(patch, {path: after}.__getitem__)
+    assert (found.name, found.before == found.after) == (name, False)
+    assert "1" in found.before and "2" in found.after
+
+
+def test_changed_tests_are_bounded_in_number_and_size(tmp_path: Path) -> None:
+    def text(number: int) -> str:
+        return "".join(f"def test_{one}():\n    assert {number}  # {'x' * 3_000}\n\n\n" for one in range(20))
+
+    patch = parse_patch(changed(tmp_path, {"test_a.py": text(1)}, {"test_a.py": text(2)}))
+    found = changed_tests(patch, {"test_a.py": text(2)}.__getitem__)
+    assert len(found) == MAX_CHANGED_TESTS
+    assert all(len(test.before) == len(test.after) == MAX_TEST_CHARS + 1 for test in found)

@@ -30,10 +30,11 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import fold
-from swe_ai_fleet.domain.outcome import PART_OF, Outcome
+from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
 from swe_ai_fleet.domain.task import PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.learning.outcomes import outcome_of, planned_outcome
 from swe_ai_fleet.learning.recommending import MAX_OPTIONS, Question, recommend, reward
 from swe_ai_fleet.learning.tracker import LearningTracker
@@ -144,6 +145,14 @@ def test_a_success_that_nothing_checked_is_worth_more_than_a_failure_and_less_th
     tried = [outcome(number, approach="workflow", agents=0, evidence=0.0) for number in range(20)]
     tried += [outcome(50 + number, approach="deliberate", success=False, evidence=0.0) for number in range(20)]
     assert recommend(question(), tried).approach.value == "workflow"
+
+
+def test_an_unverified_success_is_worth_less_than_a_verified_one_whatever_its_checks_said() -> None:
+    worth = {
+        verdict: reward(outcome(metadata={VERDICT: verdict} if verdict else {}), typical_cost=0)
+        for verdict in ("verified", "unverified", "")
+    }
+    assert worth["verified"] == worth[""] > worth["unverified"] == reward(outcome(evidence=0.0), typical_cost=0)
 
 
 def test_what_never_ran_and_parts_of_a_whole_teach_nothing() -> None:
@@ -468,7 +477,7 @@ def test_an_execution_leaves_its_outcome() -> None:
         call("read_file"),
         call("run_command"),
         CandidateSubmitted(candidate=candidate),
-        ChecksFinished(report=CheckReport(candidate_id="c", results=results)),
+        ChecksFinished(report=CheckReport(candidate_id="c", results=results, verdict=Verdict.UNVERIFIED)),
         ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="c", usage=Usage(prompt_tokens=7), duration_ms=9),
     ]
     writer = Writer(tenant="default", execution_id=task.execution_id, task_id="t")
@@ -498,9 +507,10 @@ def test_an_execution_leaves_its_outcome() -> None:
         usage=Usage(prompt_tokens=7),
         duration_ms=9,
         ended_at=NOW,
+        metadata={VERDICT: "unverified"},
     )
     part = replace(state, task=replace(task, parent_execution_id="whole"))
-    assert outcome_of(part, events).metadata == {PART_OF: "whole"}
+    assert outcome_of(part, events).metadata == {PART_OF: "whole", VERDICT: "unverified"}
     delivered = CheckReport(candidate_id="", results=results[:1])
     together = replace(state, winner_id="", delivery_report=delivered)
     assert outcome_of(together, events).evidence == 1.0

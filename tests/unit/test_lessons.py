@@ -38,6 +38,7 @@ from swe_ai_fleet.domain.message import AssistantMessage
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.memory.lessons import lessons
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -66,11 +67,11 @@ def candidate(name: str, **fields: object) -> Candidate:
     return Candidate(**values | fields)  # pyright: ignore[reportArgumentType]
 
 
-def report(name: str, *, passed: bool) -> CheckReport:
+def report(name: str, *, passed: bool, verdict: Verdict | None = None) -> CheckReport:
     result = CheckResult(
         kind=CheckKind.COMMAND, name="tests", passed=passed, problems=() if passed else ("test_round failed: 2 != 3",)
     )
-    return CheckReport(candidate_id=name, results=(result,))
+    return CheckReport(candidate_id=name, results=(result,), verdict=verdict)
 
 
 def ended(status: ExecutionStatus = ExecutionStatus.COMPLETED, **fields: object) -> ExecutionState:
@@ -196,6 +197,22 @@ class TestLessons:
         )
         assert fact == replace(outcome, text="Tests need Redis.", kind=MemoryKind.FACT, metadata={})
         assert lessons(ended(), log.stored) == (outcome, fact)
+
+    @pytest.mark.parametrize(
+        ("verdict", "said"),
+        [
+            (Verdict.VERIFIED, "completed, verified by a test or check that fails without the change; 2 candidates: "),
+            (Verdict.UNVERIFIED, "completed, unverified: nothing shows that the change works; 2 candidates: "),
+        ],
+    )
+    def test_an_unverified_delivery_is_not_remembered_as_a_plain_success(self, verdict: Verdict, said: str) -> None:
+        reports = {
+            "a": report("a", passed=True, verdict=verdict),
+            "b": report("b", passed=False, verdict=Verdict.REFUTED),
+        }
+        (outcome,) = lessons(ended(reports=reports), [])
+        assert outcome.text.splitlines()[1] == f"Outcome: {said}1 {verdict}, 1 refuted."
+        assert outcome.metadata["verdict"] == verdict
 
     def test_where_nobody_won_there_is_what_failed(self) -> None:
         log = Log()

@@ -10,7 +10,7 @@ import pytest
 
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, RankedCandidate
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, RankedCandidate
 from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     ChecksFinished,
@@ -27,13 +27,14 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask
 from swe_ai_fleet.domain.task import Constraints, Delivery, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
-from swe_ai_fleet.orchestrator.deliberate import Verdict
+from swe_ai_fleet.orchestrator.deliberate import Conclusion
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
 from swe_ai_fleet.orchestrator.underway import Underway
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedRun
+from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedFleet, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DRAFT, ScriptedWorkspaces
 
@@ -124,6 +125,9 @@ class Children:
     async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
         raise AssertionError("nobody cancels")
 
+    def by_name(self) -> dict[str, ExecutionState]:
+        return {state.task.task_id.removeprefix("build."): state for state in self.states.values()}
+
     async def begun(self, count: int) -> None:
         async with self.news:
             await self.news.wait_for(lambda: len(self.submitted) >= count)
@@ -148,7 +152,7 @@ class World:
     workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
     fleet: ScriptedFleet = field(init=False)
     children: Children = field(init=False)
-    deliberate: Verdict | None = None
+    deliberate: Conclusion | None = None
 
     def __post_init__(self) -> None:
         self.log = Log(self.blobs)
@@ -180,7 +184,7 @@ class World:
             work = Underway(runs=runs, parts=self.children, workspaces=self.workspaces, blobs=self.blobs)
             return await Orchestration(work=work, deliberate=self.verdict).run()
 
-    async def verdict(self) -> Verdict:
+    async def verdict(self) -> Conclusion:
         assert self.deliberate is not None
         return self.deliberate
 
@@ -302,6 +306,21 @@ async def test_what_does_not_hold_together_is_not_delivered():
         "every subtask passed, but together they do not: tests",
     )
     assert (world.workspaces.branches, world.bodies(WinnerDelivered)) == ({}, [])
+
+
+async def test_where_proof_is_wanted_only_a_verified_whole_is_delivered():
+    task = replace(TASK, constraints=Constraints(require_verified=True))
+    world = World(task=task)
+    ending = await world.run()
+    assert ending.status is ExecutionStatus.NO_WINNER
+    assert ending.error.startswith("together the subtasks are not verified: tests: 1 passed, no test fails without")
+    assert (world.workspaces.branches, world.bodies(WinnerDelivered)) == ({}, [])
+    # The whole has to be verified, and the last part, which completes it; the others need not be.
+    proof = {name: state.task.constraints.require_verified for name, state in world.children.by_name().items()}
+    assert proof == {"a": False, "b": False, "c": False, "d": True}
+    world = World(task=task)
+    world.fleet.runs = {"integration": ScriptedRun(checks=(PROVEN,))}
+    assert (await world.run()).status is ExecutionStatus.COMPLETED
 
 
 async def test_subtasks_that_change_nothing_together_deliver_nothing():
@@ -437,7 +456,7 @@ async def test_a_cut_off_failure_fails_again_for_the_same_reason():
         assert (await world.run(generation=2)).error == told
 
 
-def a_verdict(*, accepted: bool = True) -> Verdict:
+def a_verdict(*, accepted: bool = True) -> Conclusion:
     candidate = Candidate(
         candidate_id="agent-dev-1",
         agent_id="agent-dev-1",
@@ -450,7 +469,7 @@ def a_verdict(*, accepted: bool = True) -> Verdict:
         submitted_at="",
     )
     ranked = RankedCandidate(candidate_id="agent-dev-1", rank=1, score=1.0, accepted=accepted, reason="so")
-    return Verdict(candidates=(candidate,), ranking=(ranked,), losses=(), usage=Usage(prompt_tokens=7))
+    return Conclusion(candidates=(candidate,), ranking=(ranked,), losses=(), usage=Usage(prompt_tokens=7))
 
 
 async def test_without_subtasks_the_winner_is_delivered_once():
@@ -458,7 +477,7 @@ async def test_without_subtasks_the_winner_is_delivered_once():
     ending = await world.run()
     assert (ending.status, ending.winner_id) == (ExecutionStatus.COMPLETED, "agent-dev-1")
     (told,) = world.bodies(WinnerDelivered)
-    assert told.report == CheckReport(candidate_id="agent-dev-1", results=(PASSED,))
+    assert (told.report.results, told.report.verdict) == ((PASSED,), Verdict.UNVERIFIED)
     assert told.delivered.bundle is not None
     assert await world.run(generation=2) == ending
     assert len(world.fleet.checked) == len(world.bodies(WinnerDelivered)) == 1

@@ -18,10 +18,12 @@ from services.orchestrator import responses
 from services.orchestrator.replies import Replies
 from swe_ai_fleet.agents.reviewing.shape import CritiqueShape
 from swe_ai_fleet.agents.sub_agents.shapes import read
-from swe_ai_fleet.agents.untrusted import Fence
+from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence
 from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
+from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import (
@@ -40,7 +42,8 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs
+from swe_ai_fleet.domain.verdict import Verdict
+from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs, worse
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -594,3 +597,52 @@ def test_a_critique_is_small_enough_for_an_event():
         reviewer_id=ONE, candidate_id=TWO, round=1, content="y" * 8_000, findings=(finding,) * 30, error="z" * 2_000
     )
     assert len(to_json(critique)) < 128 * 1024
+
+
+def test_a_reviewer_reads_the_verdict_and_both_versions_of_old_tests() -> None:
+    shown = CheckResult(
+        kind=CheckKind.DRY_RUN,
+        name="tests",
+        passed=True,
+        message="4 tests fail without the change and pass with it: a, b, c and 1 more (5 new or changed tests, 4 fail "
+        "without the change); 312 passed; 2 failed before and fail now",
+        details={"own tests": "5 new or changed tests, 4 fail without the change"},
+        tests=Summary(passed=312, failed=2),
+        shown=("a",),
+    )
+    fence = Fence(Secrets(), "seed")
+    verified = CheckReport(candidate_id="a", results=(shown,), verdict=Verdict.VERIFIED, reasons=("x",))
+    text = evidence(verified, fence, 4_000)
+    assert text.startswith("Verified: ")
+    assert text.count("5 new or changed tests, 4 fail") == text.count("312 passed") == 1
+    failing = replace(shown, passed=False, message="1 test fails with the change and not without: d", shown=())
+    refuted = evidence(replace(verified, results=(failing,), verdict=Verdict.REFUTED), fence, 4_000)
+    assert refuted.startswith("Refuted: ")
+    assert "5 new or changed tests, 4 fail without the change, 312 passed, 2 failed, 0 skipped" in refuted
+    unverified = CheckReport(
+        candidate_id="a", results=(replace(shown, skipped_reason="no tests"),), verdict=Verdict.UNVERIFIED
+    )
+    assert evidence(unverified, fence, 4_000).startswith("Unverified: nothing that ran shows that the change works.")
+    assert "every required check" not in evidence(unverified, fence, 4_000).lower()
+    old = replace(unverified, results=(shown,), verdict=None)
+    assert evidence(old, fence, 4_000).startswith("Every required check passed.")
+
+    changed = ChangedTest(path="tests/t.py", name="test_a", before="assert one() == 1", after=f"assert {'y' * 9_000}")
+    both = changed_tests(replace(verified, changed_tests=(changed,)), fence, 1_000)
+    assert both.startswith(fence.begin) and both.endswith(fence.end)
+    assert "tests/t.py: test_a\nbefore:\nassert one() == 1\nafter:\nassert yyy" in both
+    assert len(both) < 1_300
+    assert changed_tests(verified, fence, 1_000) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (Verdict.VERIFIED, Verdict.UNVERIFIED, "worse: it is unverified, its predecessor is verified"),
+        (Verdict.UNVERIFIED, Verdict.VERIFIED, ""),
+        (Verdict.VERIFIED, Verdict.VERIFIED, "worse: its evidence scores 0.5000, its predecessor's 1.0000"),
+    ],
+)
+def test_a_verdict_counts_before_scores_when_a_revision_is_judged(before: Verdict, after: Verdict, reason: str) -> None:
+    good = CheckReport(candidate_id="a", results=(PASSED,), verdict=before)
+    assert worse(good, CheckReport(candidate_id="b", results=(replace(PASSED, score=0.5),), verdict=after)) == reason

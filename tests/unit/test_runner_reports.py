@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.tests.reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS, TestReport, parse_junit
 from swe_ai_fleet.tools.tests.runners.cargo_reports import parse_cargo_output
-from swe_ai_fleet.tools.tests.runners.findings import Finding, parse_clippy, parse_eslint, parse_go_vet, parse_ruff
 from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_events, parse_go_output
 from swe_ai_fleet.tools.tests.runners.javascript_reports import (
     explain_node,
@@ -450,54 +449,6 @@ def test_what_cargo_tests_print_names_no_other_test() -> None:
     assert told.summary.failed == 2, "a forged line adds tests that passed and hides none that failed"
 
 
-RUFF = json.dumps(
-    [
-        {
-            "filename": "/workspace/a.py",
-            "code": "F401",
-            "message": "`os` imported\nbut unused",
-            "location": {"row": 1, "column": 8},
-        },
-        {"filename": "/workspace/b.py", "code": None, "message": "SyntaxError", "location": {"row": 3, "column": 1}},
-    ]
-)
-ESLINT = json.dumps(
-    [
-        {
-            "filePath": "/workspace/web/a.js",
-            "messages": [{"ruleId": "semi", "severity": 1, "message": "Missing semicolon.", "line": 1, "column": 10}],
-        },
-        {"filePath": "/workspace/web/b.js", "messages": []},
-    ]
-)
-VET = "# example.org/a\nvet: sub/x_test.go:5:28: undeclared name: thing\n./y.go:7: self-assignment\nexit status 1\n"
-CLIPPY = (
-    '{"reason":"compiler-artifact","package_id":"a"}\n{"reason":"compiler-message","message":{"message":"unneeded '
-    '`return` statement","level":"warning","code":{"code":"clippy::needless_return"},"spans":[{"file_name":'
-    '"src/lib.rs","line_start":12,"column_start":32,"is_primary":true}]}}\n{"reason":"build-finished"}\n'
-)
-
-
-def test_findings_of_linters() -> None:
-    assert [str(finding) for finding in parse_ruff(RUFF, "/workspace") or ()] == [
-        "a.py:1:8: F401 `os` imported but unused",
-        "b.py:3:1: SyntaxError",
-    ]
-    assert parse_ruff("", "/workspace") == []
-    assert parse_ruff("error: broken", "/workspace") is None
-    assert parse_eslint(ESLINT, "/workspace", "web") == [
-        Finding(path="web/a.js", line=1, column=10, code="semi", message="Missing semicolon.")
-    ]
-    assert [str(finding) for finding in parse_go_vet(VET, "/workspace", "go") or ()] == [
-        "go/sub/x_test.go:5:28: vet undeclared name: thing",
-        "go/y.go:7: vet self-assignment",
-    ]
-    assert [str(finding) for finding in parse_clippy(CLIPPY + CLIPPY, "/workspace") or ()] == [
-        "src/lib.rs:12:32: clippy::needless_return unneeded `return` statement"
-    ]
-    assert parse_clippy("error: no such command: `clippy`", "/workspace") is None
-
-
 def test_a_tally_is_bounded_and_keeps_names_apart() -> None:
     tally = Tally()
     for _ in range(3):
@@ -515,12 +466,6 @@ def test_a_tally_is_bounded_and_keeps_names_apart() -> None:
     assert merged([]) is None
 
 
-def _findings(text: str) -> None:
-    for parse in (parse_ruff, parse_eslint, parse_go_vet, parse_clippy):
-        for finding in parse(text, "/workspace", ".") or ():
-            assert len(str(finding)) < 2_000
-
-
 PARSERS: list[Callable[[str], object]] = [
     recognise,
     parse_go_events,
@@ -534,10 +479,9 @@ PARSERS: list[Callable[[str], object]] = [
     parse_unittest_output,
     lambda text: parse_jest_json(text.encode("utf-8", "replace")),
     lambda text: parse_mocha_json(text.encode("utf-8", "replace")),
-    _findings,
 ]
-_LINES = sorted({line for run in RUNS.values() for line in run[0].splitlines()} | set(CLIPPY.splitlines()))
-_shuffled = st.lists(st.sampled_from([*_LINES, RUFF, ESLINT, json.dumps(JEST_JSON)]), max_size=60).map("\n".join)
+_LINES = sorted({line for run in RUNS.values() for line in run[0].splitlines()})
+_shuffled = st.lists(st.sampled_from([*_LINES, json.dumps(JEST_JSON)]), max_size=60).map("\n".join)
 _KEYS = (
     *("testResults", "assertionResults", "stats", "passes", "failures", "err", "Action", "Package", "Test", "Output"),
     *("Elapsed", "messages", "location", "message", "spans", "reason", "is_primary", "name"),

@@ -13,6 +13,8 @@ from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, Check
 from swe_ai_fleet.domain.review import Critique, Finding, Vote
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
+from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
 from swe_ai_fleet.orchestrator.selection import ARCHITECT, evidence, rank, representatives
 
 
@@ -39,12 +41,18 @@ def check(passed: bool, *, kind: CheckKind = CheckKind.DRY_RUN, required: bool =
         passed=passed,
         required=required,
         score=float(passed),
+        message="7 passed" if passed else "",
         skipped_reason="no such tool" if skipped else "",
     )
 
 
 def report(name: str, *results: CheckResult) -> CheckReport:
-    return CheckReport(candidate_id=name, results=results)
+    verdict, reasons = verdict_of(results)
+    return CheckReport(candidate_id=name, results=results, verdict=verdict, reasons=reasons)
+
+
+def proven(name: str) -> CheckReport:
+    return report(name, replace(check(True), shown=("t.py::test_a",), message="1 test fails without the change"))
 
 
 checks = st.builds(
@@ -55,6 +63,7 @@ checks = st.builds(
     required=st.booleans(),
     score=st.floats(0, 1),
     skipped_reason=st.sampled_from(["", "no tool"]),
+    shown=st.sampled_from([(), ("t.py::test_a",)]),
 )
 
 
@@ -73,26 +82,6 @@ def fields(draw: st.DrawFn, *, diffs: bool):
     ]
     reports = {name: report(name, *draw(st.lists(checks, max_size=4))) for name in names if draw(st.integers(0, 5)) > 0}
     return found, reports
-
-
-@given(fields(diffs=True))
-def test_no_failing_candidate_stands_above_an_accepted_one(given_field):
-    found, reports = given_field
-    ranking = rank(found, reports)
-    accepted = [one.accepted for one in ranking]
-    assert accepted == sorted(accepted, reverse=True)
-    for one in ranking:
-        known = reports.get(one.candidate_id)
-        assert one.accepted == (known is not None and known.accepted)
-
-
-@given(fields(diffs=True))
-def test_every_candidate_is_told_of_once_and_ranks_count_from_one(given_field):
-    found, reports = given_field
-    ranking = rank(found, reports)
-    told = [name for one in ranking for name in (one.candidate_id, *one.duplicates)]
-    assert sorted(told) == sorted(one.candidate_id for one in found)
-    assert [one.rank for one in ranking] == list(range(1, len(ranking) + 1))
 
 
 def critique(about: str, score: float, *, by: str = "peer", must_fix: bool = False, at: int = 1, error: str = ""):
@@ -130,6 +119,49 @@ def opinions(draw: st.DrawFn):
         )
     ]
     return said, cast
+
+
+@given(fields(diffs=True))
+def test_no_failing_candidate_stands_above_an_accepted_one(given_field):
+    found, reports = given_field
+    ranking = rank(found, reports)
+    accepted = [one.accepted for one in ranking]
+    assert accepted == sorted(accepted, reverse=True)
+    for one in ranking:
+        known = reports.get(one.candidate_id)
+        assert one.accepted == (known is not None and known.accepted)
+
+
+@given(fields(diffs=True), opinions(), st.booleans())
+def test_verified_stands_above_unverified_and_that_above_refuted_whoever_praises_it(given_field, opinion, needs_proof):
+    (found, reports), (said, cast) = given_field, opinion
+    ranking = rank(found, reports, critiques=said, votes=cast, needs_proof=needs_proof)
+    judged = [one for one in ranking if one.verdict is not None and reports[one.candidate_id].accepted]
+    ranks = [one.verdict.rank for one in judged if one.verdict is not None]
+    assert ranks == sorted(ranks, reverse=True)
+    assert all(one.score >= 0.3333 for one in judged)
+    for one in ranking:
+        assert not (needs_proof and one.accepted and one.verdict is not Verdict.VERIFIED)
+
+
+def test_only_what_is_verified_wins_where_the_task_wants_proof() -> None:
+    field, reports = [candidate("a", lines=1), candidate("b", lines=90)], {"a": report("a", check(True))}
+    assert [one.accepted for one in rank(field[:1], reports)] == [True]
+    assert [one.accepted for one in rank(field[:1], reports, needs_proof=True)] == [False]
+    first, second = rank(field, {**reports, "b": proven("b")}, critiques=[critique("a", 1.0), critique("b", 0.0)])
+    assert (first.candidate_id, first.verdict, second.verdict) == ("b", Verdict.VERIFIED, Verdict.UNVERIFIED)
+    assert first.reason.startswith("verified: dry_run: 1 test fails without the change; ")
+    assert first.reason.endswith("ahead of a: that one is unverified")
+    assert second.reason.endswith("behind b: that one is verified")
+
+
+@given(fields(diffs=True))
+def test_every_candidate_is_told_of_once_and_ranks_count_from_one(given_field):
+    found, reports = given_field
+    ranking = rank(found, reports)
+    told = [name for one in ranking for name in (one.candidate_id, *one.duplicates)]
+    assert sorted(told) == sorted(one.candidate_id for one in found)
+    assert [one.rank for one in ranking] == list(range(1, len(ranking) + 1))
 
 
 @given(fields(diffs=True), opinions(), st.randoms(use_true_random=False))
@@ -262,7 +294,7 @@ def test_evidence_is_what_a_candidate_without_a_report_lacks():
 def test_a_check_that_was_skipped_is_told():
     passed = report("a", check(True, kind=CheckKind.APPLY), check(False, skipped=True))
     [only] = rank([candidate("a")], {"a": passed})
-    assert (only.accepted, only.reason) == (True, "every check passed; dry_run skipped; 1 changed lines")
+    assert (only.accepted, only.reason) == (True, "unverified: dry_run: no such tool; 1 changed lines")
 
 
 PASSING = {name: report(name, check(True)) for name in "abcd"}
@@ -279,10 +311,11 @@ def test_reviews_change_the_order_of_equal_evidence_and_say_so():
     first, second = rank(field, PASSING, critiques=said)
     assert (first.candidate_id, first.review, second.review) == ("b", 0.85, 0.5)
     assert first.reason == (
-        "every check passed; reviews 0.85 from 2; 9 changed lines; ahead of a: reviews 0.85 against 0.50"
+        "unverified: dry_run: 7 passed; reviews 0.85 from 2; 9 changed lines; ahead of a: reviews 0.85 against 0.50"
     )
     assert second.reason == (
-        "every check passed; reviews 0.50 from 1, 1 must-fix; 1 changed lines; behind b: reviews 0.50 against 0.85"
+        "unverified: dry_run: 7 passed; reviews 0.50 from 1, 1 must-fix; 1 changed lines; "
+        "behind b: reviews 0.50 against 0.85"
     )
 
 
@@ -324,7 +357,7 @@ def test_a_persuasive_candidate_that_fails_stays_behind():
     assert best([first, second]) == ["b", "a"]
     assert (first.votes, second.votes) == (None, None)
     assert "4 not counted" in first.reason
-    assert second.reason.endswith("behind b: that one passed")
+    assert second.reason.endswith("behind b: that one is unverified")
 
 
 def test_votes_are_shares_of_the_ballots_a_candidate_was_on():
@@ -373,7 +406,7 @@ def test_candidates_that_came_to_the_same_change_stand_together_and_before_other
 def test_equal_candidates_are_one_place_with_the_whole_score():
     field = [candidate(name, diff="same") for name in "abc"]
     [only] = rank(field, PASSING, critiques=[critique("b", 1.0)], votes=votes("abc", "abc"))
-    assert (only.candidate_id, only.duplicates, only.score) == ("a", ("b", "c"), 1.0)
+    assert (only.candidate_id, only.duplicates, only.score) == ("a", ("b", "c"), 0.6667)
 
 
 def test_a_rubric_however_long_weighs_no_more_than_its_kind():
@@ -393,7 +426,7 @@ def test_the_reason_names_what_set_two_candidates_apart():
 def test_what_passed_with_the_worst_of_scores_is_before_what_failed_with_the_best():
     reports = {"a": report("a", replace(check(True), score=0.0)), "b": report("b", replace(check(False), score=1.0))}
     first, second = rank([candidate("a"), candidate("b")], reports)
-    assert (first.candidate_id, first.score, second.score) == ("a", 0.5, 0.5)
+    assert (first.candidate_id, first.score, second.score) == ("a", 0.3333, 0.3333)
 
 
 def test_who_stood_on_no_ballot_is_neither_praised_nor_blamed():
@@ -438,7 +471,7 @@ def test_opinions_with_an_error_or_about_nobody_shown_decide_nothing() -> None:
     absent = votes("bbb", "a")
     for said in (broken, absent):
         first, second = rank(found, reports, votes=said)
-        assert (first.candidate_id, first.score, second.score) == ("a", 1.0, 1.0)
+        assert (first.candidate_id, first.score, second.score) == ("a", 0.6667, 0.6667)
     # One about others only is not lost by those that were not shown.
     several = [*found, candidate("c")]
     reports["c"] = report("c", check(True))
@@ -449,7 +482,9 @@ def test_opinions_with_an_error_or_about_nobody_shown_decide_nothing() -> None:
 def test_the_architect_decides_alone_or_not_at_all() -> None:
     found, reports = [candidate("a"), candidate("b")], {name: report(name, check(True)) for name in "ab"}
     alone = votes("b", "ab", by=ARCHITECT)
-    assert rank(found, reports, votes=alone)[0].reason.startswith("every check passed; the architect's choice")
+    assert rank(found, reports, votes=alone)[0].reason.startswith(
+        "unverified: dry_run: 7 passed; the architect's choice"
+    )
     beside = [*alone, *votes("aa", "ab", by="judge")]
     first, second = rank(found, reports, votes=beside)
     assert (first.candidate_id, first.votes, second.votes) == ("a", 0.6667, 0.3333)
@@ -460,9 +495,9 @@ def test_agreement_counts_accepted_candidates_only() -> None:
     found = [candidate(name, diff=diff) for name, diff in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "z"), ("e", "z"))]
     reports = {name: report(name, check(name not in "de")) for name in "abcde"}
     scores = {one.candidate_id: one.score for one in rank(found, reports)}
-    # Two of three accepted ones agree: (4 * 1 + 0.5 * 2/3) / 4.5, and half of that in the upper half.
-    assert scores["a"] == round((1 + (4 + 1 / 3) / 4.5) / 2, 4)
-    assert scores["c"] == round((1 + (4 + 1 / 6) / 4.5) / 2, 4)
+    # Two of three accepted ones agree: (4 * 1 + 0.5 * 2/3) / 4.5, and a third of that in the middle third.
+    assert scores["a"] == round((1 + (4 + 1 / 3) / 4.5) / 3, 4)
+    assert scores["c"] == round((1 + (4 + 1 / 6) / 4.5) / 3, 4)
     assert scores["d"] == 0.0
 
 
@@ -513,7 +548,7 @@ def test_scores_beyond_their_bounds_and_no_numbers_are_bounded() -> None:
 
     assert [of(score) for score in (-1.0, 0.25, 7.0, float("nan"))] == [0.0, 0.25, 1.0, 0.0]
     (first,) = rank([candidate("a")], {"a": report("a", check(True))}, critiques=[critique("a", 7.0)])
-    assert (first.review, first.score, first.evidence) == (1.0, 1.0, 1.0)
+    assert (first.review, first.score, first.evidence) == (1.0, 0.6667, 1.0)
 
 
 def test_complaints_are_told_in_full_up_to_a_bound() -> None:
@@ -523,9 +558,9 @@ def test_complaints_are_told_in_full_up_to_a_bound() -> None:
     def said(*results: CheckResult) -> str:
         return rank([candidate("a")], {"a": report("a", *results)})[0].reason
 
-    assert said(failed("lint", "E1", required=False)) == "lint failed (not required): E1; 1 changed lines"
+    assert said(failed("lint", "E1", required=False)).endswith("; lint failed (not required): E1; 1 changed lines")
     assert said(failed("tests")) == "tests failed; 1 changed lines"
-    assert said(check(False, skipped=True)).startswith("no required check could be run; ")
+    assert said(check(False, skipped=True)).startswith("unverified: dry_run: no such tool; ")
     assert said(failed("tests", "x" * 300)) == f"tests failed: {'x' * 300}; 1 changed lines"
     assert said(failed("tests", "x" * 301)) == f"tests failed: {'x' * 300}…; 1 changed lines"
     many = [failed(f"c{number}") for number in range(7)]
@@ -540,7 +575,7 @@ def test_what_set_two_apart_is_told_with_what_spoke_against_it() -> None:
     assert first.reason.endswith("ahead of a: the architect's choice, in spite of reviews 0.50 against 0.90")
     assert second.reason.endswith("behind b: the architect's choice of that one, in spite of reviews 0.90 against 0.50")
     first, second = rank(found, {**reports, "b": report("b", check(False))})
-    assert first.reason.endswith("ahead of b: that one did not pass")
-    assert second.reason.endswith("behind a: that one passed")
+    assert first.reason.endswith("ahead of b: that one is refuted")
+    assert second.reason.endswith("behind a: that one is unverified")
     close = [critique("a", 0.9001), critique("b", 0.9002)]
     assert "reviews 0.900200 against 0.900100" in rank(found, reports, critiques=close)[0].reason

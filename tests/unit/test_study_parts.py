@@ -58,8 +58,8 @@ def trial(candidates: int, name: str, *, status: str = "completed", repeat: int 
 
 def test_arms_are_compared_with_the_fewest_candidates():
     trials = [
-        trial(3, "a", tokens=300, cost=0.3, seconds=4),
-        trial(3, "b", tokens=300, cost=0.3, seconds=2),
+        trial(3, "a", tokens=300, cost=0.3, seconds=4, verdict="verified"),
+        trial(3, "b", tokens=300, cost=0.3, seconds=2, verdict="unverified"),
         trial(3, "c", status="no_winner", tokens=300, cost=0.6, seconds=6),
         trial(1, "a", status="no_winner", tokens=100, seconds=1),
         trial(1, "b", tokens=100, seconds=2),
@@ -68,6 +68,7 @@ def test_arms_are_compared_with_the_fewest_candidates():
     one, three = arms(trials)
     assert (one.candidates, one.passed.passed, one.passed.of) == (1, 1, 2)
     assert (three.passed.passed, three.passed.of, three.gained, three.lost) == (2, 3, 1, 0)
+    assert (three.verified.passed, three.verified.of, one.verified.passed) == (1, 3, 0)
     assert three.cost_per_pass == pytest.approx(0.6)
     assert three.tokens_per_pass == 450
     assert (three.seconds, three.median_seconds) == (4, 4)
@@ -87,7 +88,7 @@ def test_without_a_pass_there_is_no_price_of_one():
     [arm] = arms([trial(1, "a", status="no_winner", tokens=7)])
     assert arm.tokens_per_pass is None
     assert arm.resolved is None
-    assert "| 1 | 0% (0/1, 0% to 79%) | - |" in markdown("s", [arm], missing=2)
+    assert "| 1 | 0% (0/1, 0% to 79%) | 0% (0/1, 0% to 79%) | - |" in markdown("s", [arm], missing=2)
     assert "2 trials are missing" in markdown("s", [arm], missing=2)
     assert document("s", [arm], missing=0)["missing"] == 0
 

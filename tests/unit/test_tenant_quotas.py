@@ -16,14 +16,14 @@ from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PermissionDenied, ResourceExhausted
 from swe_ai_fleet.domain.event import ApprovalRefused, ApprovalResolved, ExecutionStarted, ExecutionStatus, RunLost
-from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, TaskKind
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository, TaskKind
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS, DayTokens
 from swe_ai_fleet.orchestrator.queue import Waiting, check_room, in_order
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.orchestrator.seats import Seats
 from swe_ai_fleet.orchestrator.tenant_turns import LEAST_WEIGHT, Passes, TenantTurns, weights
-from swe_ai_fleet.testing.fleet import ScriptedRun
+from swe_ai_fleet.testing.fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -411,6 +411,31 @@ async def test_a_rule_that_changes_later_makes_no_other_request_of_the_same_one(
             await executions.submit(a_task(tenant="t", approval=ApprovalPolicy.EVERY))
         state = await executions.wait("t", first.execution_id)
     assert state.task.approval is ApprovalPolicy.NONE
+
+
+async def test_a_tenant_may_want_every_winner_verified_whatever_a_caller_asks(world: World) -> None:
+    rules = quotas(strict=TenantRules(tenant="strict", require_verified=True))
+    wanting = Constraints(require_verified=True)
+    async with world.running(quotas=rules) as executions:
+        ends = {}
+        for name, task in {
+            "strict": a_task(tenant="strict", num_agents=1),
+            "other": a_task(tenant="other", num_agents=1),
+            "asking": a_task("asking", tenant="other", num_agents=1, constraints=wanting),
+        }.items():
+            accepted = await executions.submit(task)
+            ends[name] = (await executions.wait(task.tenant, accepted.execution_id)).status
+            # The rule makes no other request of the same one.
+            assert (await executions.submit(task)).existed
+        world.fleet.default = ScriptedRun(checks=(PROVEN,))
+        proven = await executions.submit(a_task("proven", tenant="strict", num_agents=1))
+        ends["proven"] = (await executions.wait("strict", proven.execution_id)).status
+    assert ends == {
+        "strict": ExecutionStatus.NO_WINNER,
+        "other": ExecutionStatus.COMPLETED,
+        "asking": ExecutionStatus.NO_WINNER,
+        "proven": ExecutionStatus.COMPLETED,
+    }
 
 
 async def test_parts_have_the_least_policy_too(world: World) -> None:

@@ -244,6 +244,7 @@ export interface Execution {
   owner: string;
   superseded: DeliberationResult[];
   agent_count: number;
+  verdict: string;
 }
 
 export interface ListExecutions {
@@ -282,7 +283,7 @@ const ENDED = new Set(["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "REJECTED"
 /** An enum's name without the enum's own: `DELIBERATION_STATUS_NO_WINNER` is `NO_WINNER`. */
 export function bare(name: string | undefined): string {
   return (name ?? "").replace(
-    /^(DELIBERATION_STATUS|AGENT_STATUS|EXECUTION_KIND|STOP_REASON|APPROVAL_POLICY|PLANNING_MODE|COMPONENT_STATE|VERDICT|ROLE|PHASE|TASK_STATE|DECISION_STATE|RELATION_KIND|MEMORY_KIND|REFERENCE_STANDING)_/,
+    /^(DELIBERATION_STATUS|AGENT_STATUS|EXECUTION_KIND|STOP_REASON|APPROVAL_POLICY|PLANNING_MODE|COMPONENT_STATE|EVIDENCE_VERDICT|VERDICT|ROLE|PHASE|TASK_STATE|DECISION_STATE|RELATION_KIND|MEMORY_KIND|REFERENCE_STANDING)_/,
     "",
   );
 }

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import type { StoredEvent } from "../src/execution/events";
+import { baselineLine } from "../src/execution/baseline";
 import { kindOf } from "../src/execution/names";
 import { phaseOf } from "../src/execution/phase";
 import { ExecutionView } from "../src/execution/view";
@@ -57,6 +58,37 @@ test("every kind of stored event can be taken in", () => {
   assert.equal(view.nodes.get("fix/check[1]")?.status, "completed");
   assert.equal(view.subtaskOutcomes.get("api")?.status, "completed");
   assert.equal(view.pending.length, 0);
+});
+
+test("verdicts, what is being run, what is kept and what people delivered", () => {
+  const view = begun();
+  view.apply(event(3, "checks_started", "_", { candidate_id: "" }));
+  assert.equal(phaseOf(view), "testing the untouched commit");
+  assert.deepEqual(view.checking.get(""), { command: "python3 -m pytest -q", since: 3000 });
+  view.apply(event(4, "baseline_finished", "_", { error: "" }));
+  assert.equal(view.checking.size, 0);
+  assert.equal(
+    baselineLine(view.baseline, view.baselineError),
+    "no",
+  );
+  const suite = view.baseline?.suites[0];
+  assert.ok(suite?.tests);
+  const usable = { ...suite, unusable: "", stopped: "" };
+  assert.equal(
+    baselineLine({ suites: [usable], duration_ms: 1 }, ""),
+    "9 pass, 1 fail: tests/test_a.py::test_b, 2 skipped; cannot be collected: tests/test_x.py: No module named y; " +
+      "hangs: tests/test_a.py::test_slow",
+  );
+  assert.equal(baselineLine(null, "pip failed"), "none: pip failed");
+  view.apply(event(5, "checks_finished", "_"));
+  assert.equal(view.bestReport, null);
+  view.apply(event(6, "candidates_ranked", "_", { winner_id: "" }));
+  assert.equal(view.bestReport?.verdict, "verified");
+  view.apply(event(7, "refused_kept", "_"));
+  assert.equal(view.refusedKept?.delivered.branch, "refs/fleet/refused/task-1");
+  view.apply(event(8, "execution_finished", "_"));
+  view.apply(event(9, "candidate_delivered", "~"));
+  assert.deepEqual(view.handDeliveries.map((one) => [one.candidate_id, one.by]), [["candidate-1", "ana"]]);
 });
 
 test("an event that is known changes nothing", () => {

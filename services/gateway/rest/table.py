@@ -59,6 +59,20 @@ _EXECUTIONS = (
         events=f"{_FLEET}.StreamOrchestration",
     ),
     Operation(
+        verb="POST",
+        path="/api/judgements",
+        rpc=f"{_FLEET}.JudgePatches",
+        summary="Judge patches, and wait",
+        kind="waiting",
+        location=_EXECUTION,
+    ),
+    Operation(
+        verb="POST",
+        path=f"{_EXECUTION}/deliveries",
+        rpc=f"{_FLEET}.DeliverCandidate",
+        summary="Deliver a candidate",
+    ),
+    Operation(
         verb="GET",
         path="/api/tasks/{task_id}/result",
         rpc=f"{_FLEET}.GetDeliberationResult",

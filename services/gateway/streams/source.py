@@ -59,7 +59,7 @@ async def steady_events(
         grpc.aio.AioRpcError: What no other attempt can mend, such as an execution that does not exist.
         Unavailable: The service does not answer.
     """
-    last, loop = 0, asyncio.get_running_loop()
+    last, ended, loop = 0, False, asyncio.get_running_loop()
     failing_since: float | None = None
     pauses = waits(PAUSES)
 
@@ -80,10 +80,14 @@ async def steady_events(
                             continue
                         last = event.sequence
                     yield event
-                    if event.type == TERMINAL:
-                        return
+                    # What people had delivered after the end comes behind it.
+                    ended = ended or event.type == TERMINAL
+            if ended:
+                return
             reason = "the events ended before the execution did"
         except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            if ended:
+                return
             if isinstance(error, grpc.aio.UsageError):
                 raise Unavailable("the orchestrator cannot be reached any more") from error
             if error.code() in _FINAL:

@@ -121,6 +121,8 @@ def result(state: ExecutionState) -> State:
     told: State = {
         "status": state.status.value,
         "winner_id": state.winner_id,
+        "verdict": state.verdict.value if state.verdict else "",
+        "verdict_reasons": list(state.best_report.reasons) if state.best_report else [],
         "error": state.error,
         "usage": usage_state(state.usage),
         "duration_ms": state.duration_ms,

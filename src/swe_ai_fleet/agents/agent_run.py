@@ -75,7 +75,10 @@ class AgentRun:
 
     async def _ask(self) -> ModelReply:
         """The model's next reply to a history that fits; recorded, paid for and part of the history."""
-        number, asked_at = len(self._steps) + 1, time.monotonic()
+        number = len(self._steps) + 1
+        if self._parts.news is not None and (text := await self._parts.news()):
+            self._add(UserMessage(content=text), step=number)
+        asked_at = time.monotonic()
         self._parts.post(await self._history.fit(step=number))
         while True:
             try:

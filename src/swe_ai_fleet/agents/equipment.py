@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import PlanningMode, Task
-from swe_ai_fleet.ports import ChatModel, LiveText, ModelSessions, Workspace
+from swe_ai_fleet.ports import Baselines, ChatModel, LiveText, ModelSessions, Workspace
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
@@ -44,6 +44,7 @@ class Equipment:
         live: Where people listen to models; None: nowhere.
         remembering: Makes of a task and its repository what `search_memory` asks, where the task reads memory; None:
             the repository alone is asked.
+        baselines: What is known of untouched commits; None: nothing.
     """
 
     models: Mapping[str, ChatModel]
@@ -59,6 +60,7 @@ class Equipment:
     sub_agents: SubAgentLimits = field(default_factory=SubAgentLimits)
     live: LiveText | None = None
     remembering: Callable[[Task, MemorySearch], MemorySearch] | None = None
+    baselines: Baselines | None = None
 
     def memory_search(self, task: Task, workspace: Workspace) -> MemorySearch:
         """What `search_memory` asks in a run."""

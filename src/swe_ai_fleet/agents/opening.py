@@ -42,7 +42,7 @@ def opening_messages(
 
     `notes` say in a line each what there is; `background` is what the project knows, its untrusted parts fenced off.
     """
-    constraints, environment = task.constraints, workspace.environment
+    constraints, environment, facts = task.constraints, workspace.environment, facts or RepositoryFacts()
     system = rendered(
         "system",
         role_article=_ROLES[task.role],
@@ -53,12 +53,12 @@ def opening_messages(
         hosts=_hosts(workspace),
         role_template=f"roles/{task.role.lower()}.md.j2",
         test_command=shlex.join(environment.test_command),
-        lint_command=shlex.join(environment.lint_command),
+        linters=facts.linters,
         read_only=not task.enable_tools,
     )
     user = rendered(
         "task",
-        facts=facts or RepositoryFacts(),
+        facts=facts,
         description=task.description.strip(),
         context=task.context.strip(),
         background=background.strip(),

@@ -17,6 +17,8 @@ from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.repo_map.languages import language_of
 from swe_ai_fleet.tools.repo_map.mapper import RepoMapper
+from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+from swe_ai_fleet.tools.tests.runners.linters import configured_linters
 from swe_ai_fleet.tools.truncation import beginning
 
 INSTRUCTION_FILES = ("AGENTS.md", "CONTRIBUTING.md", "CLAUDE.md", ".github/copilot-instructions.md")
@@ -44,12 +46,13 @@ class RepositoryFacts:
     """Untrusted content of a repository, bounded, for a prompt.
 
     `nested` are instruction files of directories below the root; `languages` are by number of files, the most first;
-    `map` is empty where there is little to map.
+    `linters` are those that are configured; `map` is empty where there is little to map.
     """
 
     instructions: tuple[Instructions, ...] = ()
     nested: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
+    linters: tuple[str, ...] = ()
     map: str = ""
 
 
@@ -85,6 +88,7 @@ async def gather(workspace: Workspace, *, focus: str, map_tokens: int = MAP_TOKE
         instructions=await asyncio.to_thread(_instructions, workspace, sorted(names, key=INSTRUCTION_FILES.index)),
         nested=tuple(sorted(nested)[:MAX_NESTED]),
         languages=tuple(name for name, _ in languages.most_common(_MOST_LANGUAGES)),
+        linters=await asyncio.to_thread(_linters, workspace, paths),
         map=await _map(workspace, focus, map_tokens) if languages and map_tokens else "",
     )
 
@@ -120,6 +124,11 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
         found.append(Instructions(path=name, text=beginning(text, left)))
         left -= len(text)
     return tuple(found)
+
+
+def _linters(workspace: Workspace, paths: Sequence[str]) -> tuple[str, ...]:
+    inventory = Inventory(Tree(workspace.root, workspace.mount), paths)
+    return tuple(dict.fromkeys(linter.name for linter in configured_linters(inventory.files, inventory.text)))
 
 
 async def _map(workspace: Workspace, focus: str, max_tokens: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.agents.approval_gate import ApprovalGate
@@ -34,6 +34,7 @@ class RunParts:
         steps: What an earlier part of the same run did.
         on_delta: Hears the model's text as it comes in.
         on_step: Hears each step once its calls are answered.
+        news: Gives what the agent is to be told before its next reply, empty where there is nothing.
     """
 
     model: ChatModel
@@ -48,6 +49,7 @@ class RunParts:
     steps: Sequence[Step] = ()
     on_delta: Callable[[str], None] | None = None
     on_step: Callable[[Step], None] | None = None
+    news: Callable[[], Awaitable[str]] | None = None
 
     def post(self, body: EventBody | None) -> None:
         """Record an event, where there is one and somewhere to."""

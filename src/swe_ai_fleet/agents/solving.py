@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.approval_desk import ApprovalDesk
 from swe_ai_fleet.agents.approval_gate import Approver, PolicyGate
+from swe_ai_fleet.agents.baseline_news import BaselineNews
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.call_preview import CallPreview
 from swe_ai_fleet.agents.conduct import Rules
@@ -38,6 +39,7 @@ from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.tests import TestTool
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_PINNED_DIFF_CHARS = 6_000
@@ -134,6 +136,9 @@ async def solve(
             spent=earlier.usage if earlier is not None else None,
         )
         searched = searches_in(earlier.steps) if earlier is not None else []
+        news = BaselineNews(baselines=equipment.baselines, task=task, environment=clone.environment, mask=mask)
+        if isinstance(tests := held.toolkits.get(TestTool.name), TestTool):
+            tests.before = news.run
         toolbox = _toolbox(task, clone, pipeline, held, model, budget, equipment, earlier, searched)
         if earlier is None or earlier.started is None:
             opening = revision.first if revision is not None else ()
@@ -153,6 +158,8 @@ async def solve(
                 )
             if revision is not None:
                 opening = revision.behind(opening)
+            news.heard(opening)
+            opening = SecondGo(text=text).behind(opening) if (text := await news.text()) else opening
             started = RunStarted(
                 role=task.role,
                 model=capabilities.model,
@@ -165,6 +172,7 @@ async def solve(
             if journal is not None:
                 journal.post(started)
             earlier = RunState(agent_id=trail.agent_id, started=started, messages=opening)
+        news.heard(earlier.messages)
         if keeping is not None:
             model = KeepingModel(model=model, trail=trail, keeping=keeping, step=len(earlier.steps))
         gate: PolicyGate | None = None
@@ -196,6 +204,7 @@ async def solve(
             gate=gate,
             sampling=Sampling(temperature=perspective.temperature, seed=perspective.seed),
             steps=earlier.steps,
+            news=news.text,
         )
         trajectory = await drive(
             task.planning_mode or equipment.planning_mode,

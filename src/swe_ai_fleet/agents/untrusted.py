@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.truncation import truncate
@@ -19,6 +20,7 @@ _LOOKED_AT = 4
 _LEAST_OUTPUT_CHARS = 400
 _MOST_PROBLEMS = 20
 _PROBLEM_CHARS = 300
+_TEST_HEAD_CHARS = 700
 
 
 class Fence:
@@ -59,15 +61,39 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def evidence(report: CheckReport, fence: Fence, limit: int) -> str:
-    """What the checks said, those that failed with their outputs, in about `limit` characters."""
+    """The verdict and what the checks said, those that failed with their outputs, in about `limit` characters."""
     if not report.results:
         return "No evidence could be gathered."
     failed = [one for one in report.results if not one.passed and not one.skipped_reason]
     share = max(_LEAST_OUTPUT_CHARS, limit // max(1, len(failed)))
     lines = [f"- {_line(one)}" for one in report.results]
     outputs = [fence(f"{_one_line(one.name)}:\n{_details(one)}", share) for one in failed if _details(one)]
-    verdict = "Every required check passed." if report.accepted else "Not every required check passed."
-    return "\n".join((verdict, fence("\n".join(lines), limit), *outputs))
+    return "\n".join((_verdict(report), fence("\n".join(lines), limit), *outputs))
+
+
+def changed_tests(report: CheckReport, fence: Fence, limit: int) -> str:
+    """Old tests that the candidate changed, each before and after, in about `limit` characters; empty for none."""
+    count = max(1, len(report.changed_tests))
+    share = limit // (2 * count)
+    texts = [
+        f"{_one_line(test.path)}: {_one_line(test.name)}\nbefore:\n{test.before[:share]}\nafter:\n{test.after[:share]}"
+        for test in report.changed_tests
+    ]
+    return fence("\n\n".join(texts), limit + _TEST_HEAD_CHARS * count)
+
+
+def _verdict(report: CheckReport) -> str:
+    match report.verdict:
+        case Verdict.VERIFIED:
+            return (
+                "Verified: a test or check fails without the change and passes with it, and nothing that worked broke."
+            )
+        case Verdict.UNVERIFIED:
+            return "Unverified: nothing that ran shows that the change works."
+        case Verdict.REFUTED:
+            return "Refuted: something that ran shows that the change does not work, or it breaks a rule."
+        case None:
+            return "Every required check passed." if report.accepted else "Not every required check passed."
 
 
 def _line(result: CheckResult) -> str:
@@ -75,7 +101,17 @@ def _line(result: CheckResult) -> str:
     if result.skipped_reason:
         return f"{_one_line(result.name)}{weight}: skipped, {_one_line(result.skipped_reason)}"
     said = f"{_one_line(result.name)}{weight}: {'passed' if result.passed else 'FAILED'}"
-    return f"{said}, {_one_line(result.message)}" if result.message else said
+    own = result.details.get("own tests", "")
+    parts = (result.message, own if own not in result.message else "", _counted(result))
+    return ", ".join(_one_line(part) for part in (said, *parts) if part)
+
+
+def _counted(result: CheckResult) -> str:
+    """The tests by number, where the message does not say how many passed."""
+    if result.tests is None or f"{result.tests.passed} passed" in result.message:
+        return ""
+    tests = result.tests
+    return f"{tests.passed} passed, {tests.failed + tests.errors} failed, {tests.skipped} skipped"
 
 
 def _details(result: CheckResult) -> str:

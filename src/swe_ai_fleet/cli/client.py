@@ -62,6 +62,9 @@ class FleetClient:
     async def resolve(self, request: pb.ResolveApprovalRequest) -> pb.ResolveApprovalResponse:
         return await self._calls.one("ResolveApproval", request, pb.ResolveApprovalResponse)
 
+    async def deliver(self, request: pb.DeliverCandidateRequest) -> pb.DeliverCandidateResponse:
+        return await self._calls.one("DeliverCandidate", request, pb.DeliverCandidateResponse, seconds=SUBMIT_SECONDS)
+
     async def councils(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
         return await self._calls.one("ListCouncils", request, pb.ListCouncilsResponse)
 

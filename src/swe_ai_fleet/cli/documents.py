@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import exit_of
+from swe_ai_fleet.cli.exits import exit_of_state
 from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Usage
@@ -18,19 +18,24 @@ from swe_ai_fleet.watching.events import moment
 
 def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]:
     """An execution with its candidates, best first. `diff` is the winner's."""
-    delivered = state.delivered
+    delivered, best = state.delivered, state.best_report
     return {
         "execution_id": state.execution_id,
         "task_id": state.task.task_id,
         "kind": str(state.task.kind),
         "task": state.task.description,
         "status": str(state.status),
-        "exit_code": int(exit_of(state.status)),
+        "exit_code": int(exit_of_state(state)),
+        "verdict": str(state.verdict or ""),
+        "verdict_reasons": list(best.reasons) if best else [],
         "base_commit": state.repository.commit,
+        "baseline": _baseline(state),
         "context": _context(state.context) if state.context is not None else None,
         "winner": state.winner_id,
         "branch": delivered.branch if delivered else "",
         "commit": delivered.commit_sha if delivered else "",
+        "refused_kept": to_plain(state.refused_kept) if state.refused_kept else None,
+        "hand_deliveries": [to_plain(one) for one in state.hand_deliveries],
         "candidates": [_candidate(state, ranked) for ranked in state.ranking],
         "agents": [
             {**asdict(agent), "usage": _usage(agent.usage)}
@@ -57,6 +62,7 @@ def listed_document(execution: pb.Execution) -> dict[str, object]:
         "role": enum_word(pb.Role, execution.role).upper(),
         "task": execution.task_description,
         "winner": execution.winner_id,
+        "verdict": enum_word(pb.EvidenceVerdict, execution.verdict),
         "created_at": moment(execution.created_at_ms),
         "finished_at": moment(execution.finished_at_ms),
     }
@@ -68,6 +74,8 @@ def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, obje
     document: dict[str, object] = {
         **asdict(ranked),
         "duplicates": list(ranked.duplicates),
+        "verdict": str(report.verdict or "") if report else "",
+        "verdict_reasons": list(report.reasons) if report else [],
         "checks": [to_plain(result) for result in report.results] if report else [],
     }
     if candidate is None:
@@ -82,6 +90,13 @@ def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, obje
         "usage": _usage(candidate.usage),
         "audit_head": candidate.audit_head,
     }
+
+
+def _baseline(state: ExecutionState) -> dict[str, object] | None:
+    if state.baseline is None and not state.baseline_error:
+        return None
+    plain = to_plain(state.baseline) if state.baseline is not None else None
+    return {"summary": state.baseline.line if state.baseline else "", "error": state.baseline_error, "tests": plain}
 
 
 def _context(context: GatheredContext) -> dict[str, object]:

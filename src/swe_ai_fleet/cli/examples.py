@@ -16,6 +16,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "fleet run 'Let parse_date accept ISO weeks' --check 'pytest -q tests/test_dates.py'",
         "fleet run 'Upgrade to pydantic 2' --agents 5 --rounds 2 --approve risky --branch pydantic-2",
     ),
+    "judge": (
+        "fleet judge --repo . --base main --patch fix.patch --patch other.patch",
+        "git diff main | fleet judge --repo . --base main --patch - --task 'Dates accept ISO weeks' --require-verified",
+    ),
+    "deliver": ("fleet deliver fix-dates agent-dev-2 --branch fix-dates --reason 'The old test is wrong'",),
     "init": (
         "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",
         "fleet init fleet-secrets --check",
@@ -41,6 +46,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "audit verify": ("fleet audit verify fix-dates",),
     "tools list": ("fleet tools list --role QA --read-only",),
     "tools run": ("fleet tools run files_read_file path=README.md --workspace .",),
+    "env explain": ("fleet env explain", "fleet env explain --repo . --setup 'pip install moto' --json"),
     "councils list": ("fleet councils list --role DEV",),
     "councils create": ("fleet councils create DEV --agents 5 --rounds 2 --param temperature=0.2",),
     "councils delete": ("fleet councils delete DEV",),
@@ -86,12 +92,13 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 """By the words of the command behind `fleet`."""
 
 EXIT_CODES: Mapping[int, str] = {
-    0: "accepted, or done",
-    1: "no candidate passed, or what was tried does not hold",
+    0: "the winner is verified, or the command is done",
+    1: "nobody won, every patch is refuted, or a check of the command's own failed",
     2: "bad usage: what was asked for is not there, or not possible",
     3: "a dependency is down, or has no room",
     4: "cancelled or timed out",
     5: "rejected by a person",
+    6: "the winner, or the best patch, is unverified: nothing shows that it works",
 }
 
 ENVIRONMENT: Mapping[str, str] = {

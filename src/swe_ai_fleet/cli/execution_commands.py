@@ -64,7 +64,7 @@ def list_executions(
 
 
 def show(name: Execution, *, server: Server = "", token: Token = "", json: Json = False) -> None:
-    """Show an execution as it stands: candidates, evidence, diff, branch."""
+    """Show an execution as it stands: verdict, candidates, evidence, diff, branch."""
     from swe_ai_fleet.cli.executions import show_one
 
     carry_out_with(
@@ -98,7 +98,7 @@ def export(
     kind: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="trajectory, openai, markdown or patch.")
     ] = "trajectory",
-    agent: Annotated[str, typer.Option(help="Whose run. Default: the winner's.")] = "",
+    agent: Annotated[str, typer.Option(help="Whose run, or which candidate. Default: the winner's.")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: print it.")] = None,
     server: Server = "",
     token: Token = "",

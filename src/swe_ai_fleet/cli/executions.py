@@ -16,7 +16,7 @@ from swe_ai_fleet.watching.chains import report, verify_events
 from swe_ai_fleet.watching.events import moment
 from swe_ai_fleet.watching.text import one_line
 
-_COLUMNS = ("execution", "task", "kind", "status", "role", "started (UTC)", "what")
+_COLUMNS = ("execution", "task", "kind", "status", "verdict", "role", "started (UTC)", "what")
 
 
 async def show_list(screen: Screen, client: FleetClient, *, task_id: str, statuses: Sequence[str], limit: int) -> Exit:
@@ -66,6 +66,7 @@ def _row(execution: pb.Execution) -> tuple[str, ...]:
         execution.task_id,
         enum_word(pb.ExecutionKind, execution.kind),
         enum_word(pb.DeliberationStatus, execution.status),
+        enum_word(pb.EvidenceVerdict, execution.verdict),
         enum_word(pb.Role, execution.role).upper(),
         moment(execution.created_at_ms)[:19],
         one_line(execution.task_description, 60),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Generator
@@ -18,18 +19,21 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.speech import TEXT_DELTA, Speech
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState, advance
+from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState, RunningChecks, advance
 from swe_ai_fleet.watching.events import moment, stored_event
-from swe_ai_fleet.watching.narration import narrate
+from swe_ai_fleet.watching.narration import BASELINE, REPOSITORY_TESTS, narrate
+from swe_ai_fleet.watching.text import one_line
 
-Show = Callable[[pb.ExecutionEvent], None]
+SILENT_SECONDS = 30.0
+"""After so long without a line, plain output says again what is being run."""
+_LINE = 200
 
 
 class Progress:
     """What a watcher has seen so far.
 
     Args:
-        now: Seconds since the epoch, for the time that running agents have taken.
+        now: Seconds since the epoch, for the time that running agents and checks have taken.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -52,12 +56,12 @@ class Progress:
         return stored
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row an agent: name, step, last tool and its outcome, tokens, seconds, state."""
+        """A row an agent and a row for checks under way: name, step, what runs, tokens, seconds, state."""
         state = self.state
         if state is None:
             return []
         agents = [agent for name, agent in sorted(state.agents.items()) if name != EXECUTION_SUBJECT]
-        return [
+        rows = [
             (
                 agent.agent_id,
                 str(agent.step),
@@ -68,43 +72,119 @@ class Progress:
             )
             for agent in agents
         ]
+        checks = [
+            (name or BASELINE, "", checks.command or REPOSITORY_TESTS, "", f"{self._since(checks):.0f}", "checks run")
+            for name, checks in state.checking.items()
+        ]
+        return rows + checks
 
     def table(self) -> Table:
-        return plain_table(("agent", "step", "last tool", "tokens", "seconds", "state"), self.rows())
+        return plain_table(("agent", "step", "what runs", "tokens", "seconds", "state"), self.rows())
+
+    def checks(self) -> str:
+        """The checks under way, in a line: `baseline: python3 -m pytest -q, 42 s`; empty where none is."""
+        running = self.state.checking.items() if self.state is not None else ()
+        return "; ".join(
+            f"{name or BASELINE}: {checks.command or REPOSITORY_TESTS}, {self._since(checks):.0f} s"
+            for name, checks in running
+        )
+
+    def _since(self, checks: RunningChecks) -> float:
+        return max(0.0, self._now() - datetime.fromisoformat(checks.since).timestamp())
 
     def _seconds(self, agent: AgentProgress) -> float:
         first, last = self._spans.get(agent.agent_id, (0.0, 0.0))
         return max(0.0, (self._now() if agent.status == "running" and first else last) - first)
 
 
+class View:
+    """Shows an execution's events, one call an event, and keeps what is known of it up to date.
+
+    Args:
+        screen: Where.
+        progress: What is known.
+        json_lines: Whether each event is a line of JSON, where the screen shows JSON.
+        clock: In seconds.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        progress: Progress,
+        *,
+        json_lines: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._screen = screen
+        self._progress = progress
+        self._json_lines = json_lines
+        self._clock = clock
+        self._speech = Speech()
+        self._said_at = clock()
+
+    def __call__(self, event: pb.ExecutionEvent) -> None:
+        if not self._screen.json:
+            self._narrate(event)
+            return
+        self._progress.add(event)
+        if self._json_lines:
+            self._screen.document(event_document(event))
+
+    def tick(self) -> None:
+        """Say what is being run where plain lines have said nothing for a while; a table shows it anyway."""
+        if self._screen.json or self._screen.err.is_terminal or self._clock() - self._said_at < SILENT_SECONDS:
+            return
+        if checks := self._progress.checks():
+            self._note(one_line(checks, _LINE))
+
+    def _narrate(self, event: pb.ExecutionEvent) -> None:
+        if event.type == TEXT_DELTA:
+            for line in self._speech.hear(event):
+                self._note(line, style="dim")
+            return
+        for line in self._speech.rest(event.agent_id):
+            self._note(line, style="dim")
+        stored = self._progress.add(event)
+        line = narrate(stored, brief=self._screen.err.is_terminal) if stored else ""
+        if line:
+            at = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
+            self._note(f"{at} {line}")
+
+    def _note(self, line: str, *, style: str = "") -> None:
+        self._said_at = self._clock()
+        self._screen.note(line, style=style)
+
+
 async def follow(
-    client: FleetClient, execution_id: str, progress: Progress, show: Show, *, text: bool = False
+    client: FleetClient, execution_id: str, progress: Progress, show: View, *, text: bool = False
 ) -> ExecutionState:
     """Show an execution's events until it ends, with `text` also what models say in between; its state then."""
-    async for event in client.events(execution_id, include_text=text):
-        show(event)
+    ticking = asyncio.create_task(_ticking(show))
+    try:
+        async for event in client.events(execution_id, include_text=text):
+            show(event)
+    finally:
+        ticking.cancel()
     if progress.state is None:
         raise CommandFault(f"execution {execution_id} has no events", exit_code=Exit.NOT_ACCEPTED)
     return progress.state
 
 
+async def _ticking(show: View) -> None:
+    while True:
+        await asyncio.sleep(SILENT_SECONDS / 6)
+        show.tick()
+
+
 @contextmanager
-def view(screen: Screen, progress: Progress, *, json_lines: bool = False) -> Generator[Show]:
-    """What to call with each event, for as long as the context lasts. It keeps `progress` up to date."""
-    speech = Speech()
-    if screen.json:
-
-        def quietly(event: pb.ExecutionEvent) -> None:
-            progress.add(event)
-            if json_lines:
-                screen.document(event_document(event))
-
-        yield quietly
-    elif screen.err.is_terminal:
-        with Live(console=screen.err, get_renderable=progress.table, refresh_per_second=4, transient=True):
-            yield lambda event: _narrate(screen, progress, speech, event, brief=True)
-    else:
-        yield lambda event: _narrate(screen, progress, speech, event, brief=False)
+def view(screen: Screen, progress: Progress, *, json_lines: bool = False) -> Generator[View]:
+    """What to call with each event, for as long as the context lasts; a table lives in the terminal meanwhile."""
+    show = View(screen, progress, json_lines=json_lines)
+    if screen.json or not screen.err.is_terminal:
+        yield show
+        return
+    with Live(console=screen.err, get_renderable=progress.table, refresh_per_second=4, transient=True):
+        yield show
 
 
 def event_document(event: pb.ExecutionEvent) -> dict[str, object]:
@@ -121,25 +201,11 @@ def event_document(event: pb.ExecutionEvent) -> dict[str, object]:
     }
 
 
-def _narrate(screen: Screen, progress: Progress, speech: Speech, event: pb.ExecutionEvent, *, brief: bool) -> None:
-    if event.type == TEXT_DELTA:
-        for line in speech.hear(event):
-            screen.note(line)
-        return
-    for line in speech.rest(event.agent_id):
-        screen.note(line)
-    stored = progress.add(event)
-    line = narrate(stored, brief=brief) if stored else ""
-    if line:
-        clock = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
-        screen.note(f"{clock} {line}", style="")
-
-
 def _standing(state: ExecutionState, agent: AgentProgress) -> str:
     """Where an agent and what it left stand, in a word or two."""
     report = state.reports.get(agent.agent_id)
     if report is not None:
-        return "checked: accepted" if report.accepted else "checked: not accepted"
+        return report.verdict_word
     if agent.agent_id in state.candidates:
         return "being checked"
     return agent.stop_reason or agent.status

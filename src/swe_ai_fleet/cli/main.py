@@ -14,6 +14,7 @@ from swe_ai_fleet.cli.context import context_app
 from swe_ai_fleet.cli.councils import councils_app
 from swe_ai_fleet.cli.dead_letters import dlq_app
 from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.env_commands import env_app
 from swe_ai_fleet.cli.examples import add_examples, top
 from swe_ai_fleet.cli.execution_commands import (
     adjust,
@@ -31,6 +32,7 @@ from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.figures import metrics
 from swe_ai_fleet.cli.fleet_status import status
 from swe_ai_fleet.cli.init import init
+from swe_ai_fleet.cli.judge import deliver, judge
 from swe_ai_fleet.cli.learning import rate, recommend
 from swe_ai_fleet.cli.memory import memory_app
 from swe_ai_fleet.cli.options import Json, Server, Token
@@ -56,6 +58,7 @@ audit_app = typer.Typer(help="What the agents did, proven.", no_args_is_help=Tru
 app.add_typer(audit_app, name="audit")
 audit_app.command()(verify)
 app.add_typer(tools_app, name="tools")
+app.add_typer(env_app, name="env")
 app.add_typer(councils_app, name="councils")
 app.add_typer(context_app, name="context")
 app.add_typer(memory_app, name="memory")
@@ -130,6 +133,8 @@ def mcp(
 
 
 app.command()(run)
+app.command()(judge)
+app.command()(deliver)
 app.command()(init)
 app.command()(batch)
 app.command()(study)

@@ -28,8 +28,19 @@ Role = Annotated[str, typer.Option(help="DEV, QA, ARCHITECT, DEVOPS or DATA.")]
 Check = Annotated[
     list[str] | None, typer.Option(metavar="CMD", help="A command a candidate must pass. Default: the tests.")
 ]
-Setup = Annotated[list[str] | None, typer.Option(metavar="CMD", help="A command that prepares the environment, once.")]
+Setup = Annotated[
+    list[str] | None,
+    typer.Option(metavar="CMD", help="A command that prepares the environment, after what its files ask for."),
+]
+Path_ = Annotated[list[str] | None, typer.Option("--path", metavar="DIR", help="A directory put first on PATH.")]
+TestCommand = Annotated[str, typer.Option(metavar="CMD", help="What runs the tests. Default: what the files say.")]
+NoDetect = Annotated[
+    bool, typer.Option("--no-detect", help="Install nothing by the repository's files; --setup commands still run.")
+]
 Env = Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of the environment.")]
+RequireVerified = Annotated[
+    bool, typer.Option("--require-verified", help="Only what a test or check verifies may win.")
+]
 Network = Annotated[
     list[str] | None, typer.Option(metavar="HOST", help="A host that tools and checks may reach. Default: none.")
 ]

@@ -33,6 +33,8 @@ class Order:
     setup: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+    test_command: str = ""
+    detect: bool = True
     network: tuple[str, ...] = ()
     branch: str = ""
     uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
@@ -43,6 +45,7 @@ class Order:
     mode: str = ""
     profile: str = ""
     max_cost: float = 0.0
+    require_verified: bool = False
     priority: int = 0
     architect: int = 0
     subtasks: bool = False
@@ -74,13 +77,18 @@ class Order:
         constraints = pb.TaskConstraints(
             timeout_seconds=self.timeout_seconds,
             max_cost=self.max_cost,
+            require_verified=self.require_verified,
             checks=[pb.CheckSpec(command=command) for command in self.checks],
             network=pb.NetworkPolicy(allowed_hosts=self.network) if self.network else None,
         )
         environment = pb.EnvironmentSpec(
-            setup_commands=self.setup, variables=pairs(self.variables, "--env"), path_directories=self.path
+            setup_commands=self.setup,
+            variables=pairs(self.variables, "--env"),
+            path_directories=self.path,
+            test_command=self.test_command,
+            disable_detection=not self.detect,
         )
-        given = environment if self.setup or self.variables or self.path else None
+        given = environment if environment.ByteSize() else None
         # Who names what memory is asked about wants it read.
         memory = pb.MemoryOptions(
             read=self.recall or bool(self.entities),

@@ -1,6 +1,9 @@
-"""The end of an execution, shown: winner, comparison, diff, branch."""
+"""The end of an execution, shown: verdict, winner, branch, diff, comparison, and what to type next."""
 
 from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
 
 from rich.syntax import Syntax
 
@@ -8,18 +11,23 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.approvals import print_pending
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document
-from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state
 from swe_ai_fleet.cli.node_tables import node_row, nodes_table
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import candidates_table
+from swe_ai_fleet.cli.tables import VERDICT_STYLES, candidates_table
 from swe_ai_fleet.domain.context import GatheredContext
+from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.watching.events import fold_events
-from swe_ai_fleet.watching.narration import gathered_text
+from swe_ai_fleet.watching.narration import BASELINE, baseline_text, gathered_text
 from swe_ai_fleet.watching.text import one_line, visible
 
 _DIFF_LINES = 400
 _MEMORY = 160
+_MOST_REASONS = 3
+_REASON = 400
 _STYLES = {Exit.ACCEPTED: "bold green", Exit.NOT_ACCEPTED: "bold red"}
 
 
@@ -43,37 +51,119 @@ async def show_outcome(screen: Screen, client: FleetClient, state: ExecutionStat
     """Print an execution's outcome; the exit code that tells it."""
     diff = await winning_diff(client, state)
     if screen.json:
-        screen.document(execution_document(state, diff=diff))
-        return exit_of(state.status)
-    print_outcome(screen, state, diff)
-    return exit_of(state.status)
+        screen.document(execution_document(state, diff=diff) | {"next": list(next_commands(state))})
+    else:
+        print_outcome(screen, state, diff)
+    return exit_of_state(state)
 
 
 def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
-    """The comparison of the candidates, the winner's diff and where it stands, for people."""
+    """The verdict first, then winner, diff and tables; last what it came to, and what to type next, for people."""
+    if state.task.kind is TaskKind.JUDGE:
+        _print_judgement(screen, state)
+        return
+    won = bool(state.winner_id) or state.delivered is not None
+    if won:
+        _print_verdict(screen, state)
+    if (delivered := state.delivered) is not None:
+        screen.line(f"branch {delivered.branch}")
+        screen.line(f"commit {delivered.commit_sha}")
     screen.line(f"task {state.task.task_id}: {one_line(state.task.description, 200)}", style="bold")
     screen.line(f"execution {state.execution_id}")
     if state.context is not None:
         print_context(screen, state.context)
+    if diff:
+        print_diff(screen, diff)
+    _print_baseline(screen, state)
     if state.task.workflow is not None:
         screen.out.print(nodes_table(node_row(one) for one in state.nodes.values()))
     elif state.ranking or state.agents:
         screen.out.print(candidates_table(state))
     print_pending(screen, state)
-    if diff:
-        print_diff(screen, diff)
-    delivered = state.delivered
-    if delivered is not None:
-        screen.line(f"branch {delivered.branch}")
-        screen.line(f"commit {delivered.commit_sha}")
-    seconds = state.duration_ms / 1000
-    told = f"{state.status}"
+    if not won:
+        _print_verdict(screen, state)
+    _print_kept(screen, state)
+    _print_end(screen, state)
+
+
+def next_commands(state: ExecutionState) -> Iterator[str]:
+    """What a person may type next where nobody won, or where the tests could not be run; each works as it stands."""
+    repository = state.repository
+    suites = state.baseline.suites if state.baseline is not None else ()
+    untested = bool(state.baseline_error) or any(suite.unusable for suite in suites)
+    if state.status.terminal and untested and state.verdict is not Verdict.VERIFIED:
+        place = shlex.quote(repository.location)
+        yield f"fleet env explain --repo {place} --ref {repository.shared_commit}"
+    if state.status is not ExecutionStatus.NO_WINNER or not state.ranking or state.task.kind is TaskKind.JUDGE:
+        return
+    best = state.ranking[0].candidate_id
+    yield f"fleet show {state.execution_id}"
+    candidate, report = state.candidates.get(best), state.reports.get(best)
+    if candidate is not None and candidate.artifacts.patch is not None and candidate.artifacts.patch.size:
+        yield f"fleet export {state.execution_id} --agent {best} --format patch"
+        if report is not None and report.tree:
+            yield f"fleet deliver {state.execution_id} {best}"
+
+
+def _print_judgement(screen: Screen, state: ExecutionState) -> None:
+    """The baseline, then each patch by rank with its verdict and reasons."""
+    screen.line(f"task {state.task.task_id}: {one_line(state.task.description, 200)}", style="bold")
+    screen.line(f"execution {state.execution_id}")
+    _print_baseline(screen, state)
+    for ranked in state.ranking:
+        for name in (ranked.candidate_id, *ranked.duplicates):
+            report = state.reports.get(name)
+            if report is None or report.verdict is None:
+                continue
+            same = f" (the same change as {ranked.candidate_id})" if name != ranked.candidate_id else ""
+            screen.line(f"{ranked.rank}. {name}: {report.verdict}{same}", style=VERDICT_STYLES[report.verdict])
+            for reason in () if same else report.reasons:
+                screen.line(f"     {one_line(reason, _REASON)}")
+    _print_kept(screen, state)
+    _print_end(screen, state)
+
+
+def _print_baseline(screen: Screen, state: ExecutionState) -> None:
+    if state.baseline is not None or state.baseline_error:
+        screen.line(f"{BASELINE}: {one_line(baseline_text(state.baseline, state.baseline_error), 1000)}")
+
+
+def _print_verdict(screen: Screen, state: ExecutionState) -> None:
+    """The verdict on the winner, or on the best where nobody won, with its reasons."""
+    report = state.best_report
+    if report is None or report.verdict is None:
+        return
+    best = state.winner_id or (state.ranking[0].candidate_id if state.ranking else "")
+    who = f"{state.winner_id} won" if state.winner_id else f"the best, {best}" if best else "the whole"
+    screen.line(f"{report.verdict}: {who}", style=VERDICT_STYLES[report.verdict])
+    for reason in report.reasons[:_MOST_REASONS]:
+        screen.line(f"  {one_line(reason, _REASON)}")
+
+
+def _print_kept(screen: Screen, state: ExecutionState) -> None:
+    """Where the best refused candidate is kept, and what people had delivered."""
+    if (kept := state.refused_kept) is not None:
+        screen.line(f"{kept.candidate_id} is kept as {kept.delivered.branch} ({kept.delivered.commit_sha})")
+    for one in state.hand_deliveries:
+        why = f": {one_line(one.reason, _REASON)}" if one.reason else ""
+        screen.line(f"{one.candidate_id} was delivered by {one.by} on branch {one.delivered.branch}{why}")
+
+
+def _print_end(screen: Screen, state: ExecutionState) -> None:
+    """How the execution ended, what it took, and what to type next."""
+    told, judged = f"{state.status}", state.task.kind is TaskKind.JUDGE
     if state.winner_id:
-        told += f": {state.winner_id} won"
-    if state.error:
+        told += f": {state.winner_id} is the best" if judged else f": {state.winner_id} won"
+    # Nobody won: the verdict above says why.
+    if state.error and not (state.status is ExecutionStatus.NO_WINNER and state.verdict is not None):
         told += f": {one_line(state.error, 1000)}"
-    cost = f" ({seconds:.1f} s, {state.usage.total_tokens:,} tokens)" if state.status.terminal else ""
-    screen.line(told + cost, style=_STYLES.get(exit_of(state.status), "bold yellow"))
+    spent = "" if judged else f", {state.usage.total_tokens:,} tokens"
+    took = f" ({state.duration_ms / 1000:.1f} s{spent})" if state.status.terminal else ""
+    screen.line(told + took, style=_STYLES.get(exit_of_state(state), "bold yellow"))
+    if commands := tuple(next_commands(state)):
+        screen.line("what helps:")
+        for command in commands:
+            screen.line(f"  {command}")
 
 
 def print_context(screen: Screen, context: GatheredContext) -> None:

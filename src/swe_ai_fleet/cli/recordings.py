@@ -24,24 +24,41 @@ _SHOWN_CHARS = 400
 
 
 async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, agent: str, output: Path | None) -> Exit:
-    """One agent's run in a format of the field; without an agent, the winner's, else the first one's."""
+    """One agent's run in a format of the field, or a candidate's patch.
+
+    Without an agent it is the winner's; where nobody won the patch is the best candidate's, the run the first agent's.
+    """
     if kind not in FORMATS:
         raise CommandFault(f"unknown format {kind!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
     events, state = await _recorded(client, name)
+    if kind == "patch":
+        content = await _patch(client, state, agent)
+        return await _written(screen, content, output)
     agent = _agent(state, agent)
     run = whole_run((stored.event for stored in events), agent)
     match kind:
-        case "patch":
-            candidate = state.candidates.get(agent)
-            if candidate is None or candidate.artifacts.patch is None:
-                raise CommandFault(f"{agent} has handed in no patch", exit_code=Exit.USAGE)
-            content = await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
         case "markdown":
             content = markdown(run).encode()
         case "openai":
             content = _json(openai_messages(run))
         case _:
             content = _json(trajectory(run, (stored.event for stored in events)))
+    return await _written(screen, content, output)
+
+
+async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes:
+    """A candidate's patch. Raises CommandFault."""
+    name = name or state.winner_id or (state.ranking[0].candidate_id if state.ranking else "")
+    candidate = state.candidates.get(name)
+    if candidate is None and name not in state.agents:
+        known = ", ".join(sorted(state.candidates)) or "there is none"
+        raise CommandFault(f"no candidate {name[:64]!r}", exit_code=Exit.USAGE, field="agent", hint=known)
+    if candidate is None or candidate.artifacts.patch is None:
+        raise CommandFault(f"{name} has handed in no patch", exit_code=Exit.USAGE)
+    return await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
+
+
+async def _written(screen: Screen, content: bytes, output: Path | None) -> Exit:
     if output is not None:
         await asyncio.to_thread(output.write_bytes, content)
         screen.note(f"{len(content)} bytes written to {output}")

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state
 from swe_ai_fleet.cli.interrupts import Interrupts, interrupts
+from swe_ai_fleet.cli.judge import JudgeOrder
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import show_outcome
@@ -17,7 +18,7 @@ from swe_ai_fleet.cli.uploading import Uploaded, elsewhere, fetch_back, local_pa
 from swe_ai_fleet.domain.execution import ExecutionState
 
 
-async def run(screen: Screen, fleet: Fleet, order: Order) -> Exit:
+async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
     """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
     request = order.request()
     with interrupts() as signals:
@@ -34,10 +35,10 @@ async def run(screen: Screen, fleet: Fleet, order: Order) -> Exit:
 
 @asynccontextmanager
 async def _sent(
-    screen: Screen, client: FleetClient, request: pb.SubmitTaskRequest, order: Order
+    screen: Screen, client: FleetClient, request: pb.SubmitTaskRequest, order: Order | JudgeOrder
 ) -> AsyncGenerator[Uploaded | None]:
     """The request's repository uploaded, where it has to be; the request names the upload then."""
-    repo = (request.deliberate if request.HasField("deliberate") else request.orchestrate).repo
+    repo = getattr(request, request.WhichOneof("task") or "orchestrate").repo
     if order.upload or (repo.path and elsewhere(client.address)):
         local_path(repo)
         async with uploaded(screen, client, repo) as sent:
@@ -62,7 +63,7 @@ async def watch(screen: Screen, client: FleetClient, name: str, *, text: bool = 
             raise CommandFault("stopped watching; the execution goes on", exit_code=Exit.STOPPED)
         state = following.result()
     if screen.json:
-        return exit_of(state.status)
+        return exit_of_state(state)
     return await show_outcome(screen, client, state)
 
 

@@ -27,8 +27,11 @@ def run(
     check: options.Check = None,
     setup: options.Setup = None,
     env: options.Env = None,
-    path: Annotated[list[str] | None, typer.Option(metavar="DIR", help="A directory put first on PATH.")] = None,
+    path: options.Path_ = None,
+    test_command: options.TestCommand = "",
+    no_detect: options.NoDetect = False,
     network: options.Network = None,
+    require_verified: options.RequireVerified = False,
     branch: Annotated[str, typer.Option(help="The branch the winner is put on. Default: fleet/<task id>.")] = "",
     include_dirty: options.IncludeDirty = None,
     task_id: Annotated[str, typer.Option(help="Makes the call repeatable: the same id is the same task.")] = "",
@@ -72,7 +75,7 @@ def run(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Let several agents solve a task; show the winner, its checks, its diff and its branch."""
+    """Let several agents solve a task; show the verdict, the winner, its diff and its branch."""
     from swe_ai_fleet.cli.run import run as work
 
     order = Order(
@@ -87,7 +90,10 @@ def run(
         setup=tuple(setup or ()),
         variables=tuple(env or ()),
         path=tuple(path or ()),
+        test_command=test_command,
+        detect=not no_detect,
         network=tuple(network or ()),
+        require_verified=require_verified,
         branch=branch,
         uncommitted=options.UNCOMMITTED[include_dirty],
         task_id=task_id,

@@ -15,6 +15,7 @@ TASK = (
 FILES = {
     "README.md": "# durations\n\nReads and writes durations such as `1h30m`. `python3 -m pytest` runs the tests.\n",
     ".gitignore": "__pycache__/\n.pytest_cache/\n",
+    "ruff.toml": "line-length = 120\n",
     "durations.py": '''\
 """Durations as people write them: "90s", "1h30m", "2d"."""
 

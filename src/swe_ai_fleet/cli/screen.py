@@ -77,13 +77,16 @@ class Screen:
         self.err.print(Text(clean(text), style=style), soft_wrap=True)
 
     def fault(self, fault: CommandFault) -> None:
-        """Say why the command ends: one line and a hint, or a JSON document."""
+        """Say why the command ends: a line, what a program printed below it, and a hint; or a JSON document."""
         if self.json:
             told = {"message": fault.message, "hint": fault.hint, "field": fault.field}
             self.document({"error": told, "exit_code": int(fault.exit_code)})
             return
         where = f"{fault.field}: " if fault.field else ""
-        self.note(f"fleet: {where}{one_line(fault.message, 2000)}", style="bold red")
+        first, *printed = fault.message.strip().splitlines() or [""]
+        self.note(f"fleet: {where}{one_line(first, 2000)}", style="bold red")
+        for line in printed[:_BLOCK_LINES]:
+            self.note(f"  | {one_line(line, 500)}", style="red")
         if fault.hint:
             self.note(f"  hint: {one_line(fault.hint, 2000)}", style="yellow")
 

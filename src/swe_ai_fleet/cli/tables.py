@@ -9,8 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.fates import fates
 from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.watching.chains import ChainVerdict
@@ -19,39 +21,50 @@ from swe_ai_fleet.watching.text import one_line
 
 _CELL = 400
 _HASH_SHOWN = 16
+VERDICT_STYLES = {Verdict.VERIFIED: "bold green", Verdict.UNVERIFIED: "bold yellow", Verdict.REFUTED: "bold red"}
 _UNBROKEN = ("execution", "candidate", "agent", "node", "operation", "webhook", "conversation", "session")
 
 
 def candidates_table(state: ExecutionState) -> Table:
     """All candidates by rank with their evidence, then those that do not stand, and the agents that left none."""
-    table = empty_table("rank", "candidate", "accepted", "score", "checks", "lines", "tokens", "why")
+    table = empty_table("rank", "candidate", "verdict", "score", "checks", "lines", "tokens", "why")
     for ranked in state.ranking:
-        candidate = state.candidates.get(ranked.candidate_id)
+        candidate, report = state.candidates.get(ranked.candidate_id), state.reports.get(ranked.candidate_id)
         same = f" (= {', '.join(ranked.duplicates)})" if ranked.duplicates else ""
         left = candidate.artifacts if candidate else None
         add_row(
             table,
             str(ranked.rank),
             ranked.candidate_id + same,
-            "yes" if ranked.accepted else "no",
+            report.verdict_word if report else "",
             f"{ranked.score:.3f}",
-            checks_text(state.reports.get(ranked.candidate_id)),
+            checks_text(report),
             f"+{left.insertions} -{left.deletions}" if left else "",
             f"{candidate.usage.total_tokens:,}" if candidate else "",
             ranked.reason,
-            style="bold green" if ranked.candidate_id == state.winner_id else "" if ranked.accepted else "red",
+            style=_style(report, won=ranked.candidate_id == state.winner_id),
         )
     for name, why in fates(state).items():
         candidate = state.candidates.get(name)
         tokens = f"{candidate.usage.total_tokens:,}" if candidate else ""
-        add_row(table, "-", name, "no", "", checks_text(state.reports.get(name)), "", tokens, why, style="dim")
+        report = state.reports.get(name)
+        word = report.verdict_word if report else ""
+        add_row(table, "-", name, word, "", checks_text(report), "", tokens, why, style="dim")
     aside = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
     for agent in state.agents.values():
         if agent.agent_id not in aside:
             why = f"left no candidate: {agent.stop_reason or agent.status}"
             tokens = f"{agent.usage.total_tokens:,}"
-            add_row(table, "-", agent.agent_id, "no", "", "", "", tokens, why, style="dim")
+            add_row(table, "-", agent.agent_id, "", "", "", "", tokens, why, style="dim")
     return table
+
+
+def _style(report: CheckReport | None, *, won: bool) -> str:
+    """A row's colour: the verdict's, bold for the winner."""
+    if report is None or report.verdict is None:
+        return "bold green" if won else "" if report is not None and report.accepted else "red"
+    style = VERDICT_STYLES[report.verdict]
+    return style if won else style.removeprefix("bold ")
 
 
 def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:

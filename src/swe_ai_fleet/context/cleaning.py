@@ -87,6 +87,7 @@ class Cleaner:
             operations={self._line(name): count for name, count in _first(record.operations)},
             tests=None if record.tests is None else self._tests(record.tests),
             checks={self._line(name): self._line(said) for name, said in _first(record.checks)},
+            verdict=self._line(record.verdict),
         )
 
     def _tests(self, tests: TestSummary) -> TestSummary:

@@ -9,7 +9,7 @@ from swe_ai_fleet.context.files import file_node, repository_name
 from swe_ai_fleet.context.graph import ContextGraph, Work
 from swe_ai_fleet.context.sections import Section
 from swe_ai_fleet.context.story import StoryState, in_order
-from swe_ai_fleet.domain.context import NO_STORY, Decision, DecisionState, StoryTask, TaskState
+from swe_ai_fleet.domain.context import NO_STORY, Decision, DecisionState, StoryTask, TaskState, WorkRecord
 from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import one_line
@@ -241,11 +241,16 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
         record = one.record
         yield Draft(
             section=Section.HISTORY,
-            title=f"{_name(one)} ({record.status}, {record.ended_at[:10]}): {titled(record.instruction)}",
+            title=f"{_name(one)} ({_ended(record)}, {record.ended_at[:10]}): {titled(record.instruction)}",
             text="\n".join(_did(one)),
             nearness=1.0 if task_id and record.task_id == task_id else 0.7,
             place=one.sequence,
         )
+
+
+def _ended(record: WorkRecord) -> str:
+    """The status; with the verdict, where there is one: what nothing was shown of is no plain success."""
+    return ", ".join(part for part in (record.status, record.verdict) if part)
 
 
 def _did(work: Work) -> Iterator[str]:

@@ -56,6 +56,7 @@ def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRec
         usage=state.usage,
         duration_ms=state.duration_ms,
         ended_at=state.finished_at,
+        verdict=(report.verdict if report is not None else None) or "",
     )
 
 

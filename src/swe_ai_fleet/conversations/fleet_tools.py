@@ -63,7 +63,9 @@ class ShowExecution(BaseTool):
     """`show_execution(execution) -> {execution, winner, checks, files, candidates, ...}`."""
 
     name = "show_execution"
-    description = "Show one execution: its status, winner, checks, changed files, branch and what it waits for."
+    description = (
+        "Show one execution: its status, winner, verdict, checks, changed files, branch and what it waits for."
+    )
     parameters = (ToolParameter("execution", "string", "Its id, or its task's id."),)
     read_only = True
     risk = Risk.LOW

@@ -33,22 +33,29 @@ class CheckSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSummary:
-    """A candidate: its rank (1 the best, 0 none yet) and whether its required checks passed."""
+    """A candidate: its rank (1 the best, 0 none yet) and verdict (verified, unverified, refuted; empty: none yet)."""
 
     candidate_id: str
     agent: str
     rank: int = 0
     score: float = 0.0
-    passed: bool = False
+    verdict: str = ""
     lines_changed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionDetail:
-    """An execution as it stands: who won, what its checks said, which files it changed, where it was put."""
+    """An execution as it stands: who won, what its checks said, which files it changed, where it was put.
+
+    `verdict` and its `reasons` are the winner's, or those of the best where nobody won; `baseline` is what the tests
+    say of the untouched commit.
+    """
 
     execution: ExecutionSummary
     winner: str = ""
+    verdict: str = ""
+    reasons: tuple[str, ...] = ()
+    baseline: str = ""
     summary: str = ""
     branch: str = ""
     error: str = ""

@@ -73,12 +73,14 @@ class TenantRules:
         tenant: Its name: 1 to 63 of a-z, 0-9 and '-', beginning with a letter.
         quota: What it may use.
         approval: The least that people approve of its tasks; a caller may ask for more.
+        require_verified: Whether only what evidence verifies may win; a caller may ask for it, too.
         agent_endpoints: Where its admins may register agents that others run: host:port patterns; within the fleet's.
     """
 
     tenant: str
     quota: Quota = field(default_factory=Quota)
     approval: ApprovalPolicy = ApprovalPolicy.NONE
+    require_verified: bool = False
     agent_endpoints: tuple[str, ...] = ()
 
     def approval_for(self, asked: ApprovalPolicy) -> ApprovalPolicy:

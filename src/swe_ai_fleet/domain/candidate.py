@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,8 @@ class CheckResult:
     """One piece of evidence. A skipped check (`skipped_reason` set) neither speaks for nor against a candidate.
 
     `score` lies between 0 and 1; `problems` are what counts against it (new findings, violations, failing tests).
-    `usage` is what a model spent on it, where one was asked.
+    `shown` are tests and commands that fail without the change, repeatedly, and pass with it. `usage` is what a model
+    spent on it, where one was asked.
     """
 
     kind: CheckKind
@@ -119,6 +121,7 @@ class CheckResult:
     problems: tuple[str, ...] = ()
     warnings: int = 0
     tests: TestSummary | None = None
+    shown: tuple[str, ...] = ()
     details: Mapping[str, str] = field(default_factory=dict[str, str])
     duration_ms: int = 0
     skipped_reason: str = ""
@@ -126,11 +129,29 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedTest:
+    """A test that was there before and that a candidate changed: its text on both sides, cut to size, untrusted."""
+
+    path: str
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """All evidence about one candidate, gathered on a clean clone with its patch applied."""
+    """All evidence about one candidate, gathered on a clean clone with its patch applied.
+
+    `verdict` and its `reasons` are what it comes to; reports from before there were verdicts have none. `tree` is the
+    git tree that was looked at. `changed_tests` are old tests that the candidate changed, for people and reviewers.
+    """
 
     candidate_id: str
     results: tuple[CheckResult, ...] = ()
+    verdict: Verdict | None = None
+    reasons: tuple[str, ...] = ()
+    tree: str = ""
+    changed_tests: tuple[ChangedTest, ...] = ()
 
     @property
     def usage(self) -> Usage:
@@ -138,8 +159,15 @@ class CheckReport:
         return sum((result.usage for result in self.results), Usage())
 
     @property
+    def verdict_word(self) -> str:
+        """The verdict; of a report from before there were verdicts `accepted` or `not accepted`."""
+        if self.verdict is None:
+            return "accepted" if self.accepted else "not accepted"
+        return self.verdict.value
+
+    @property
     def accepted(self) -> bool:
-        """Whether every required check passed or was skipped, and at least one of them really ran."""
+        """Whether nothing speaks against it: every required check that ran passed, and at least one of them ran."""
         required = [result for result in self.results if result.required and not result.skipped_reason]
         return bool(required) and all(result.passed for result in required)
 
@@ -159,7 +187,8 @@ class RankedCandidate:
     """A candidate's place. `duplicates` are the candidates of equal behaviour that it stands for.
 
     `score` is made of `evidence`, `review` (None: nobody reviewed it) and `votes` (the share of valid votes it got;
-    None: nobody voted), each between 0 and 1; `reason` says in words why it stands where it does.
+    None: nobody voted), each between 0 and 1; `reason` says in words why it stands where it does. `accepted`: it may
+    win.
     """
 
     candidate_id: str
@@ -171,11 +200,12 @@ class RankedCandidate:
     evidence: float = 0.0
     review: float | None = None
     votes: float | None = None
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """Where a winner stands in the target repository.
+    """Where a winner stands in the target repository. `tree` is the commit's git tree.
 
     `patch` is the whole change, `bundle` a git bundle with the branch; both are for those who can't reach it there.
     """
@@ -183,5 +213,6 @@ class Delivered:
     commit_sha: str
     branch: str
     pushed: bool = False
+    tree: str = ""
     patch: BlobRef | None = None
     bundle: BlobRef | None = None

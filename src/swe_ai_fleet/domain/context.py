@@ -105,7 +105,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecord:
-    """What one execution did. `operations` counts tool calls by name; `commits` are full object ids."""
+    """What one execution did. `operations` counts tool calls by name; `commits` are full object ids.
+
+    `verdict` is what evidence says of what was delivered, or of the best where nobody won; empty where nobody knows.
+    """
 
     execution_id: str
     task_id: str
@@ -128,6 +131,7 @@ class WorkRecord:
     usage: Usage = field(default_factory=Usage)
     duration_ms: int = 0
     ended_at: str = ""
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from swe_ai_fleet.domain.answer import Answer
+from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
 from swe_ai_fleet.domain.review import Critique, Vote
@@ -23,6 +24,7 @@ class ErrandKind(StrEnum):
     """Names an errand in messages, spans and the names of containers."""
 
     RUN = "run"
+    BASELINE = "baseline"
     CHECK = "check"
     REVIEW = "review"
     JUDGE = "judge"
@@ -88,6 +90,16 @@ class CheckAssignment(Errand[CheckReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineAssignment(Errand[Baseline]):
+    """Tests and checks to run on the untouched commit, before there is a candidate."""
+
+    kind = ErrandKind.BASELINE
+    gives = Baseline
+
+    repository: PinnedRepository
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewAssignment(RecordedErrand[Critique]):
     """One peer's review of one candidate. A review that comes to nothing has an error."""
 
@@ -142,7 +154,8 @@ class DeriveAssignment(RecordedErrand[Derivation]):
 class AnswerAssignment(RecordedErrand[Answer]):
     """A question for one agent, in a clone that is thrown away afterwards. An answer that is none has an error.
 
-    The limits are the task's. `background` is what is remembered: untrusted text.
+    The limits are the task's. `background` is what is remembered, or was found out before: untrusted text. In a
+    `workshop` the environment can be changed, with the network that set-up commands have.
     """
 
     kind = ErrandKind.ANSWER
@@ -152,6 +165,7 @@ class AnswerAssignment(RecordedErrand[Answer]):
     query: str
     config: AgentConfig = field(default_factory=AgentConfig)
     background: str = ""
+    workshop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +184,7 @@ ERRANDS: Mapping[ErrandKind, type[Errand[Any]]] = {
     one.kind: one
     for one in (
         Assignment,
+        BaselineAssignment,
         CheckAssignment,
         ReviewAssignment,
         JudgeAssignment,

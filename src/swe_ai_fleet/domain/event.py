@@ -11,11 +11,13 @@ from typing import Literal
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered, RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
+from swe_ai_fleet.domain.environment_run import EnvironmentRun
 from swe_ai_fleet.domain.message import Message, ModelReply
 from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.review import Critique, Vote
@@ -380,6 +382,35 @@ class CandidateSubmitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksStarted:
+    """Tests and checks begin: those of a candidate, or, without one, those of the untouched commit.
+
+    `command` is empty where the repository's own test command is not known yet.
+    """
+
+    candidate_id: str = ""
+    command: str = ""
+    type: Literal["checks_started"] = "checks_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineFinished:
+    """What the tests say of the untouched commit; `error` says why that could not be found out."""
+
+    baseline: Baseline | None = None
+    error: str = ""
+    type: Literal["baseline_finished"] = "baseline_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentRunFinished:
+    """What an environment run came to; where it is kept, the baseline that it leads to follows."""
+
+    run: EnvironmentRun
+    type: Literal["environment_run_finished"] = "environment_run_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksFinished:
     report: CheckReport
     type: Literal["checks_finished"] = "checks_finished"
@@ -399,6 +430,26 @@ class WinnerDelivered:
     delivered: Delivered
     report: CheckReport
     type: Literal["winner_delivered"] = "winner_delivered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedKept:
+    """Nobody won; the best candidate's commit stays under a reference that is no branch."""
+
+    candidate_id: str
+    delivered: Delivered
+    type: Literal["refused_kept"] = "refused_kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateDelivered:
+    """A person had a candidate of an ended execution delivered, whatever the evidence says; written by callers."""
+
+    candidate_id: str
+    delivered: Delivered
+    by: str
+    reason: str = ""
+    type: Literal["candidate_delivered"] = "candidate_delivered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,6 +501,9 @@ EventBody = (
     | BreakpointsSet
     | WorkflowFinished
     | CandidateSubmitted
+    | ChecksStarted
+    | BaselineFinished
+    | EnvironmentRunFinished
     | ChecksFinished
     | CandidateReviewed
     | RevisionJudged
@@ -459,6 +513,8 @@ EventBody = (
     | SubtaskEnded
     | CandidatesRanked
     | WinnerDelivered
+    | RefusedKept
+    | CandidateDelivered
     | CancelRequested
     | ExecutionFinished
     | ResultPublished

@@ -7,28 +7,35 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
+from swe_ai_fleet.domain.environment_run import EnvironmentRun
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
+    BaselineFinished,
     BreakpointsSet,
     CancelRequested,
+    CandidateDelivered,
     CandidateReviewed,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
+    ChecksStarted,
     ContextGathered,
+    EnvironmentRunFinished,
     ExecutionClaimed,
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
     ModelReplied,
     NodeUpdated,
+    RefusedKept,
     ResultPublished,
     RevisionJudged,
     RunClaimed,
@@ -51,6 +58,7 @@ from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 
 APPROVAL_TOOL = "approval"
 """Under this name a decision stands in the audit chain of the agent that asked; it is no tool call of the agent's."""
@@ -77,6 +85,14 @@ class AgentProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningChecks:
+    """Checks that have begun, at `since` (ISO 8601, UTC). `command` is empty where nobody knows it yet."""
+
+    command: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionState:
     """An execution as its events tell it. Times are ISO 8601, UTC; `last_sequence` is that of the last event folded.
 
@@ -85,7 +101,9 @@ class ExecutionState:
     what they revise. `integration` is what the subtasks merged so far add up to. `context` is None as long as none is
     gathered. `nodes` are those of a workflow as they stand, `steering` what people said to it, in order.
     `asked_approval` is what the caller asked for where the tenant's rules asked for more; `refused` are approvals and
-    who was not let decide about them.
+    who was not let decide about them. `checking` are the checks under way by candidate, those of the untouched commit
+    under the empty name. `refused_kept` is where the best candidate is kept where nobody won, `hand_deliveries` are
+    what people had delivered after the end.
     """
 
     execution_id: str
@@ -117,11 +135,17 @@ class ExecutionState:
     winner_id: str = ""
     delivered: Delivered | None = None
     delivery_report: CheckReport | None = None
+    refused_kept: RefusedKept | None = None
+    hand_deliveries: tuple[CandidateDelivered, ...] = ()
     error: str = ""
     usage: Usage = field(default_factory=Usage)
     duration_ms: int = 0
     result_published: bool = False
     context: GatheredContext | None = None
+    baseline: Baseline | None = None
+    baseline_error: str = ""
+    environment_run: EnvironmentRun | None = None
+    checking: Mapping[str, RunningChecks] = field(default_factory=dict[str, RunningChecks])
     nodes: Mapping[str, NodeUpdated] = field(default_factory=dict[str, NodeUpdated])
     steering: tuple[BreakpointsSet, ...] = ()
     output: WorkflowFinished | None = None
@@ -129,6 +153,22 @@ class ExecutionState:
     resolutions: Mapping[str, ApprovalResolution] = field(default_factory=dict[str, ApprovalResolution])
     refused: frozenset[tuple[str, str]] = frozenset()
     last_sequence: int = 0
+
+    @property
+    def best_report(self) -> CheckReport | None:
+        """The evidence about what was delivered, else about the winner, or the best where nobody won.
+
+        None before there is a ranking.
+        """
+        if self.delivery_report is not None:
+            return self.delivery_report
+        best = self.winner_id or (self.ranking[0].candidate_id if self.ranking else "")
+        return self.reports.get(best)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What evidence says of `best_report`'s candidate; None before there is one, and in logs without verdicts."""
+        return self.best_report.verdict if self.best_report is not None else None
 
     @property
     def pending(self) -> tuple[ApprovalRequest, ...]:
@@ -175,6 +215,8 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         return state
     state = replace(state, last_sequence=stored.sequence, updated_at=event.at)
     match body:
+        case CandidateDelivered():
+            return replace(state, hand_deliveries=(*state.hand_deliveries, body))
         case _ if state.status.terminal and not isinstance(body, ExecutionClaimed | ResultPublished):
             # What was on its way when it ended changes nothing any more.
             return state
@@ -194,8 +236,16 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return replace(state, cancel_requested=True, cancel_reason=state.cancel_reason or reason)
         case CandidateSubmitted(candidate=candidate):
             return replace(state, candidates={**state.candidates, candidate.candidate_id: candidate})
+        case ChecksStarted(candidate_id=candidate_id, command=command):
+            running = RunningChecks(command=command, since=event.at)
+            return replace(state, checking={**state.checking, candidate_id: running})
+        case BaselineFinished(baseline=baseline, error=error):
+            return replace(state, baseline=baseline, baseline_error=error, checking=_without(state.checking, ""))
+        case EnvironmentRunFinished(run=run):
+            return replace(state, environment_run=run)
         case ChecksFinished(report=report):
-            return replace(state, reports={**state.reports, report.candidate_id: report})
+            reports = {**state.reports, report.candidate_id: report}
+            return replace(state, reports=reports, checking=_without(state.checking, report.candidate_id))
         case CandidateReviewed(critique=critique):
             return replace(state, critiques=_with_critique(state.critiques, critique))
         case RevisionJudged(candidate_id=candidate_id, kept=kept, reason=reason):
@@ -223,7 +273,9 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case CandidatesRanked(ranking=ranking, winner_id=winner_id):
             return replace(state, ranking=ranking, winner_id=winner_id)
         case WinnerDelivered(delivered=delivered, report=report):
-            return replace(state, delivered=delivered, delivery_report=report)
+            return replace(state, delivered=delivered, delivery_report=report, checking={})
+        case RefusedKept():
+            return replace(state, refused_kept=body)
         case RunLost(lost_agent_id=agent_id):
             lost = replace(_progress(state, agent_id), status="lost", stop_reason=StopReason.LOST)
             return _withdrawn(_with_agent(state, lost), agent_id)
@@ -233,6 +285,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return replace(
                 state,
                 agents={name: _ended(agent, body.status) for name, agent in state.agents.items()},
+                checking={},
                 status=body.status,
                 winner_id=body.winner_id,
                 error=body.error,
@@ -248,6 +301,10 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return _withdrawn(_with_agent(state, agent), event.agent_id)
         case _:
             return _with_agent(state, _advance_agent(_progress(state, event.agent_id), stored))
+
+
+def _without(checking: Mapping[str, RunningChecks], name: str) -> Mapping[str, RunningChecks]:
+    return {known: checks for known, checks in checking.items() if known != name}
 
 
 def _with_critique(known: tuple[Critique, ...], new: Critique) -> tuple[Critique, ...]:

@@ -12,6 +12,8 @@ LEAST_RATING, BEST_RATING = 1, 5
 MAX_COMMENT_CHARS = 2_000
 PART_OF = "part_of"
 """Under this name the metadata of an outcome hold the execution that it is only a part of."""
+VERDICT = "verdict"
+"""Under this name they hold what evidence says of what won, or of the best: verified, unverified or refuted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Totals
@@ -26,6 +27,7 @@ COUNCIL_ROUNDS = -1
 """Rounds of peer review of a task that leaves them to its council."""
 MAX_DESCRIPTION_BYTES = 64 * 1024
 MAX_PRIORITY = 9
+MAX_PATCHES = 64
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _EXECUTION_NAMESPACE = uuid.UUID("8d5d1b5e-6a0f-5f0e-9c39-7d6f9a0f3b11")
@@ -51,11 +53,15 @@ class Role(StrEnum):
 
 
 class TaskKind(StrEnum):
-    """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one."""
+    """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one.
+
+    `judge` ranks patches that somebody hands in: no agent works on it.
+    """
 
     DELIBERATE = "deliberate"
     ORCHESTRATE = "orchestrate"
     WORKFLOW = "workflow"
+    JUDGE = "judge"
 
 
 class PlanningMode(StrEnum):
@@ -123,10 +129,11 @@ class PinnedRepository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:
-    """What the repository's own commands need. `setup` lines run once in the sandbox, in order, in a shell.
+    """What the repository's own commands need, beside what its files say.
 
-    `path` lists directories (relative to the repository or absolute) put first on PATH. With `detect`, an empty
-    specification is filled in from the repository's own files.
+    With `detect` dependencies, interpreter and tests are found in the repository's files; `setup` lines run after that,
+    once in the sandbox, in order, in a shell. `path` lists directories (relative to the repository or absolute) put
+    first on PATH. `test_command` runs the tests; empty: the detected one.
     """
 
     setup: tuple[str, ...] = ()
@@ -134,6 +141,7 @@ class EnvironmentSpec:
     path: tuple[str, ...] = ()
     image: str = ""
     detect: bool = True
+    test_command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +175,8 @@ class Constraints:
     """What a candidate must respect. Paths are globs relative to the repository; empty means no restriction.
 
     `limits` are each candidate's, `totals` those of all candidates together. `allowed_hosts` are patterns of the hosts
-    that tools and checks may reach; None = what the installation says.
+    that tools and checks may reach; None = what the installation says. With `require_verified` only a candidate that
+    evidence verifies may win.
     """
 
     rubric: str = ""
@@ -182,6 +191,7 @@ class Constraints:
     checks: tuple[CheckSpec, ...] = ()
     mcp_servers: tuple[TaskMcpServer, ...] = ()
     abort_on_error: bool = False
+    require_verified: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +232,15 @@ class ContextOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedPatch:
+    """A patch from outside, to be judged. `name` is its candidate's id; `summary` is its author's word for it."""
+
+    name: str
+    patch: BlobRef
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One request, normalised. `(tenant, kind, task_id, attempt)` is its identity, the rest its content.
 
@@ -229,7 +248,8 @@ class Task:
     without a `planning_mode` the installation's holds. Of tasks that wait, those of a higher `priority` go first, and
     the callers take turns. `architect_top_k` is how many of the best an architect chooses among; 0: none does.
     Without `num_agents` (0) it has as many agents as its council, without `rounds` (`COUNCIL_ROUNDS`) the council's.
-    `traceparent` (W3C Trace Context) is the span that its work belongs to, where somebody traces it.
+    `patches` are what a task of the kind `judge` is about. `traceparent` (W3C Trace Context) is the span that its work
+    belongs to, where somebody traces it.
     """
 
     task_id: str
@@ -261,6 +281,7 @@ class Task:
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     context_options: ContextOptions = field(default_factory=ContextOptions)
     workflow: WorkflowTask | None = None
+    patches: tuple[SubmittedPatch, ...] = ()
     traceparent: str = ""
 
     @property
@@ -277,12 +298,16 @@ class Task:
 
         Who asks, how urgent it is and who traces it is no content.
         """
-        content = {**asdict(self), "priority": 0, "caller": ""}
+        content: dict[str, Any] = {**asdict(self), "priority": 0, "caller": ""}
         del content["traceparent"]
         # Content that no task had when the first fingerprints were stored counts where it is there.
-        for name in ("memory", "context_options", "workflow"):
+        for name in _PLAIN:
             if getattr(self, name) == _PLAIN[name]:
                 del content[name]
+        if not self.constraints.require_verified:
+            del content["constraints"]["require_verified"]
+        if not self.environment.test_command:
+            del content["environment"]["test_command"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def validated(self, *, max_agents: int) -> Task:
@@ -297,6 +322,7 @@ class Task:
                 field="task_description",
                 hint=f"at most {MAX_DESCRIPTION_BYTES}; put long material into a file of the repository",
             )
+        self._check_patches()
         if not self.repo.location.strip() and self.kind is not TaskKind.WORKFLOW:
             raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
         if self.delivery.branch:
@@ -329,8 +355,24 @@ class Task:
             )
         return self
 
+    def _check_patches(self) -> None:
+        if self.kind is not TaskKind.JUDGE:
+            if self.patches:
+                raise InvalidRequest("patches are judged by JudgePatches only", field="patches", hint="leave them out")
+            return
+        if not 1 <= len(self.patches) <= MAX_PATCHES:
+            raise InvalidRequest(
+                f"there are {len(self.patches)} patches", field="patches", hint=f"1 to {MAX_PATCHES} of them"
+            )
+        names: set[str] = set()
+        for number, patch in enumerate(self.patches):
+            field = f"patches[{number}].name"
+            if check_identifier(patch.name, field=field) in names:
+                raise InvalidRequest(f"{patch.name[:64]!r} stands for two patches", field=field)
+            names.add(patch.name)
 
-_PLAIN = {"memory": MemoryOptions(), "context_options": ContextOptions(), "workflow": None}
+
+_PLAIN = {"memory": MemoryOptions(), "context_options": ContextOptions(), "workflow": None, "patches": ()}
 
 
 def execution_id(*, tenant: str, kind: TaskKind, task_id: str, attempt: int) -> str:

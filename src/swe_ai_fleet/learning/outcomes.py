@@ -10,7 +10,7 @@ from swe_ai_fleet.agents.plan_session.session import SessionStatus
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
 from swe_ai_fleet.domain.goal import goal_type
-from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, Outcome
+from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, VERDICT, Outcome
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.learning.recommending import PLANNED
@@ -34,6 +34,7 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
     calls = Counter(_kind(entry.operation) for entry in tool_calls(events))
     made = max(1, calls.total())
     winner = state.candidates.get(state.winner_id)
+    facts = {PART_OF: task.parent_execution_id, VERDICT: state.verdict or ""}
     return Outcome(
         subject_id=state.execution_id,
         tenant=task.tenant,
@@ -57,7 +58,7 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
         usage=state.usage,
         duration_ms=state.duration_ms,
         ended_at=state.finished_at,
-        metadata={PART_OF: task.parent_execution_id} if task.parent_execution_id else {},
+        metadata={name: text for name, text in facts.items() if text},
     )
 
 

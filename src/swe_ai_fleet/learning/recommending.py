@@ -24,8 +24,18 @@ from statistics import median
 
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.goal import goal_type
-from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, Advice, Option, Outcome, Recommendation
+from swe_ai_fleet.domain.outcome import (
+    BEST_RATING,
+    LEAST_RATING,
+    PART_OF,
+    VERDICT,
+    Advice,
+    Option,
+    Outcome,
+    Recommendation,
+)
 from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.domain.verdict import Verdict
 
 HALF_LIFE_DAYS = 60.0
 OTHER_GOAL = 0.25
@@ -37,7 +47,7 @@ RATED = 0.7
 COST_SHARE = 0.2
 """The most that a costly success loses against a cheap one."""
 UNPROVEN = 0.5
-"""How good a success is whose winner passed no check, because none ran; each that did adds to it."""
+"""How good a success is of which nothing was shown. A verified one is better, by its share of passed checks."""
 DRAWS = 1_000
 MAX_OPTIONS = 20
 """So many options of a choice are weighed, the most tried, beside those that a question offers."""
@@ -146,7 +156,8 @@ def reward(outcome: Outcome, *, typical_cost: float) -> float:
 
     `typical_cost` is the median of what is compared, in money or, where nothing has a price, in tokens.
     """
-    quality = UNPROVEN + (1 - UNPROVEN) * outcome.evidence if outcome.success else 0.0
+    shown = 0.0 if outcome.metadata.get(VERDICT) == Verdict.UNVERIFIED else outcome.evidence
+    quality = UNPROVEN + (1 - UNPROVEN) * shown if outcome.success else 0.0
     if outcome.rating:
         rated = (outcome.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING)
         quality = RATED * rated + (1 - RATED) * quality

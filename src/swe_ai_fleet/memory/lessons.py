@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from swe_ai_fleet.agents.remembering import MAX_FACT_CHARS, MAX_FACTS, noted_by
@@ -10,6 +11,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, S
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, task_namespaces
 from swe_ai_fleet.domain.text import one_line
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.tools.secrets import well_formed
 
 _TASK_CHARS = 500
@@ -17,6 +19,11 @@ _SUMMARY_CHARS = 1_200
 _MOST_FILES = 15
 _MOST_PROBLEMS = 6
 _PROBLEM_CHARS = 160
+_SHOWN = {
+    Verdict.VERIFIED: "verified by a test or check that fails without the change",
+    Verdict.UNVERIFIED: "unverified: nothing shows that the change works",
+    Verdict.REFUTED: "refuted",
+}
 _TEACHING = frozenset(
     {ExecutionStatus.COMPLETED, ExecutionStatus.NO_WINNER, ExecutionStatus.TIMEOUT, ExecutionStatus.FAILED}
 )
@@ -42,7 +49,12 @@ def lessons(state: ExecutionState, events: Iterable[StoredEvent]) -> tuple[Memor
         text=_outcome(state),
         kind=MemoryKind.OUTCOME,
         tenant=task.tenant,
-        metadata={"status": str(state.status), "role": str(task.role), "kind": str(task.kind)},
+        metadata={
+            "status": str(state.status),
+            "role": str(task.role),
+            "kind": str(task.kind),
+            **({"verdict": str(state.verdict)} if state.verdict else {}),
+        },
         source=source,
         created_at=state.finished_at,
     )
@@ -93,8 +105,12 @@ def _outcome(state: ExecutionState) -> str:
 
 
 def _status(state: ExecutionState) -> str:
-    accepted = sum(one.accepted for one in state.ranking)
-    return f"{state.status}; {len(state.candidates)} candidates, {accepted} accepted."
+    if state.verdict is None:
+        accepted = sum(one.accepted for one in state.ranking)
+        return f"{state.status}; {len(state.candidates)} candidates, {accepted} accepted."
+    verdicts = Counter(state.reports[name].verdict for name in state.candidates if name in state.reports)
+    counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])
+    return f"{state.status}, {_SHOWN[state.verdict]}; {len(state.candidates)} candidates: {counted}."
 
 
 def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:

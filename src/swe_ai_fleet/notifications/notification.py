@@ -107,10 +107,14 @@ def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notificat
     commit = state.delivered.commit_sha if state.delivered else ""
     winner = state.candidates.get(state.winner_id)
     agent = winner.agent_id if winner else ""
+    verdict = str(state.verdict or "")
+    reasons = [_told(reason, _REASON_CHARS, mask) for reason in state.best_report.reasons] if state.best_report else []
     data: dict[str, object] = {
         "status": state.status.value,
         "winner": state.winner_id,
         "winner_agent_id": agent,
+        "verdict": verdict,
+        "verdict_reasons": reasons,
         "branch": branch,
         "commit_sha": commit,
         "error": error,
@@ -130,13 +134,14 @@ def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notificat
         ("Branch", branch),
         ("Commit", commit[:12]),
         ("Winner", agent or state.winner_id),
+        ("Verdict", ": ".join(part for part in (verdict, "; ".join(reasons)[:_REASON_CHARS]) if part)),
         ("Error", error),
     )
     return Notification(
         event_id=event.id,
         type=EventType.EXECUTION_FINISHED,
         at=event.at,
-        title=f"Execution ended: {state.status.value.replace('_', ' ')}",
+        title=f"Execution ended: {state.status.value.replace('_', ' ')}{f', {verdict}' if verdict else ''}",
         execution_id=event.execution_id,
         task_id=event.task_id,
         role=task.role,

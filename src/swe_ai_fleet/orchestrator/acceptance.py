@@ -121,7 +121,8 @@ class Acceptance:
         await self._quotas.check_tokens(task.tenant)
         council = await self._council(task)
         repository = await self._workspaces.pin(task.tenant, task.repo)
-        await self._model.ping()
+        if task.kind is not TaskKind.JUDGE:
+            await self._model.ping()
         # Others may have been accepted meanwhile.
         self._check_room(task)
         return await self._accepted(task, repository, council, asked)
@@ -141,11 +142,15 @@ class Acceptance:
 
     def _ruled(self, task: Task) -> Task:
         """A task as the rules of its tenant have it carried out."""
-        return replace(task, approval=self._quotas.rules(task.tenant).approval_for(task.approval))
+        rules = self._quotas.rules(task.tenant)
+        task = replace(task, approval=rules.approval_for(task.approval))
+        if rules.require_verified and not task.constraints.require_verified:
+            task = replace(task, constraints=replace(task.constraints, require_verified=True))
+        return task
 
     async def _council(self, task: Task) -> Council | None:
         """Who will work on a task; nobody on a workflow itself. Raises InvalidRequest where they cannot."""
-        if task.kind is TaskKind.WORKFLOW:
+        if task.kind in (TaskKind.WORKFLOW, TaskKind.JUDGE):
             return None
         council = await council_for(task, self._councils) if self._councils is not None else None
         self._check(seated(task, council).validated(max_agents=self._room.agents))

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport
-from swe_ai_fleet.domain.errand import Assignment, CheckAssignment, RecordedErrand
+from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.errand import Assignment, Errand, RecordedErrand
 from swe_ai_fleet.domain.errors import AgentLost, Unavailable
 from swe_ai_fleet.domain.event import RunReassigned
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
@@ -73,17 +73,17 @@ class AgentRuns:
 
         return await self._attempt(agent_id, once)
 
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """The evidence about a candidate, gathered again where the process that gathered it is lost or cut off.
+    async def check(self, errand: Errand[T]) -> T:
+        """Evidence, gathered again where the process that gathered it is lost or cut off.
 
-        Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the check.
+        Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
         """
         for pause in self.pauses:
             try:
-                return await self.fleet.carry_out(assignment)
+                return await self.fleet.carry_out(errand)
             except (AgentLost, Unavailable):
                 await asyncio.sleep(pause)
-        return await self.fleet.carry_out(assignment)
+        return await self.fleet.carry_out(errand)
 
     async def carry_out(self, errand: RecordedErrand[T]) -> T:
         """What any other errand gives, carried out again where its process is lost or cut off.

@@ -10,16 +10,24 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.event import ChecksFinished
+from swe_ai_fleet.domain.event import ChecksFinished, ChecksStarted
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.behaviour import diff_key
+from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.underway import Underway
 
 
 @dataclass(kw_only=True)
 class Checking:
-    """Has candidates checked. Evidence that an earlier driver left stands."""
+    """Has candidates checked. Evidence that an earlier driver left stands.
+
+    Attributes:
+        work: The execution.
+        groundwork: Is waited for: every candidate is held against the untouched commit.
+    """
 
     work: Underway
+    groundwork: Groundwork
     usage: Usage = field(default_factory=Usage)
     reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _by_diff: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
@@ -40,7 +48,7 @@ class Checking:
         return report
 
     async def _gather(self, candidate: Candidate) -> CheckReport:
-        """The evidence about one diff; where none can be gathered, a report that says why and accepts nothing."""
+        """The evidence about one diff; where none can be gathered, a report that says why and shows nothing."""
         assignment = CheckAssignment(
             execution_id=self.work.task.execution_id,
             candidate_id=candidate.candidate_id,
@@ -48,10 +56,17 @@ class Checking:
             repository=self.work.repository,
             patch=candidate.artifacts.patch,
         )
+        command = await self.groundwork.laid()
+        await self.work.journal.append(ChecksStarted(candidate_id=candidate.candidate_id, command=command))
         try:
             return await self.work.runs.check(assignment)
         except Fenced:
             raise
         except FleetError as error:
             missing = CheckResult(kind=CheckKind.DRY_RUN, name="evidence", passed=False, message=str(error))
-            return CheckReport(candidate_id=candidate.candidate_id, results=(missing,))
+            return CheckReport(
+                candidate_id=candidate.candidate_id,
+                results=(missing,),
+                verdict=Verdict.UNVERIFIED,
+                reasons=(f"no evidence could be gathered: {error}",),
+            )

@@ -48,6 +48,7 @@ def child_task(parent: Task, subtask: Subtask, derivation: Derivation) -> Task:
             constraints,
             rubric=constraints.rubric if whole else "",
             checks=constraints.checks if whole else (),
+            require_verified=constraints.require_verified and whole,
             totals=part(constraints.totals, derivation.usage, parts, least=parent.num_agents),
             allowed_paths=_paths(subtask.allowed_paths, constraints.allowed_paths),
         ),

@@ -11,7 +11,15 @@ from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, DEFAULT_AGENTS, DEFAULT_ROUNDS, PinnedRepository, Role, Task
+from swe_ai_fleet.domain.task import (
+    COUNCIL_ROUNDS,
+    DEFAULT_AGENTS,
+    DEFAULT_ROUNDS,
+    PinnedRepository,
+    Role,
+    Task,
+    TaskKind,
+)
 
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"
@@ -58,8 +66,11 @@ def adopted(task: Task, council: Council) -> Council:
 def seated(task: Task, council: Council | None = None) -> Task:
     """The task as it is carried out: what it leaves open is the council's, or else the fleet's own default.
 
-    Doing it again changes nothing. Without a council (or with an empty one) as many agents are made as are asked for.
+    Doing it again changes nothing. Without a council (or with an empty one) as many agents are made as are asked for;
+    nobody works on patches that are there already.
     """
+    if task.kind is TaskKind.JUDGE:
+        return replace(task, num_agents=0, rounds=0)
     agents = task.num_agents or (len(council.members) if council else 0) or DEFAULT_AGENTS
     rounds = task.rounds
     if rounds == COUNCIL_ROUNDS:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate, RankedCandidate
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, RunLost
@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.councils import assignments
+from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
 from swe_ai_fleet.orchestrator.selection import behaviour_keys, rank
@@ -23,12 +24,12 @@ from swe_ai_fleet.orchestrator.underway import Underway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Conclusion:
     """What a deliberation came to.
 
     `candidates` are those that were ranked: each author's last one that stands. `losses` are the reasons of runs that
     left no candidate, `rejections` those of runs that people ended. `usage` has everything that was spent: drafts,
-    reviews, revisions that were dropped, votes.
+    reviews, revisions that were dropped, votes. `reports` is the evidence by candidate.
     """
 
     candidates: tuple[Candidate, ...]
@@ -36,6 +37,7 @@ class Verdict:
     losses: tuple[str, ...]
     usage: Usage
     rejections: tuple[str, ...] = ()
+    reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
 
     @property
     def winner(self) -> Candidate | None:
@@ -60,23 +62,25 @@ class Deliberation:
 
     def __post_init__(self) -> None:
         self._spending = Spending(task=self.work.task)
-        self._checking = Checking(work=self.work)
 
-    async def run(self) -> Verdict:
+    async def run(self) -> Conclusion:
         """Let every agent solve the task, have the candidates checked, reviewed and revised; rank what stands then.
 
         A lost run costs its own candidate only. An agent that waits for a person holds up nobody but the reviews.
         """
-        reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
-        entries = await reviewing.run(await self._drafts())
-        candidates = tuple(entry.candidate for entry in entries)
-        ranking = await self._ranking(candidates, reviewing.critiques)
-        return Verdict(
+        async with Groundwork(work=self.work) as groundwork:
+            self._checking = Checking(work=self.work, groundwork=groundwork)
+            reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
+            entries = await reviewing.run(await self._drafts())
+            candidates = tuple(entry.candidate for entry in entries)
+            ranking = await self._ranking(candidates, reviewing.critiques)
+        return Conclusion(
             candidates=candidates,
             ranking=ranking,
             losses=tuple(self._losses),
-            usage=self._spending.usage + self._checking.usage,
+            usage=self._spending.usage + self._checking.usage + groundwork.usage,
             rejections=tuple(candidate.error for candidate in self._rejected),
+            reports=self._checking.reports,
         )
 
     async def _ranking(
@@ -94,7 +98,10 @@ class Deliberation:
             votes = await vote(self.work.runs, task, candidates, reports, critiques, behaviours=behaviours)
         for one in votes:
             self._spending.add(one.usage)
-        ranking = rank(candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours)
+        needs_proof = self.work.task.constraints.require_verified
+        ranking = rank(
+            candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours, needs_proof=needs_proof
+        )
         winner_id = ranking[0].candidate_id if ranking and ranking[0].accepted else ""
         await self.work.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
         return ranking

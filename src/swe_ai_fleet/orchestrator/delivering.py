@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered
 from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.errors import ResourceExhausted
-from swe_ai_fleet.domain.event import WinnerDelivered
+from swe_ai_fleet.domain.event import RefusedKept, WinnerDelivered
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task
 from swe_ai_fleet.orchestrator.commits import commit_message
+from swe_ai_fleet.orchestrator.deliberate import Conclusion
 from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE, PATCH_TYPE
 from swe_ai_fleet.orchestrator.underway import Underway
+
+REFUSED = "refs/fleet/refused"
+"""Below this, the best candidate of each task in which nobody won."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,29 +24,51 @@ class Delivering:
 
     work: Underway
 
-    async def deliver(self, winner: Candidate) -> CheckReport:
-        """Commit the winner, run the checks on the delivered commit, record both; what the checks say.
+    async def deliver(self, winner: Candidate, evidence: CheckReport | None = None) -> CheckReport:
+        """Commit the winner and record it; what the checks say of the delivered commit.
 
-        Raises PatchRejected, PreconditionFailed (the branch is taken or checked out), Unavailable, AgentLost.
+        Where its tree is the one that the candidate's evidence is about, that evidence stands; otherwise (somebody else
+        made the tree) the checks run on the delivered commit. Raises PatchRejected, PreconditionFailed (the branch is
+        taken or checked out), Unavailable, AgentLost.
         """
         task, repository = self.work.task, self.work.repository
         patch = winner.artifacts.patch
         content = await self.work.blobs.get(patch) if patch else b""
         delivery = _delivery(task)
-        delivery = replace(delivery, message=delivery.message or commit_message(task, winner))
+        delivery = replace(delivery, message=delivery.message or commit_message(task, winner, evidence))
         delivered = await self.work.workspaces.deliver(task.execution_id, repository, content, delivery)
         delivered = await self._exported(replace(repository, commit=delivered.commit_sha), delivered)
-        report = await self.work.runs.check(
-            CheckAssignment(
-                execution_id=task.execution_id,
-                candidate_id=winner.candidate_id,
-                task=task,
-                repository=at_delivered(repository, delivered),
-                baseline=repository,
+        report = evidence
+        if report is None or not delivered.tree or report.tree != delivered.tree:
+            report = await self.work.runs.check(
+                CheckAssignment(
+                    execution_id=task.execution_id,
+                    candidate_id=winner.candidate_id,
+                    task=task,
+                    repository=at_delivered(repository, delivered),
+                    baseline=repository,
+                )
             )
-        )
         await self.work.journal.append(WinnerDelivered(delivered=delivered, report=report))
         return report
+
+    async def keep_best(self, conclusion: Conclusion) -> None:
+        """Keep the best candidate of those that did not win as a commit, for people; nothing where it has none."""
+        if self.work.known.refused_kept is not None or not conclusion.ranking:
+            return
+        task, best = self.work.task, conclusion.ranking[0]
+        candidate = next(one for one in conclusion.candidates if one.candidate_id == best.candidate_id)
+        report, patch = conclusion.reports.get(best.candidate_id), candidate.artifacts.patch
+        if patch is None or report is None or not report.tree:
+            return  # it cannot be applied, or changes nothing
+        delivered = await self.work.workspaces.keep(
+            task.execution_id,
+            self.work.repository,
+            await self.work.blobs.get(patch),
+            f"{REFUSED}/{task.task_id}",
+            commit_message(task, candidate, report),
+        )
+        await self.work.journal.append(RefusedKept(candidate_id=best.candidate_id, delivered=delivered))
 
     async def publish(self, head: PinnedRepository) -> Delivered:
         """Deliver an integration branch: its commits as they are, or as one where the task has a commit message.

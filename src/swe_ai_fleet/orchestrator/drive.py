@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
 
@@ -31,6 +31,8 @@ from swe_ai_fleet.orchestrator.deliberate import Deliberation
 from swe_ai_fleet.orchestrator.endings import Ending, without_winner
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
 from swe_ai_fleet.orchestrator.parts import Parts
+from swe_ai_fleet.orchestrator.patch_judgement import PatchJudgement
+from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.orchestrator.results import execution_result
 from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
@@ -41,6 +43,7 @@ from swe_ai_fleet.ports import (
     EventLog,
     Fleet,
     Journal,
+    KnownRecipes,
     Memories,
     Repositories,
     ResultBus,
@@ -59,7 +62,8 @@ class Surroundings:
 
     `owner` is the replica's name; `context` knows what agents are told beside their task (None: nobody does); `pauses`
     are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
-    `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them.
+    `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them. `recipes` takes what
+    environment runs find out.
     """
 
     log: EventLog
@@ -73,6 +77,7 @@ class Surroundings:
     context: ContextSource | None = None
     memories: Memories | None = None
     approval_timeout_seconds: float = 0.0
+    recipes: KnownRecipes = field(default_factory=Recipes)
 
 
 class Drive:
@@ -222,7 +227,13 @@ class Drive:
             pauses=self._with.pauses,
             background=await background(self._with.context, self._task, journal, known),
         )
-        work = Underway(runs=runs, parts=self._parts, workspaces=self._with.workspaces, blobs=self._with.blobs)
+        work = Underway(
+            runs=runs,
+            parts=self._parts,
+            workspaces=self._with.workspaces,
+            blobs=self._with.blobs,
+            recipes=self._with.recipes,
+        )
         if self._task.kind is TaskKind.WORKFLOW:
             self._workflow = WorkflowDrive(
                 work=work,
@@ -234,11 +245,12 @@ class Drive:
         deliberation = Deliberation(work=work)
         if self._task.kind is TaskKind.ORCHESTRATE:
             return await Orchestration(work=work, deliberate=deliberation.run).run()
-        verdict = await deliberation.run()
-        winner = verdict.winner
+        judges = self._task.kind is TaskKind.JUDGE
+        conclusion = await (PatchJudgement(work=work).run() if judges else deliberation.run())
+        winner = conclusion.winner
         if winner is None:
-            return without_winner(verdict)
-        return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
+            return without_winner(conclusion)
+        return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=conclusion.usage)
 
     async def _publish(self, journal: Journal) -> None:
         await self._with.results.publish(

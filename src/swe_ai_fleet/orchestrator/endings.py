@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.orchestrator.deliberate import Verdict
+from swe_ai_fleet.orchestrator.deliberate import Conclusion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Ending:
     usage: Usage = field(default_factory=Usage)
 
 
-def without_winner(verdict: Verdict) -> Ending:
+def without_winner(verdict: Conclusion) -> Ending:
     """The ending of a deliberation in which nobody won."""
     if verdict.rejections and not verdict.candidates and not verdict.losses:
         reasons = "; ".join(dict.fromkeys(verdict.rejections))

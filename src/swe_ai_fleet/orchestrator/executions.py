@@ -7,9 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.approval import ApprovalResolution
+from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import (
     CancelRequested,
+    CandidateDelivered,
     ExecutionFinished,
     ResultPublished,
     StoredEvent,
@@ -22,6 +24,7 @@ from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.decisions import Decisions
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
+from swe_ai_fleet.orchestrator.hand_delivery import HandDeliveries, HandDelivery
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.orchestrator.seats import Seats
@@ -77,6 +80,9 @@ class Executions:
         self._log = surroundings.log
         self._room = room or Room()
         self._decisions = Decisions(self._log, self.get)
+        self._hand_deliveries = HandDeliveries(
+            log=self._log, blobs=surroundings.blobs, workspaces=surroundings.workspaces, get=self.get
+        )
         self._replicas = replicas or OnlyReplica(surroundings.owner)
         self._dispatcher = Dispatcher(
             self.projection,
@@ -150,22 +156,27 @@ class Executions:
         return await self.get(tenant, execution_id)
 
     async def watch(self, tenant: str, execution_id: str, from_sequence: int = 0) -> AsyncGenerator[StoredEvent, None]:
-        """Its events from a sequence number on, up to and with `ExecutionFinished`. Raises NotFound."""
+        """Its events from a sequence number on, up to and with `ExecutionFinished`. Raises NotFound.
+
+        Of an execution that has ended, what people had delivered since follows.
+        """
         known = self.projection.get(tenant, execution_id) or await self.get(tenant, execution_id)
-        ended = self.projection.end_sequence(tenant, execution_id)
-        if (ended and from_sequence > ended) or (known.status.terminal and from_sequence > known.last_sequence):
-            return
+        ended, over = self.projection.end_sequence(tenant, execution_id), known.status.terminal
         # Reading begins no later than the execution's own next event, so that no watcher can miss its end.
         start = min(from_sequence, known.last_sequence + 1)
-        events = self._log.read(tenant, execution_id, from_sequence=start, follow=True)
+        behind = over and start > (ended or known.last_sequence)
+        events = self._log.read(tenant, execution_id, from_sequence=start, follow=not over)
         async with aclosing(events) as following:
             async for stored in following:
-                if isinstance(stored.event.body, ResultPublished):
+                body = stored.event.body
+                if isinstance(body, ResultPublished) and not over:
                     return
-                if stored.sequence >= from_sequence:
+                if stored.sequence >= from_sequence and (not behind or isinstance(body, CandidateDelivered)):
                     yield stored
-                if isinstance(stored.event.body, ExecutionFinished):
-                    return
+                if isinstance(body, ExecutionFinished):
+                    if not over:
+                        return
+                    behind = True
 
     async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
         """Stop the agents and their processes and wait until they are. What was done stays in the log.
@@ -201,6 +212,10 @@ class Executions:
         The same again changes nothing. Raises InvalidRequest, NotFound, PreconditionFailed.
         """
         return await self._decisions.steer(tenant, execution_id, action, node_id, by=by)
+
+    async def deliver(self, tenant: str, execution_id: str, asked: HandDelivery) -> Delivered:
+        """Deliver a candidate of an ended execution by a person's decision; see `HandDeliveries.deliver`."""
+        return await self._hand_deliveries.deliver(tenant, execution_id, asked)
 
     def load(self) -> Load:
         """What goes on now."""

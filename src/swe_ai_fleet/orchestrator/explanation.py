@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swe_ai_fleet.domain.candidate import CheckResult
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.standing import PARTS, Part, Standing
 
 _MOST_COMPLAINTS = 5
 _MESSAGE_CHARS = 300
+_ACCEPTED = {False: "not accepted", True: "accepted"}
 
 
 def reasons(places: Sequence[Standing]) -> list[str]:
@@ -38,9 +40,10 @@ def _facts(place: Standing) -> list[str]:
     facts = [_complaint(result) for result in failed[:_MOST_COMPLAINTS]]
     if len(failed) > _MOST_COMPLAINTS:
         facts.append(f"and {len(failed) - _MOST_COMPLAINTS} more checks failed")
-    if not failed:
-        facts.append("every check passed" if place.accepted else "no required check could be run")
-        facts.extend(f"{result.name} skipped" for result in place.report.results if result.skipped_reason)
+    if place.report.verdict in (Verdict.VERIFIED, Verdict.UNVERIFIED):
+        facts.insert(0, f"{place.report.verdict}: {'; '.join(place.report.reasons)}")
+    elif not failed:
+        facts.append("every check passed" if place.report.accepted else "no required check could be run")
     if place.others:
         facts.append(f"{place.size} candidates came to it")
     if place.review is not None:
@@ -69,8 +72,9 @@ def _complaint(result: CheckResult) -> str:
 
 def _apart(own: Standing, other: Standing, *, ahead: bool) -> str:
     """What set two neighbours apart: the first thing in their order that differs, own numbers first."""
-    if own.accepted != other.accepted:
-        return "that one did not pass" if ahead else "that one passed"
+    if own.tier != other.tier:
+        word = other.report.verdict_word
+        return f"that one is {word if word != own.report.verdict_word else _ACCEPTED[other.report.accepted]}"
     sign = 1 if ahead else -1
     if own.score != other.score:
         gains = {part: sign * PARTS[part] * (value - other.values.get(part, 0.0)) for part, value in own.values.items()}

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.orchestrator.deliberate import Verdict
+from swe_ai_fleet.orchestrator.deliberate import Conclusion
 from swe_ai_fleet.orchestrator.delivering import Delivering
 from swe_ai_fleet.orchestrator.endings import Ending, stands, without_winner
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
@@ -23,7 +23,7 @@ class Orchestration:
     """
 
     work: Underway
-    deliberate: Callable[[], Awaitable[Verdict]]
+    deliberate: Callable[[], Awaitable[Conclusion]]
 
     async def run(self) -> Ending:
         """Carry it out to its ending. Raises FleetError for what ends it without one, Fenced."""
@@ -32,8 +32,11 @@ class Orchestration:
         verdict = await self.deliberate()
         winner = verdict.winner
         if winner is None:
+            await Delivering(work=self.work).keep_best(verdict)
             return without_winner(verdict)
-        report = self.work.known.delivery_report or await Delivering(work=self.work).deliver(winner)
+        report = self.work.known.delivery_report
+        if report is None:
+            report = await Delivering(work=self.work).deliver(winner, verdict.reports.get(winner.candidate_id))
         if not stands(report):
             error = "the checks failed on the delivered branch though they had passed on the candidate"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)

@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.behaviour import diff_key
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
@@ -253,6 +254,8 @@ def worse(before: CheckReport, after: CheckReport) -> str:
     if before.accepted and not after.accepted:
         failed = [one.name for one in after.results if one.required and not one.passed and not one.skipped_reason]
         return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
-    if before.accepted == after.accepted and evidence(after) < evidence(before):
+    if before.accepted and before.verdict is Verdict.VERIFIED and after.verdict is Verdict.UNVERIFIED:
+        return "worse: it is unverified, its predecessor is verified"
+    if before.accepted == after.accepted and before.verdict is after.verdict and evidence(after) < evidence(before):
         return f"worse: its evidence scores {evidence(after):.4f}, its predecessor's {evidence(before):.4f}"
     return ""

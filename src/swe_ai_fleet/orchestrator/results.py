@@ -31,6 +31,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
     if state is None:
         raise RuntimeError("an execution without events has no result")
     winner = state.candidates.get(state.winner_id)
+    best = state.best_report
     told = entries.get(winner.agent_id, []) if winner else [e for chain in entries.values() for e in chain]
     payload: dict[str, object] = {
         "kind": "execution",
@@ -46,6 +47,9 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "audit_head": winner.audit_head if winner else "",
         "audit_heads": {agent.agent_id: agent.audit_head for agent in state.agents.values() if agent.audit_head},
         "winner": state.winner_id,
+        "verdict": best.verdict if best else None,
+        "verdict_reasons": list(best.reasons) if best else [],
+        "baseline": to_plain(state.baseline) if state.baseline else None,
         "candidates": [to_plain(ranked) for ranked in state.ranking],
         "subtasks": [to_plain(outcome) for outcome in state.subtask_outcomes.values()],
         "outputs": _outputs(state),

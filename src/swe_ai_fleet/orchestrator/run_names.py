@@ -7,6 +7,7 @@ import re
 from swe_ai_fleet.domain.execution import ExecutionState
 
 PLANNER = "planner"
+ENVIRONMENT = "environment"
 _MERGE = "merge-"
 _SHORT_COMMIT = 12
 _REVISION = re.compile(r"-r\d+$")
@@ -43,7 +44,7 @@ def is_draft(state: ExecutionState, agent_id: str) -> bool:
 
 
 def side_runs(state: ExecutionState) -> frozenset[str]:
-    """The runs of an execution that were never to leave a candidate: reviews, votes, plans."""
+    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, environments."""
     reviews = (review_run(one.reviewer_id, one.candidate_id, one.round) for one in state.critiques)
     votes = (judge_run(one.judge_id) for one in state.votes)
-    return frozenset((PLANNER, *reviews, *votes))
+    return frozenset((PLANNER, ENVIRONMENT, *reviews, *votes))

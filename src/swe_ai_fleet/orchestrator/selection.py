@@ -31,10 +31,11 @@ def rank(
     critiques: Iterable[Critique] = (),
     votes: Iterable[Vote] = (),
     behaviours: Mapping[str, str] | None = None,
+    needs_proof: bool = False,
 ) -> tuple[RankedCandidate, ...]:
     """Candidates from best to worst, one for each behaviour, each saying why it stands there.
 
-    Order: accepted before not accepted, then the score (the formula is `Standing.score`), then evidence, fewer changed
+    Order: verified, unverified, refuted; then the score (the formula is `Standing.score`), then evidence, fewer changed
     lines, fewer tokens, the id; it does not depend on the order in which anything is given. Only an accepted candidate
     can win, and opinion counts among accepted ones only.
 
@@ -44,8 +45,9 @@ def rank(
         critiques: What peers said; critiques of candidates that are not ranked count for nothing.
         votes: What judges said; where all are the `ARCHITECT`'s, its choice decides among accepted candidates.
         behaviours: What `behaviour_keys` gave; without it only diffs equal to the byte are duplicates.
+        needs_proof: Whether only what is verified may win.
     """
-    places = standings(candidates, reports, critiques, votes, behaviours or {})
+    places = standings(candidates, reports, critiques, votes, behaviours or {}, needs_proof=needs_proof)
     return tuple(
         RankedCandidate(
             candidate_id=place.candidate.candidate_id,
@@ -57,6 +59,7 @@ def rank(
             evidence=round(place.values[Part.EVIDENCE], 4),
             review=None if place.review is None else round(place.review, 4),
             votes=None if place.ballots.share is None else round(place.ballots.share, 4),
+            verdict=place.report.verdict,
         )
         for number, (place, reason) in enumerate(zip(places, reasons(places), strict=True), start=1)
     )

@@ -9,6 +9,7 @@ from math import fsum
 
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.behaviour import diff_key
 
 WEIGHTS: Mapping[CheckKind, float] = {
@@ -85,7 +86,8 @@ class Ballots:
 class Standing:
     """One place: a candidate, those of equal behaviour, and what makes its score.
 
-    `values` are the parts that count in this ranking, each between 0 and 1.
+    `values` are the parts that count in this ranking, each between 0 and 1. With `needs_proof` only what is
+    verified may win.
     """
 
     candidate: Candidate
@@ -94,11 +96,22 @@ class Standing:
     reviews: tuple[float, ...] = ()
     must_fix: int = 0
     ballots: Ballots = field(default_factory=Ballots)
+    needs_proof: bool = False
     values: Mapping[Part, float] = field(default_factory=dict[Part, float])
 
     @property
     def accepted(self) -> bool:
-        return self.report.accepted
+        """Whether it may win."""
+        return self.report.accepted and (self.verified or not self.needs_proof)
+
+    @property
+    def verified(self) -> bool:
+        return self.report.verdict is Verdict.VERIFIED
+
+    @property
+    def tier(self) -> int:
+        """2 for what is verified, 1 for what may win as it is, 0 for the rest."""
+        return 0 if not self.report.accepted else 2 if self.verified else 1
 
     @property
     def ids(self) -> frozenset[str]:
@@ -126,23 +139,23 @@ class Standing:
     def score(self) -> float:
         """The score, between 0 and 1; a better place never has a lower one.
 
-        `score = accepted / 2 + merit / 2`, and `merit = sum(weight * value) / sum(weight)` over `values`, with the
-        weights of `PARTS`. What failed has no value but its evidence, so the upper half is the accepted ones' and no
-        opinion leads there.
+        `score = (tier + merit) / 3`, and `merit = sum(weight * value) / sum(weight)` over `values`, with the weights of
+        `PARTS`. A verified candidate stands above every unverified one, which stands above every refuted one; no
+        opinion leads from one tier into another.
         """
         total = fsum(PARTS[part] for part in self.values)
         merit = fsum(PARTS[part] * value for part, value in self.values.items()) / total
-        return round((self.accepted + merit) / 2, _DIGITS)
+        return round((self.tier + merit) / 3, _DIGITS)
 
     @property
     def tokens(self) -> int:
         return self.candidate.usage.total_tokens
 
     @property
-    def order(self) -> tuple[bool, float, float, int, int, str]:
-        """Sorts from best to worst: accepted, score, evidence, fewer changed lines, fewer tokens, the id."""
+    def order(self) -> tuple[int, float, float, int, int, str]:
+        """Sorts from best to worst: tier, score, evidence, fewer changed lines, fewer tokens, the id."""
         shown = round(self.values[Part.EVIDENCE], _DIGITS)
-        return (not self.accepted, -self.score, -shown, self.lines, self.tokens, self.candidate.candidate_id)
+        return (-self.tier, -self.score, -shown, self.lines, self.tokens, self.candidate.candidate_id)
 
 
 def clusters(
@@ -167,8 +180,12 @@ def standings(
     critiques: Iterable[Critique],
     votes: Iterable[Vote],
     behaviours: Mapping[str, str],
+    *,
+    needs_proof: bool = False,
 ) -> list[Standing]:
     """The places from best to worst; the order of the candidates given does not matter.
+
+    With `needs_proof` only what is verified is accepted.
 
     A part counts once there is one such value about any accepted candidate:
 
@@ -181,7 +198,10 @@ def standings(
     - *reviews*: the mean score of the valid critiques by others, each reviewer's last one.
     - *votes*: won of those held, see `Ballots`; or, where the architect alone votes, 1 for its choice.
     """
-    places = [_standing(members, reports) for members in clusters(candidates, reports, behaviours)]
+    places = [
+        replace(_standing(members, reports), needs_proof=needs_proof)
+        for members in clusters(candidates, reports, behaviours)
+    ]
     said, cast = list(critiques), list(votes)
     valid = [vote for vote in cast if _valid(vote, places)]
     places = [_voted(_reviewed(place, said), cast, valid) for place in places]

@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.errand import CheckAssignment, DeriveAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import (
     ChecksFinished,
+    ChecksStarted,
     ExecutionStatus,
     SubtaskEnded,
     SubtasksDerived,
@@ -20,6 +21,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome, check_graph, doomed, ready
 from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.child_tasks import child_task, part, planner_task
 from swe_ai_fleet.orchestrator.delivering import Delivering
 from swe_ai_fleet.orchestrator.endings import Ending, stands
@@ -174,6 +176,9 @@ class SplitTask:
             failed = "; ".join(one.name for one in report.results if not one.passed and not one.skipped_reason)
             error = f"every subtask passed, but together they do not: {failed}"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=usage)
+        if self.work.task.constraints.require_verified and report.verdict is not Verdict.VERIFIED:
+            error = f"together the subtasks are not verified: {'; '.join(report.reasons)}"
+            return Ending(status=ExecutionStatus.NO_WINNER, error=error, usage=usage)
         if self.work.known.delivered is None:
             delivered = await Delivering(work=self.work).publish(integration.head)
             await self.work.journal.append(WinnerDelivered(delivered=delivered, report=report))
@@ -183,6 +188,8 @@ class SplitTask:
         """The whole checks, on what will be delivered, against where it all began."""
         if (found := self.work.known.reports.get(WHOLE)) is not None:
             return found
+        checks = "; ".join(check.command for check in self.work.task.constraints.checks)
+        await self.work.journal.append(ChecksStarted(candidate_id=WHOLE, command=checks))
         report = await self.work.runs.check(
             CheckAssignment(
                 execution_id=self.work.task.execution_id,

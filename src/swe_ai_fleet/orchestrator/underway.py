@@ -8,7 +8,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.parts import Parts
-from swe_ai_fleet.ports import BlobStore, Journal, Repositories
+from swe_ai_fleet.ports import BlobStore, Journal, KnownRecipes, Repositories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +21,14 @@ class Underway:
         parts: Where parts of it become executions of their own.
         workspaces: Merges and delivers.
         blobs: Has patches and bundles, takes what is too long for an event.
+        recipes: Takes what environment runs find out.
     """
 
     runs: AgentRuns
     parts: Parts
     workspaces: Repositories
     blobs: BlobStore
+    recipes: KnownRecipes
 
     @property
     def known(self) -> ExecutionState:

@@ -18,7 +18,9 @@ from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.errand import (
+    AnswerAssignment,
     Assignment,
+    BaselineAssignment,
     CheckAssignment,
     DeriveAssignment,
     Errand,
@@ -26,8 +28,10 @@ from swe_ai_fleet.domain.errand import (
     RecordedErrand,
 )
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
-from swe_ai_fleet.ports import ChatModel, Clone, WorkspaceProvider
+from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer, suites_of
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, KnownBaselines, TestRuns
+from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
+from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import outside_agents
 from swe_ai_fleet.runtime.equipment import open_equipment
@@ -38,7 +42,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.access import ToolAccess
 
-Prepare = Callable[[GitWorkspaceProvider], WorkspaceProvider]
+Prepare = Callable[[GitWorkspaceProvider], EvidenceWorkspaces]
 T = TypeVar("T")
 
 
@@ -53,6 +57,7 @@ class AgentWorker:
     """Carries out assignments in this process. Made by `open_worker`."""
 
     workspaces: WorkspaceProvider
+    workshops: Workshops
     runs: Mapping[ErrandKind, Run]
     external: ExternalRun
     derivations: DeriveRun
@@ -67,6 +72,8 @@ class AgentWorker:
     async def _carried_out(self, errand: Errand[object]) -> object:
         if isinstance(errand, CheckAssignment):
             return await self.evidence.gather(errand)
+        if isinstance(errand, BaselineAssignment):
+            return await self.evidence.baseline(errand)
         if errand.repository is None:
             return await self.derivations.carry_out(cast("DeriveAssignment", errand), None)
         run = cast("Run", self.external) if _outside(errand) else self.runs[errand.kind]
@@ -77,6 +84,10 @@ class AgentWorker:
     async def _clone(self, errand: RecordedErrand[object], repository: PinnedRepository) -> AsyncGenerator[Clone]:
         task = errand.task
         environment = await self.workspaces.environment(repository, task.environment)
+        if isinstance(errand, AnswerAssignment) and errand.workshop:
+            async with self.workshops.workshop(errand.execution_id, errand.agent_id, repository, environment) as clone:
+                yield clone
+            return
         environment = replace(environment, network=self.access.hosts(task.constraints))
         async with self.workspaces.open(errand.execution_id, errand.agent_id, repository, environment) as clone:
             yield clone
@@ -100,7 +111,9 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         open_context_client(settings) as context,
         open_equipment(settings, live=live, memories=context) as equipment,
     ):
-        provider = workspace_provider(settings, log)
+        test_runs = TestRuns(log.made_bucket(TEST_RUNS_BUCKET))
+        equipment = replace(equipment, baselines=KnownBaselines(test_runs, suites_of))
+        provider = workspace_provider(settings, log, Recipes(log.made_bucket(RECIPES_BUCKET)))
         await provider.warm()
         workspaces = prepared(provider) if prepared is not None else provider
         services = RunServices(
@@ -129,12 +142,14 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             blobs=log,
             access=equipment.access,
             mask=equipment.mask,
+            runs=test_runs,
             rubric=RubricJudge(equipment=equipment),
         )
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
         async with housekeeping(provider.reap, pause=pause_seconds(seed_seconds(settings))):
             yield AgentWorker(
                 workspaces=workspaces,
+                workshops=provider,
                 runs=runs,
                 external=ExternalRun(
                     services=services, results=telemetry.results(log), outside=outside_agents(settings, equipment.mask)

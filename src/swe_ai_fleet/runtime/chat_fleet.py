@@ -109,7 +109,7 @@ def _summary(state: ExecutionState) -> ExecutionSummary:
 
 def _detail(state: ExecutionState) -> ExecutionDetail:
     winner = state.candidates.get(state.winner_id)
-    report = state.reports.get(state.winner_id)
+    report, best = state.reports.get(state.winner_id), state.best_report
     ranks = {ranked.candidate_id: ranked for ranked in state.ranking}
     candidates = sorted(
         state.candidates.values(), key=lambda one: ranks[one.candidate_id].rank if one.candidate_id in ranks else 10**6
@@ -118,6 +118,9 @@ def _detail(state: ExecutionState) -> ExecutionDetail:
     return ExecutionDetail(
         execution=_summary(state),
         winner=state.winner_id,
+        verdict=state.verdict or "",
+        reasons=best.reasons if best else (),
+        baseline=state.baseline.line if state.baseline else "",
         summary=winner.summary[:_SUMMARY_CHARS] if winner else "",
         branch=delivered.branch if delivered else "",
         error=state.error[:_SUMMARY_CHARS],
@@ -129,7 +132,7 @@ def _detail(state: ExecutionState) -> ExecutionDetail:
                 agent=one.author,
                 rank=ranks[one.candidate_id].rank if one.candidate_id in ranks else 0,
                 score=round(ranks[one.candidate_id].score, 3) if one.candidate_id in ranks else 0.0,
-                passed=one.candidate_id in state.reports and state.reports[one.candidate_id].accepted,
+                verdict=state.reports[one.candidate_id].verdict_word if one.candidate_id in state.reports else "",
                 lines_changed=one.artifacts.insertions + one.artifacts.deletions,
             )
             for one in candidates[:_MOST_CANDIDATES]

@@ -22,7 +22,7 @@ from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.adapters.openai_model.pushback import pushback
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.ports import BlobStore
+from swe_ai_fleet.ports import BlobStore, KnownRecipes
 from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -103,23 +103,32 @@ def nats_credentials(settings: Settings) -> Credentials:
     )
 
 
-def workspace_provider(settings: Settings, blobs: BlobStore | None = None) -> GitWorkspaceProvider:
-    """Repositories, clones and environments of this node; `blobs` has the commits that were made on others."""
+def workspace_provider(
+    settings: Settings, blobs: BlobStore | None = None, recipes: KnownRecipes | None = None
+) -> GitWorkspaceProvider:
+    """Repositories, clones and environments of this node.
+
+    `blobs` has the commits that were made on others, `recipes` what environment runs found out.
+    """
     return GitWorkspaceProvider(
         settings.home,
         make_sandbox(settings),
         allowed_roots=tuple(Path(root) for root in settings.repository_roots.split(":") if root),
         allow_local_paths=settings.loopback,
         credentials=_git_credentials(settings),
-        setup=SetupPolicy(
-            network=NetworkGrant(
-                hosts=listed(settings.setup_hosts), private_hosts=listed(settings.setup_private_hosts)
-            ),
-            variables={name: os.environ[name] for name in listed(settings.setup_variables) if name in os.environ},
-        ),
+        setup=setup_policy(settings),
         mask=secret_mask(settings),
         fetch=blobs.get if blobs is not None else None,
+        recipes=recipes,
         ages=Ages(seed=seed_seconds(settings)),
+    )
+
+
+def setup_policy(settings: Settings) -> SetupPolicy:
+    """What set-up commands of this installation get."""
+    return SetupPolicy(
+        network=NetworkGrant(hosts=listed(settings.setup_hosts), private_hosts=listed(settings.setup_private_hosts)),
+        variables={name: os.environ[name] for name in listed(settings.setup_variables) if name in os.environ},
     )
 
 

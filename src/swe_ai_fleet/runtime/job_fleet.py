@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import from_json, to_json, to_plain
@@ -90,7 +90,8 @@ class JobFleet:
             agent_id, generation, once = errand.agent_id, errand.generation, ""
         else:
             # Evidence has no generations: each gathering of it is a job of its own.
-            agent_id, generation, once = cast("CheckAssignment", errand).candidate_id, 1, secrets.token_hex(8)
+            about = errand.candidate_id if isinstance(errand, CheckAssignment) else str(kind)
+            agent_id, generation, once = about, 1, secrets.token_hex(8)
         plain: dict[str, object] = to_plain(errand)
         blob = None
         if len(data := to_json(errand)) > MAX_INLINE_BYTES:

@@ -18,9 +18,11 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, no_rules
+from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
@@ -145,6 +147,7 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
         jobs = settings.executor == "kubernetes"
         fleet = await stack.enter_async_context(open_job_fleet(log) if jobs else open_ray_fleet(settings))
         replicas = await stack.enter_async_context(open_leases(settings, anew=state.embedded))
+        recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
         surroundings = Surroundings(
             log=telemetry.observed(log),
             blobs=log,
@@ -156,10 +159,12 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
             context=context,
             memories=context,
             approval_timeout_seconds=settings.approval_timeout_seconds,
+            recipes=Recipes(recipes),
         )
         access = tool_access(settings)
         councils = council_book(settings, await log.bucket(COUNCILS_BUCKET), rules)
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
+        await log.bucket(TEST_RUNS_BUCKET, ttl_seconds=TEST_RUNS_KEPT_SECONDS, max_bytes=TEST_RUNS_BYTES)
         spending = Spending(await log.bucket(SPENDING_BUCKET, ttl_seconds=SPENDING_KEPT_SECONDS))
 
         async def spent(tenant: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -53,10 +54,17 @@ def secret_mask(settings: Settings) -> Secrets:
             *secret_values(settings.databases),
             *secret_values({"memory_store": settings.memory_store} if "://" in settings.memory_store else {}),
             *secret_values(_with_users(settings)),
+            *secret_values(_index_urls(settings)),
             *(secret for server in servers for secret in server.secrets),
             *(remote.secret for remote in remotes if remote.secret),
         )
     )
+
+
+def _index_urls(settings: Settings) -> dict[str, str]:
+    """The URLs with a user among the variables that set-up commands get: an index may want to be logged in to."""
+    found = {name: os.environ.get(name, "") for name in listed(settings.setup_variables)}
+    return {name: url for name, url in found.items() if "://" in url and "@" in url}
 
 
 def _with_users(settings: Settings) -> dict[str, str]:

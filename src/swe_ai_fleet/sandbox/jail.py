@@ -13,6 +13,13 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.sandbox import programs
+from swe_ai_fleet.sandbox.concealment import (
+    find_concealment,
+    interpreter,
+    interpreter_mounts,
+    own_interpreter,
+    stand_ins,
+)
 
 WORKSPACE = "/workspace"
 HOME = "/home/agent"
@@ -133,9 +140,16 @@ def toolchain() -> Path | None:
     return None if base.is_relative_to("/usr") else base
 
 
+def interpreters(environment: Environment) -> list[Path]:
+    """The installations of Python that a session sees beside what is below /usr."""
+    own = toolchain()
+    other = Path(environment.python_prefix) if environment.python_prefix else None
+    return list(dict.fromkeys(prefix for prefix in (own, other) if prefix is not None))
+
+
 def python() -> str:
     """The fleet's own Python as a command sees it."""
-    return f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    return str(own_interpreter())
 
 
 def forwarding() -> tuple[str, ...]:
@@ -144,12 +158,21 @@ def forwarding() -> tuple[str, ...]:
 
 
 def variables(
-    environment: Environment, host: Mapping[str, str], *, home: str = HOME, tmp: str = TMP, networked: bool = False
+    environment: Environment,
+    host: Mapping[str, str],
+    *,
+    home: str = HOME,
+    tmp: str = TMP,
+    networked: bool = False,
+    interpreters: str = "",
 ) -> dict[str, str]:
-    """The variables of a session: our own, the environment's over them, of the host's only where certificates are."""
+    """The variables of a session: our own, the environment's over them, of the host's only where certificates are.
+
+    `interpreters` is a directory with the names of the fleet's Python; empty: that is where it is installed.
+    """
     base = toolchain()
     path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
-    path += [str(base / "bin")] if base else []
+    path += [interpreters or str(base / "bin")] if base else []
     path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     found = {
         "CI": "1",
@@ -174,7 +197,9 @@ def variables(
             found[name] = host[name]
     if networked:
         address = f"http://127.0.0.1:{PROXY_PORT}"
-        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PIP_PROXY")
+        # Yarn from version 2 on reads no other than its own.
+        own = ("PIP_PROXY", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY")
+        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", *own)
         found |= dict.fromkeys(names, address) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
     return found | dict(environment.variables)
 
@@ -210,8 +235,12 @@ def bubblewrap_arguments(
     arguments += ["--ro-bind", str(scratch.etc), "/etc"]
     for name in etc_directories():
         arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-    if base := toolchain():
-        arguments += ["--ro-bind", str(base), str(base)]
+    places = stand_ins()
+    hiding = list(find_concealment(places).mounts)
+    for prefix in interpreters(environment):
+        hiding += interpreter_mounts(places, prefix, interpreter(prefix))
+    for mount in hiding:
+        arguments += ["--ro-bind", mount.source, mount.target]
     arguments += ["--ro-bind", str(scratch.runner), RUNNER]
     for place in (programs.code(), programs.packages()):
         arguments += ["--ro-bind", place.outside, place.inside]

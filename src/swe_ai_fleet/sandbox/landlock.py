@@ -16,6 +16,7 @@ from pathlib import Path
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.sandbox import jail, programs
+from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
 
 SIGNALS_SINCE = 6
@@ -211,7 +212,10 @@ def landlock_arguments(
 ) -> list[str]:
     """The argv of a session up to the program it runs."""
     everything = landlock.rights & ~_MAKE_DEVICES & ~_IOCTL_DEVICE
-    rules = [(path, _READ) for path in _readable(environment)]
+    rules = [
+        (path, _READ)
+        for path in (*_readable(environment), str(stand_ins().interpreter(own_interpreter(), linked=True)))
+    ]
     rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
     # The file itself is readable to nobody; the kernel wants both rights to execute one.
     rules += [(str(scratch.runner), _EXECUTE | _READ_FILE)]
@@ -251,7 +255,7 @@ def check_mounts(mounts: Iterable[Mount]) -> None:
 def _readable(environment: Environment) -> list[str]:
     paths = ["/usr", *(f"/{name}" for name in jail.ROOT_LINKS), "/proc", "/sys/devices/system/cpu"]
     paths += [f"/etc/{name}" for name in (*_ETC_FILES, *jail.etc_files(), *jail.etc_directories())]
-    paths += [str(base)] if (base := jail.toolchain()) else []
+    paths += map(str, jail.interpreters(environment))
     paths += [programs.code().outside, programs.packages().outside]
     paths += [mount.source for mount in environment.mounts]
     return [path for path in dict.fromkeys(paths) if Path(path).parent != Path(path)]

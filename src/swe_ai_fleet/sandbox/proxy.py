@@ -9,6 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ _HEAD_LIMIT = 64 * 1024
 _HEAD_SECONDS = 30.0
 _CONNECT_SECONDS = 30.0
 _MAX_CONNECTIONS = 128
+_MAX_REFUSALS = 100
 _CHUNK = 64 * 1024
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Headers that speak to a proxy, or that a proxy decides.
@@ -27,6 +29,24 @@ _HOP = frozenset({"connection", "keep-alive", "proxy-authorization", "proxy-conn
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 """The addresses of a host name, as texts; raises OSError where it has none."""
+
+
+class RefusalReason(StrEnum):
+    """Why a host was not reached."""
+
+    NOT_GRANTED = "not granted"
+    PRIVATE = "private"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A host that the proxy did not connect to, and why; `text` is what the client was answered."""
+
+    host: str
+    port: int
+    reason: RefusalReason
+    text: str
 
 
 class _RefusalError(Exception):
@@ -61,6 +81,12 @@ class FilteringProxy:
         self._connect_seconds = connect_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._refused: dict[tuple[str, int], Refusal] = {}
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """The hosts that were refused or could not be reached so far, in the order of their last refusal."""
+        return tuple(self._refused.values())
 
     async def start(self, path: Path) -> None:
         """Listen on `path`, whose directory nobody else should be able to enter."""
@@ -154,15 +180,17 @@ class FilteringProxy:
         host = host.lower().rstrip(".")
         private = self._grant.private(host, port)
         if not self._grant.covers(host, port):
-            raise _RefusalError(403, f"The network grant does not cover {_shown(host)}:{port}")
+            raise self._refusal(
+                host, port, RefusalReason.NOT_GRANTED, f"The network grant does not cover {_shown(host)}:{port}"
+            )
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await self._resolve(host, port)
         except (OSError, UnicodeError, TimeoutError) as error:
-            raise _RefusalError(502, f"Cannot resolve {_shown(host)}") from error
+            raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot resolve {_shown(host)}") from error
         allowed = [address for address in addresses if private or is_public(address)]
         if not allowed:
-            raise _RefusalError(403, f"{_shown(host)} is not at a public address")
+            raise self._refusal(host, port, RefusalReason.PRIVATE, f"{_shown(host)} is not at a public address")
         for address in allowed:
             try:
                 async with asyncio.timeout(self._connect_seconds):
@@ -172,9 +200,16 @@ class FilteringProxy:
             # A public address of this host leads to its own services: there both ends are the same.
             if not private and writer.get_extra_info("sockname")[0] == writer.get_extra_info("peername")[0]:
                 writer.close()
-                raise _RefusalError(403, f"{_shown(host)} is this host")
+                raise self._refusal(host, port, RefusalReason.PRIVATE, f"{_shown(host)} is this host")
             return reader, writer
-        raise _RefusalError(502, f"Cannot connect to {_shown(host)}:{port}")
+        raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot connect to {_shown(host)}:{port}")
+
+    def _refusal(self, host: str, port: int, reason: RefusalReason, text: str) -> _RefusalError:
+        key = (_shown(host), port)
+        if len(self._refused) < _MAX_REFUSALS or key in self._refused:
+            self._refused.pop(key, None)
+            self._refused[key] = Refusal(host=key[0], port=port, reason=reason, text=text)
+        return _RefusalError(502 if reason is RefusalReason.UNREACHABLE else 403, text)
 
 
 def _parse(data: bytes) -> _Head:

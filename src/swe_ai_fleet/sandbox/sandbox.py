@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import require_landlock
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import choose_rung, install_hint
+from swe_ai_fleet.sandbox.programs import runtime_directory
 from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
 
 _BARE = Environment()
@@ -89,13 +89,7 @@ class Sandbox:
 
 def default_slots() -> CpuSlots:
     """As many slots as this process may use CPUs, shared with all fleet processes of the same user on this node."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    parent = Path(runtime) if runtime else Path(tempfile.gettempdir(), f"fleet-{os.getuid()}")
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = parent.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PreconditionFailed(f"{parent} belongs to somebody else or is open to others", hint=f"remove {parent}")
-    return CpuSlots(parent / "fleet-slots", len(os.sched_getaffinity(0)))
+    return CpuSlots(runtime_directory() / "fleet-slots", len(os.sched_getaffinity(0)))
 
 
 @asynccontextmanager

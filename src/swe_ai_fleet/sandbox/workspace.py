@@ -20,12 +20,13 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail
+from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
 from swe_ai_fleet.sandbox.landlock import Handover, Identity, Landlock, check_mounts, landlock_arguments
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
-from swe_ai_fleet.sandbox.proxy import FilteringProxy
+from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
 from swe_ai_fleet.sandbox.session import Launch, Session
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
@@ -106,6 +107,7 @@ class LocalWorkspace:
         self._sessions: set[Session] = set()
         self._idle: list[Session] = []
         self._closed = False
+        self._refusals: tuple[Refusal, ...] = ()
 
     @property
     def root(self) -> Path:
@@ -128,6 +130,14 @@ class LocalWorkspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """The hosts that commands asked for and the proxy did not connect to; also after the workspace was closed."""
+        ground = self._ground
+        if ground is not None and ground.proxy is not None:
+            self._refusals = ground.proxy.refusals
+        return self._refusals
 
     async def run(self, command: Command) -> CommandResult:
         """Run a command to its end. Every process it started is dead when this returns or is cancelled.
@@ -178,6 +188,7 @@ class LocalWorkspace:
             self._idle.clear()
             if ground is not None:
                 if ground.proxy is not None:
+                    self._refusals = ground.proxy.refusals
                     await ground.proxy.close()
                 await asyncio.to_thread(remove_tree, ground.scratch.directory)
                 await asyncio.to_thread(ground.handover.take_back)
@@ -258,7 +269,7 @@ class LocalWorkspace:
                 # Git takes a file that it may not look into for a fault, unlike one that is not there.
                 variables={
                     "GIT_CONFIG_NOSYSTEM": "1",
-                    **jail.variables(self._environment, os.environ, home=str(scratch.home), tmp=str(scratch.tmp)),
+                    **self._own_variables(scratch),
                 },
                 prologue=prologue(
                     max_file_bytes=policy.max_file_bytes,
@@ -270,7 +281,7 @@ class LocalWorkspace:
             )
         if host.bubblewrap is None:
             token = secrets.token_hex(16)
-            variables = jail.variables(self._environment, os.environ, home=str(scratch.home), tmp=str(scratch.tmp))
+            variables = self._own_variables(scratch)
             return Launch(
                 argv=(jail.shell(), _CONTROL),
                 variables=variables | {_MARKER: token},
@@ -295,6 +306,16 @@ class LocalWorkspace:
                 sweep=Sweep.NAMESPACE,
             ),
             group=group,
+        )
+
+    def _own_variables(self, scratch: jail.Scratch) -> dict[str, str]:
+        """The variables of a session that sees the host's files at their own places."""
+        return jail.variables(
+            self._environment,
+            os.environ,
+            home=str(scratch.home),
+            tmp=str(scratch.tmp),
+            interpreters=str(stand_ins().interpreter(own_interpreter(), linked=True)),
         )
 
 

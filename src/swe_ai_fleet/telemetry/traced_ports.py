@@ -25,6 +25,7 @@ from swe_ai_fleet.telemetry.tracing import Tracing, stamp
 T = TypeVar("T")
 _PHASES = {
     ErrandKind.RUN: "draft",
+    ErrandKind.BASELINE: "check",
     ErrandKind.CHECK: "check",
     ErrandKind.REVIEW: "review",
     ErrandKind.JUDGE: "judge",
@@ -103,6 +104,12 @@ class TracedRepositories:
         """As they do."""
         with self._tracing.span("merge", {}):
             return await self._inner.merge(request)
+
+    async def keep(
+        self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
+    ) -> Delivered:
+        """As they do."""
+        return await self._inner.keep(execution_id, repository, patch, ref, message)
 
     async def publish(
         self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery

@@ -13,11 +13,13 @@ from swe_ai_fleet.agents.recorded_run import writer_of
 from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errand import (
     AnswerAssignment,
     Assignment,
+    BaselineAssignment,
     CheckAssignment,
     DeriveAssignment,
     Errand,
@@ -50,13 +52,29 @@ from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
 
-PASSED = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, score=1.0, output="1 passed", exit_code=0)
+PASSED = CheckResult(
+    kind=CheckKind.DRY_RUN,
+    name="tests",
+    passed=True,
+    score=1.0,
+    message="1 passed, no test fails without the change",
+    output="1 passed",
+    exit_code=0,
+)
+PROVEN = replace(PASSED, message="1 test fails without the change and passes with it", shown=("tests::test_it",))
 FAILED = CheckResult(
     kind=CheckKind.DRY_RUN, name="tests", passed=False, output="1 failed", exit_code=1, message="exit code 1"
 )
+
+
+def _report(assignment: CheckAssignment, results: Sequence[CheckResult]) -> CheckReport:
+    """Evidence as it is judged for real."""
+    verdict, reasons = verdict_of(results)
+    return CheckReport(candidate_id=assignment.candidate_id, results=tuple(results), verdict=verdict, reasons=reasons)
 
 
 class Storage(EventLog, BlobStore, Protocol):
@@ -165,6 +183,8 @@ class ScriptedFleet:
         match errand:
             case Assignment():
                 return await self._run(errand)
+            case BaselineAssignment():
+                return Baseline(commit=errand.repository.commit)
             case CheckAssignment():
                 return self._check(errand)
             case ReviewAssignment():
@@ -221,11 +241,11 @@ class ScriptedFleet:
         """The evidence that the script says. Raises the script's fault."""
         self.checked.append(assignment)
         if assignment.patch is None and assignment.repository.commit == DELIVERED_COMMIT:
-            return CheckReport(candidate_id=assignment.candidate_id, results=tuple(self.delivered))
+            return _report(assignment, self.delivered)
         script = self._script(assignment.candidate_id)
         if script.check_fault is not None:
             raise script.check_fault
-        return CheckReport(candidate_id=assignment.candidate_id, results=script.checks)
+        return _report(assignment, script.checks)
 
     def _script(self, agent_id: str) -> ScriptedRun:
         """What a run does; a revision without a script of its own does as its author did."""

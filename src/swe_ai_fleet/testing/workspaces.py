@@ -38,6 +38,7 @@ class ScriptedWorkspaces:
     merged: dict[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
     branches: dict[str, str] = field(default_factory=dict[str, str])
     deliveries: list[tuple[str, bytes, Delivery]] = field(default_factory=list[tuple[str, bytes, Delivery]])
+    kept: dict[str, bytes] = field(default_factory=dict[str, bytes])
     released: list[str] = field(default_factory=list[str])
 
     async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
@@ -96,6 +97,13 @@ class ScriptedWorkspaces:
         if self.branches.setdefault(delivery.branch, repository.commit) != repository.commit:
             raise PreconditionFailed(f"branch {delivery.branch} exists with other content", field="delivery.branch")
         return Delivered(commit_sha=repository.commit, branch=delivery.branch, pushed=delivery.push)
+
+    async def keep(
+        self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
+    ) -> Delivered:
+        """Remember what is kept under the reference."""
+        self.kept[ref] = patch
+        return Delivered(commit_sha=DELIVERED_COMMIT, branch=ref)
 
     async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
         """The patches that lead to a commit from a base."""

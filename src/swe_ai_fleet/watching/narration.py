@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
+from swe_ai_fleet.domain.baseline import Baseline
+from swe_ai_fleet.domain.candidate import CheckReport, CheckResult, TestSummary
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import (
     ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
+    BaselineFinished,
     CancelRequested,
+    CandidateDelivered,
     CandidateReviewed,
     CandidatesRanked,
     ChecksFinished,
+    ChecksStarted,
     ContextGathered,
     ExecutionFinished,
     ExecutionStarted,
     NodeUpdated,
+    RefusedKept,
     RevisionJudged,
     RunFinished,
     RunLost,
@@ -29,6 +34,9 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.watching.text import clean, one_line
 
+BASELINE = "baseline"
+REPOSITORY_TESTS = "the repository's tests"
+"""What is run where the command is not known yet."""
 _LINE = 200
 _SUBJECTS = ("path", "command", "pattern", "paths", "message")
 
@@ -38,7 +46,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
     agent, body = stored.event.agent_id, stored.event.body
     match body:
         case ExecutionStarted(task=task, repository=repository):
-            line = f"{task.num_agents} agents on {repository.location} at {repository.commit[:12]}"
+            who = _counted(len(task.patches), "patch", "patches") if task.patches else f"{task.num_agents} agents"
+            line = f"{who} on {repository.location} at {repository.commit[:12]}"
         case RunStarted(model=model, tools=tools):
             line = f"{agent}: started with {model} and {len(tools)} tools"
         case ToolFinished(entry=entry):
@@ -53,9 +62,13 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case NodeUpdated(node_id=node, status=status, attempt=attempt, error=error):
             again = f" (attempt {attempt})" if attempt > 1 else ""
             line = f"{node}: {status}{again}" + (f": {error}" if error else "")
+        case ChecksStarted(candidate_id=candidate_id, command=command):
+            line = f"{candidate_id or BASELINE}: runs {command or REPOSITORY_TESTS}"
+        case BaselineFinished(baseline=baseline, error=error):
+            seconds = f" ({baseline.duration_ms / 1000:.1f} s)" if baseline is not None else ""
+            line = f"{BASELINE}: {baseline_text(baseline, error)}{seconds}"
         case ChecksFinished(report=report):
-            verdict = "accepted" if report.accepted else "not accepted"
-            line = f"{report.candidate_id}: {verdict}: {checks_text(report) or 'no evidence'}"
+            line = f"{report.candidate_id}: {verdict_text(report)}"
         case CandidateReviewed(critique=critique):
             must_fix = sum(finding.must_fix for finding in critique.findings)
             said = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
@@ -68,7 +81,14 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"ranked: {order or 'nothing'}; winner: {winner or 'none'}"
         case WinnerDelivered(delivered=delivered, report=report):
             line = f"delivered as {delivered.commit_sha[:12]} on {delivered.branch}"
-            line += f"; checks there: {checks_text(report) or 'none'}"
+            line += (
+                f"; checks there: {checks_text(report) or 'none'}" if report.verdict is None else f": {report.verdict}"
+            )
+        case RefusedKept(candidate_id=candidate_id, delivered=delivered):
+            line = f"nobody won; the best, {candidate_id}, is kept as {delivered.branch}"
+        case CandidateDelivered(candidate_id=candidate_id, delivered=delivered, by=by, reason=reason):
+            line = f"{candidate_id}: delivered by {by} as {delivered.commit_sha[:12]} on {delivered.branch}"
+            line += f": {reason}" if reason else ""
         case CancelRequested(reason=reason):
             line = f"cancelled: {reason}"
         case ApprovalRequested(request=request):
@@ -107,6 +127,17 @@ def waiting_line(request: ApprovalRequest, execution_id: str) -> str:
     return f"{request.agent_id} waits for approval of {what}: {one_line(request.approach, 80)}; {answer}"
 
 
+def verdict_text(report: CheckReport) -> str:
+    """A verdict with its reasons; of a report from before there were verdicts, what its checks said."""
+    why = "; ".join(report.reasons) or checks_text(report) or "no evidence"
+    return f"{report.verdict_word}: {why}"
+
+
+def baseline_text(baseline: Baseline | None, error: str) -> str:
+    """What the tests say of the untouched commit, or why nobody knows."""
+    return baseline.line if baseline is not None else f"none: {error}"
+
+
 def checks_text(report: CheckReport | None) -> str:
     """A report in a line: what passed, what failed, what was skipped."""
     return ", ".join(_check_text(result) for result in report.results) if report else ""
@@ -122,10 +153,22 @@ def _tool(entry: AuditEntry) -> str:
 def _check_text(result: CheckResult) -> str:
     if result.skipped_reason:
         return f"{result.name} skipped"
-    counted = ""
+    said = f"{result.name} {'ok' if result.passed else 'FAILED'}"
     if result.tests is not None:
-        tests = result.tests
-        counted = f" {tests.passed}/{tests.passed + tests.failed + tests.errors}"
-    elif result.problems:
-        counted = f" ({len(result.problems)} problems)"
-    return f"{result.name} {'ok' if result.passed else 'FAILED'}{counted}"
+        return f"{said}: {_tests_text(result, result.tests)}"
+    return said + (f" ({_counted(len(result.problems), 'problem', 'problems')})" if result.problems else "")
+
+
+def _tests_text(result: CheckResult, tests: TestSummary) -> str:
+    """`312 passed; 3 fail without the change; 2 failed before and fail now`."""
+    parts = [f"{tests.passed} passed"]
+    if shown := len(result.shown):
+        parts.append(f"{shown} {'fails' if shown == 1 else 'fail'} without the change")
+    if bad := tests.failed + tests.errors:
+        verb = "fails" if bad == 1 else "fail"
+        parts.append(f"{bad} failed before and {verb} now" if result.passed else f"{bad} {verb}")
+    return "; ".join(parts)
+
+
+def _counted(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"

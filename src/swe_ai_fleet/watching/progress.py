@@ -109,7 +109,9 @@ class Progress:
             return split_step(state)
         if state.ranking:
             return "applying" if state.winner_id and state.task.kind is TaskKind.ORCHESTRATE else "ranked"
-        return self._phase or ("solving" if self._done() < self._whole.num_agents else "checking")
+        if state.task.kind is TaskKind.JUDGE:
+            return "checking" if state.baseline or state.baseline_error else "testing the untouched commit"
+        return self._phase or ("solving" if self._done() < self._seats else "checking")
 
     def _estimate(self, stored: StoredEvent) -> int:
         state, task = self.state, self._whole
@@ -121,10 +123,10 @@ class Progress:
             return split_percent(state, most=_RANKED_PERCENT)
         if state.ranking:
             return _RANKED_PERCENT
-        reviewed = task.rounds > 0 and task.num_agents > 1
+        reviewed = task.rounds > 0 and self._seats > 1
         checked = sum(candidate.candidate_id in state.reports for candidate in self._drafts()) + self._lost()
-        drafts = _SOLVING_PERCENT * self._done() + _CHECKING_PERCENT * min(checked, task.num_agents)
-        percent = drafts / task.num_agents * (_DRAFTS_SHARE if reviewed else 1.0)
+        drafts = _SOLVING_PERCENT * self._done() + _CHECKING_PERCENT * min(checked, self._seats)
+        percent = drafts / self._seats * (_DRAFTS_SHARE if reviewed else 1.0)
         if reviewed and self._round:
             rounds = min(task.rounds, self._round - (0.5 if self._phase == "revising" else 1.0))
             share = (_SOLVING_PERCENT + _CHECKING_PERCENT) * (1 - _DRAFTS_SHARE)
@@ -138,17 +140,22 @@ class Progress:
             self._task = seated(self.state.task, self.state.council)
         return self._task
 
+    @property
+    def _seats(self) -> int:
+        """How many candidates there may be in the first round: one an agent, or the patches that are judged."""
+        return max(1, len(self.state.task.patches) or self._whole.num_agents)
+
     def _drafts(self) -> list[Candidate]:
         return [candidate for candidate in self.state.candidates.values() if not candidate.revises]
 
     def _done(self) -> int:
         """Agents that will not add anything: they handed in a candidate, or are lost."""
-        return min(len(self._drafts()) + self._lost(), self._whole.num_agents)
+        return min(len(self._drafts()) + self._lost(), self._seats)
 
     def _lost(self) -> int:
         """Agents without a candidate that will have none."""
         if self._phase:
-            return self._whole.num_agents - min(len(self._drafts()), self._whole.num_agents)
+            return self._seats - min(len(self._drafts()), self._seats)
         return sum(
             agent.status == "lost" and agent.agent_id not in self.state.candidates
             for agent in self.state.agents.values()

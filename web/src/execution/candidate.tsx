@@ -7,8 +7,8 @@ import { visible } from "../visible";
 import { words } from "../types";
 import { count, Loading, Note, ProblemBanner, size, StatusBadge } from "../ui";
 import { artifactPath, artifactText, fileName, SHOWN_BYTES } from "./artifact";
-import { Checks, Critiques, Votes } from "./evidence";
-import type { Blob, Candidate, Ranked } from "./events";
+import { ChangedTests, Checks, Critiques, VerdictReasons, Votes } from "./evidence";
+import type { Blob, Candidate, CheckReport, Ranked } from "./events";
 import { Fold, LongText } from "./fold";
 import type { ExecutionView } from "./view";
 
@@ -35,14 +35,10 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
             {ranked ? `${ranked.rank}. ` : ""}
             {visible(name)}
           </h3>
-          {view.winnerId === name ? (
-            <StatusBadge status="completed" text="winner" />
-          ) : ranked ? (
-            <StatusBadge
-              status={ranked.accepted ? "pending" : "failed"}
-              text={ranked.accepted ? "accepted" : "not accepted"}
-            />
-          ) : null}
+          <span class="row">
+            {view.winnerId === name && <StatusBadge status="completed" text="winner" />}
+            <VerdictBadge report={report} ranked={ranked} />
+          </span>
         </div>
         <p class="muted small">
           {[candidate.role.toLowerCase(), candidate.model ?? "", words(candidate.stop_reason)]
@@ -51,6 +47,7 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
             .join(" · ")}
         </p>
       </header>
+      <VerdictReasons report={report} />
       {ranked?.reason && (
         <p class="reason">
           <strong>Why this rank:</strong> {visible(ranked.reason)}
@@ -68,6 +65,7 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
       <section>
         <h4>Checks</h4>
         {report ? <Checks id={id} report={report} /> : <p class="muted">Not checked yet.</p>}
+        <ChangedTests report={report} />
       </section>
       {critiques.length > 0 && <Critiques critiques={critiques} />}
       {votes.length > 0 && <Votes votes={votes} candidate={name} />}
@@ -105,6 +103,13 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
       )}
     </article>
   );
+}
+
+/** The verdict; of an execution from before there were verdicts, whether it was accepted. */
+export function VerdictBadge({ report, ranked }: { report: CheckReport | undefined; ranked: Ranked | undefined }) {
+  if (report?.verdict) return <StatusBadge status={report.verdict} />;
+  if (!ranked || ranked.accepted) return null;
+  return <StatusBadge status="failed" text="not accepted" />;
 }
 
 interface Loaded {

@@ -5,8 +5,8 @@ import type { DiffStyle } from "../diff/view";
 import { visible } from "../visible";
 import { Button, count, Empty, Select, StatusBadge, Table, tokens, type Column } from "../ui";
 import { artifactPath, fileName } from "./artifact";
-import { CandidatePanel } from "./candidate";
-import { Checks } from "./evidence";
+import { CandidatePanel, VerdictBadge } from "./candidate";
+import { Checks, VerdictReasons } from "./evidence";
 import type { Candidate, Ranked } from "./events";
 import { Fold } from "./fold";
 import type { ExecutionView } from "./view";
@@ -112,7 +112,7 @@ function columns(view: ExecutionView): Column<Standing>[] {
         <span class="row">
           {visible(one.candidate.candidate_id)}
           {view.winnerId === one.candidate.candidate_id && <StatusBadge status="completed" text="winner" />}
-          {one.ranked && !one.ranked.accepted && <StatusBadge status="failed" text="not accepted" />}
+          <VerdictBadge report={view.reports.get(one.candidate.candidate_id)} ranked={one.ranked} />
           {one.sameAs && <span class="tag">same as {visible(one.sameAs)}</span>}
           {one.dropped && <span class="tag">superseded</span>}
         </span>
@@ -163,37 +163,64 @@ function CheckCount({ view, id }: { view: ExecutionView; id: string }) {
   );
 }
 
-/** Who won and why, and where the winner stands now. */
+const BANNERS: Readonly<Record<string, string>> = { verified: "good", unverified: "warn", refuted: "bad" };
+
+/** The verdict on who won, or on the best where nobody did; where it stands now. */
 function Winner({ id, view }: { id: string; view: ExecutionView }) {
+  const best = view.winnerId || (view.ranking[0]?.candidate_id ?? "");
+  if (!best) return null;
+  const report = view.bestReport;
   const winner = view.ranking.find((one) => one.candidate_id === view.winnerId);
-  const patch = view.candidates.get(view.winnerId)?.artifacts.patch;
-  if (!view.winnerId)
-    return view.ranking.length ? (
-      <div class="banner banner-warn">
-        <div class="banner-words">
-          <strong>None passed</strong>
-          {view.ranking[0]?.reason && <p>The best of them: {visible(view.ranking[0].reason)}</p>}
-        </div>
-      </div>
-    ) : null;
+  const patch = view.candidates.get(best)?.artifacts.patch;
   const delivered = view.delivered;
+  const kept = view.refusedKept;
+  const tone = (report?.verdict && BANNERS[report.verdict]) ?? (view.winnerId ? "good" : "warn");
   return (
-    <div class="banner banner-good">
+    <div class={`banner banner-${tone}`} data-verdict={report?.verdict ?? ""}>
       <div class="banner-words">
-        <strong>{visible(view.winnerId)} won</strong>
-        {winner?.reason && <p>Why: {visible(winner.reason)}</p>}
+        <strong>
+          {view.winnerId
+            ? `${visible(view.winnerId)} ${view.task?.kind === "judge" ? "is the best" : "won"}`
+            : `Nobody won; the best is ${visible(best)}`}
+          {report?.verdict && `: ${report.verdict}`}
+        </strong>
+        {report?.verdict ? (
+          <VerdictReasons report={report} />
+        ) : (
+          <p>Why: {visible((winner ?? view.ranking[0])?.reason ?? "")}</p>
+        )}
         {delivered && (
           <p>
             On branch <code>{visible(delivered.branch)}</code>, commit <code>{visible(delivered.commit_sha.slice(0, 12))}</code>
             {delivered.pushed ? ", pushed" : ""}
           </p>
         )}
+        {kept && (
+          <p>
+            Kept as <code>{visible(kept.delivered.branch)}</code>, commit{" "}
+            <code>{visible(kept.delivered.commit_sha.slice(0, 12))}</code>
+          </p>
+        )}
+        {!view.winnerId && patch && (
+          <p>
+            <code>
+              fleet deliver {id} {visible(best)}
+            </code>{" "}
+            puts it on a branch by your decision.
+          </p>
+        )}
+        {view.handDeliveries.map((one) => (
+          <p key={one.delivered.branch}>
+            {visible(one.candidate_id)} was delivered by {visible(one.by)} on branch <code>{visible(one.delivered.branch)}</code>
+            {one.reason && `: ${visible(one.reason)}`}
+          </p>
+        ))}
         {view.deliveryReport && (
-          <Fold head="What the checks said there" body={() => <Checks id={id} report={view.deliveryReport} />} />
+          <Fold head="What the checks said of what was delivered" body={() => <Checks id={id} report={view.deliveryReport} />} />
         )}
       </div>
       {patch && (
-        <a class="button button-small" href={artifactPath(id, patch.digest)} download={fileName(`${view.winnerId}.patch`)}>
+        <a class="button button-small" href={artifactPath(id, patch.digest)} download={fileName(`${best}.patch`)}>
           Download the patch
         </a>
       )}

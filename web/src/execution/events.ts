@@ -77,9 +77,50 @@ export interface CheckResult {
   skipped_reason: string;
 }
 
+export type Verdict = "verified" | "unverified" | "refuted";
+
+/** An old test that a candidate changed. */
+export interface ChangedTest {
+  path: string;
+  name: string;
+  before: string;
+  after: string;
+}
+
 export interface CheckReport {
   candidate_id: string;
   results: CheckResult[];
+  verdict?: Verdict | null;
+  reasons?: string[];
+  changed_tests?: ChangedTest[];
+}
+
+export interface SuiteBaseline {
+  command: string;
+  tests: TestSummary | null;
+  uncollected: string[];
+  hung: string[];
+  exit_code: number | null;
+  stopped: string;
+  unusable: string;
+}
+
+/** What the tests say of the untouched commit. */
+export interface Baseline {
+  suites: SuiteBaseline[];
+  duration_ms: number;
+}
+
+export interface RunningChecks {
+  command: string;
+  since: number;
+}
+
+export interface HandDelivery {
+  candidate_id: string;
+  delivered: Delivered;
+  by: string;
+  reason: string;
 }
 
 export interface Finding {
@@ -231,7 +272,12 @@ export interface Task {
   rounds?: number;
   derive_subtasks?: boolean;
   parent_execution_id?: string;
+  patches?: SubmittedPatch[];
   workflow?: { workflow: WorkflowDefinition; inputs: string } | null;
+}
+
+export interface SubmittedPatch {
+  name: string;
 }
 
 export interface Delivered {

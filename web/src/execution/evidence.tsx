@@ -7,6 +7,43 @@ import type { CheckReport, CheckResult, Critique, Vote } from "./events";
 import { Fold, LongText } from "./fold";
 import { Whole } from "./whole";
 
+/** The verdict with its reasons in words. */
+export function VerdictReasons({ report }: { report: CheckReport | null | undefined }) {
+  if (!report?.verdict) return null;
+  return (
+    <ul class="list-plain stack-tight reasons">
+      {(report.reasons ?? []).map((reason, at) => (
+        <li key={at} class="prose-text">
+          {visible(reason)}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** Old tests that a candidate changed, before and after. */
+export function ChangedTests({ report }: { report: CheckReport | undefined }) {
+  const changed = report?.changed_tests ?? [];
+  if (!changed.length) return null;
+  return (
+    <Fold
+      head={`Old tests that it changed: ${changed.length}`}
+      body={() => (
+        <dl class="facts small">
+          {changed.map((test, at) => [
+            <dt key={`${at}-name`}>
+              {visible(test.path)}: {visible(test.name)}
+            </dt>,
+            <dd key={at}>
+              <pre class="mono">{visible(`${test.before}\n\n→\n\n${test.after}`)}</pre>
+            </dd>,
+          ])}
+        </dl>
+      )}
+    />
+  );
+}
+
 export function Checks({ id, report }: { id: string; report: CheckReport | null }) {
   if (!report?.results.length) return <p class="muted">None was run.</p>;
   return (

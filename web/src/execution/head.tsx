@@ -21,6 +21,7 @@ import {
   toast,
   useNow,
 } from "../ui";
+import { baselineLine } from "./baseline";
 import { Fold, LongText } from "./fold";
 import type { Following } from "./following";
 import { phaseOf } from "./phase";
@@ -63,6 +64,7 @@ export function ExecutionHead({ id, following }: { id: string; following: Follow
         )}
       </PageHead>
       <Figures view={view} />
+      <Tested view={view} />
       {view.error && (
         <div class="banner banner-bad">
           <div class="banner-words">
@@ -91,7 +93,9 @@ function Figures({ view }: { view: ExecutionView }) {
     [view.ended ? "Took" : "Running for", duration(Math.max(0, took))],
     view.subtasks.length
       ? ["Subtasks ended", `${view.subtaskOutcomes.size} of ${view.subtasks.length}`]
-      : ["Agents", count([...view.agents.values()].filter((one) => one.kind === "solver").length)],
+      : view.task?.kind === "judge"
+        ? ["Patches", count(view.task.patches?.length ?? view.candidates.size)]
+        : ["Agents", count([...view.agents.values()].filter((one) => one.kind === "solver").length)],
     ["Tokens", count(spent.prompt_tokens + spent.completion_tokens)],
     ["From cache", count(spent.cached_tokens)],
     ["Model calls", count(spent.model_calls)],
@@ -107,6 +111,23 @@ function Figures({ view }: { view: ExecutionView }) {
         </div>
       ))}
     </dl>
+  );
+}
+
+/** What the untouched commit's tests say, and which checks run since when. */
+function Tested({ view }: { view: ExecutionView }) {
+  useNow(1000);
+  const line = baselineLine(view.baseline, view.baselineError);
+  return (
+    <>
+      {line && <p class="small baseline">Baseline: {visible(line)}</p>}
+      {[...view.checking].map(([name, checks]) => (
+        <p key={name} class="small muted">
+          {visible(name) || "baseline"}: {visible(checks.command) || "the repository's tests"},{" "}
+          {duration(Math.max(0, serverNow() - checks.since))}
+        </p>
+      ))}
+    </>
   );
 }
 

@@ -27,5 +27,6 @@ export function phaseOf(view: ExecutionView): string {
   for (const agent of view.agents.values()) if (agent.status === "running") kinds.add(agent.kind);
   for (const [kind, word] of PHASES) if (kinds.has(kind)) return word;
   if (view.candidates.size) return "checking";
+  if (view.checking.has("") && !view.agents.size) return "testing the untouched commit";
   return view.agents.size ? "solving" : view.owner ? "gathering context" : "waiting for its turn";
 }

@@ -2,8 +2,8 @@
 
 import { added, NOTHING_SPENT } from "./events";
 import type {
-  ApprovalRequest, Candidate, CheckReport, Critique, Delivered, GatheredContext, NodeUpdate, Ranked, Resolution,
-  StoredEvent, Subtask, SubtaskOutcome, Task, Usage, Vote,
+  ApprovalRequest, Baseline, Candidate, CheckReport, Critique, Delivered, GatheredContext, HandDelivery, NodeUpdate,
+  Ranked, Resolution, RunningChecks, StoredEvent, Subtask, SubtaskOutcome, Task, Usage, Vote,
 } from "./events";
 import { AgentView, type AgentStatus } from "./agent";
 
@@ -50,6 +50,13 @@ export class ExecutionView {
   winnerId = "";
   delivered: Delivered | null = null;
   deliveryReport: CheckReport | null = null;
+  baseline: Baseline | null = null;
+  baselineError = "";
+  /** Checks under way by candidate; those of the untouched commit under the empty name. */
+  checking = new Map<string, RunningChecks>();
+  /** Where the best candidate is kept where nobody won. */
+  refusedKept: { candidate_id: string; delivered: Delivered } | null = null;
+  handDeliveries: HandDelivery[] = [];
   subtasks: Subtask[] = [];
   subtaskExecutions = new Map<string, string>();
   subtaskOutcomes = new Map<string, SubtaskOutcome>();
@@ -68,6 +75,11 @@ export class ExecutionView {
 
   get ended(): boolean {
     return !OPEN.has(this.status);
+  }
+
+  /** The evidence about what was delivered, else about the winner, or the best where nobody won. */
+  get bestReport(): CheckReport | null {
+    return this.deliveryReport ?? this.reports.get(this.winnerId || (this.ranking[0]?.candidate_id ?? "")) ?? null;
   }
 
   /** What waits for a person, in the order in which it was asked. */
@@ -109,6 +121,7 @@ export class ExecutionView {
       this.startedAt = event.at_ms;
       if (this.status === "pending") this.status = "in_progress";
     }
+    if (event.type === "candidate_delivered") this.handDeliveries.push(body as unknown as HandDelivery);
     // What was on its way when it ended changes nothing any more.
     if (this.ended) return true;
     if (EXECUTION_SUBJECTS.has(event.agent_id)) this.takeOwn(event, body);
@@ -146,6 +159,7 @@ export class ExecutionView {
         this.usage = added(NOTHING_SPENT, body.usage as Usage | undefined);
         this.durationMs = Number(body.duration_ms ?? 0);
         this.finishedAt = event.at_ms;
+        this.checking.clear();
         for (const agent of this.agents.values()) agent.executionEnded(this.status);
         break;
       default:
@@ -203,11 +217,23 @@ export class ExecutionView {
         this.candidates.set(candidate.candidate_id, candidate);
         return true;
       }
+      case "checks_started":
+        this.checking.set(String(body.candidate_id ?? ""), { command: String(body.command ?? ""), since: event.at_ms });
+        return true;
+      case "baseline_finished":
+        this.baseline = (body.baseline as Baseline | null) ?? null;
+        this.baselineError = String(body.error ?? "");
+        this.checking.delete("");
+        return true;
       case "checks_finished": {
         const report = body.report as CheckReport;
         this.reports.set(report.candidate_id, report);
+        this.checking.delete(report.candidate_id);
         return true;
       }
+      case "refused_kept":
+        this.refusedKept = body as unknown as { candidate_id: string; delivered: Delivered };
+        return true;
       case "candidate_reviewed": {
         const critique = body.critique as Critique;
         this.critiques = [...this.critiques.filter((one) => !sameReview(one, critique)), critique];

@@ -27,6 +27,9 @@ const TONES: Record<string, Tone> = {
   ACCEPTED: "good",
   DONE: "good",
   PASSED: "good",
+  VERIFIED: "good",
+  UNVERIFIED: "warn",
+  REFUTED: "bad",
 };
 
 const SIGNS: Record<Tone, string> = { good: "✓", bad: "✕", warn: "!", live: "●", calm: "○" };

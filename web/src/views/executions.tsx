@@ -116,6 +116,10 @@ const COLUMNS = (now: number): Column<Execution>[] => [
   },
   { name: "Tokens", number: true, cell: (row) => tokens(row.usage) },
   { name: "Cost", number: true, minor: true, cell: (row) => cost(row.usage?.cost_usd) },
+  {
+    name: "Verdict",
+    cell: (row) => (bare(row.verdict) && bare(row.verdict) !== "UNSPECIFIED" ? <StatusBadge status={row.verdict} /> : "–"),
+  },
   { name: "Winner", cell: (row) => <span class="small winner">{row.winner_id || "–"}</span> },
 ];
 

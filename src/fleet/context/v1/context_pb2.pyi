@@ -205,7 +205,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., duration_ms: _Optional[int] = ..., cost: _Optional[float] = ...) -> None: ...
 
 class WorkRecord(_message.Message):
-    __slots__ = ("execution_id", "task_id", "story_id", "case_id", "plan_id", "kind", "role", "repository", "instruction", "status", "summary", "commits", "branch", "files_changed", "operations", "tests", "checks", "parent_execution_id", "usage", "duration_ms", "ended_at_ms")
+    __slots__ = ("execution_id", "task_id", "story_id", "case_id", "plan_id", "kind", "role", "repository", "instruction", "status", "summary", "commits", "branch", "files_changed", "operations", "tests", "checks", "parent_execution_id", "usage", "duration_ms", "ended_at_ms", "verdict")
     class OperationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +241,7 @@ class WorkRecord(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     story_id: str
@@ -262,7 +263,8 @@ class WorkRecord(_message.Message):
     usage: Usage
     duration_ms: int
     ended_at_ms: int
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., story_id: _Optional[str] = ..., case_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., repository: _Optional[str] = ..., instruction: _Optional[str] = ..., status: _Optional[str] = ..., summary: _Optional[str] = ..., commits: _Optional[_Iterable[str]] = ..., branch: _Optional[str] = ..., files_changed: _Optional[_Iterable[str]] = ..., operations: _Optional[_Mapping[str, int]] = ..., tests: _Optional[_Union[TestSummary, _Mapping]] = ..., checks: _Optional[_Mapping[str, str]] = ..., parent_execution_id: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., duration_ms: _Optional[int] = ..., ended_at_ms: _Optional[int] = ...) -> None: ...
+    verdict: str
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., story_id: _Optional[str] = ..., case_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., repository: _Optional[str] = ..., instruction: _Optional[str] = ..., status: _Optional[str] = ..., summary: _Optional[str] = ..., commits: _Optional[_Iterable[str]] = ..., branch: _Optional[str] = ..., files_changed: _Optional[_Iterable[str]] = ..., operations: _Optional[_Mapping[str, int]] = ..., tests: _Optional[_Union[TestSummary, _Mapping]] = ..., checks: _Optional[_Mapping[str, str]] = ..., parent_execution_id: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., duration_ms: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., verdict: _Optional[str] = ...) -> None: ...
 
 class Relation(_message.Message):
     __slots__ = ("source", "kind", "target")

@@ -39,6 +39,7 @@ class ExecutionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXECUTION_KIND_DELIBERATION: _ClassVar[ExecutionKind]
     EXECUTION_KIND_ORCHESTRATION: _ClassVar[ExecutionKind]
     EXECUTION_KIND_WORKFLOW: _ClassVar[ExecutionKind]
+    EXECUTION_KIND_JUDGEMENT: _ClassVar[ExecutionKind]
 
 class ApprovalPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -106,6 +107,13 @@ class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERDICT_REVISE: _ClassVar[Verdict]
     VERDICT_REJECT: _ClassVar[Verdict]
 
+class EvidenceVerdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EVIDENCE_VERDICT_UNSPECIFIED: _ClassVar[EvidenceVerdict]
+    EVIDENCE_VERDICT_VERIFIED: _ClassVar[EvidenceVerdict]
+    EVIDENCE_VERDICT_UNVERIFIED: _ClassVar[EvidenceVerdict]
+    EVIDENCE_VERDICT_REFUTED: _ClassVar[EvidenceVerdict]
+
 class ComponentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     COMPONENT_STATE_UNSPECIFIED: _ClassVar[ComponentState]
@@ -132,6 +140,7 @@ EXECUTION_KIND_UNSPECIFIED: ExecutionKind
 EXECUTION_KIND_DELIBERATION: ExecutionKind
 EXECUTION_KIND_ORCHESTRATION: ExecutionKind
 EXECUTION_KIND_WORKFLOW: ExecutionKind
+EXECUTION_KIND_JUDGEMENT: ExecutionKind
 APPROVAL_POLICY_UNSPECIFIED: ApprovalPolicy
 APPROVAL_POLICY_NONE: ApprovalPolicy
 APPROVAL_POLICY_PLAN: ApprovalPolicy
@@ -177,6 +186,10 @@ VERDICT_UNSPECIFIED: Verdict
 VERDICT_ACCEPT: Verdict
 VERDICT_REVISE: Verdict
 VERDICT_REJECT: Verdict
+EVIDENCE_VERDICT_UNSPECIFIED: EvidenceVerdict
+EVIDENCE_VERDICT_VERIFIED: EvidenceVerdict
+EVIDENCE_VERDICT_UNVERIFIED: EvidenceVerdict
+EVIDENCE_VERDICT_REFUTED: EvidenceVerdict
 COMPONENT_STATE_UNSPECIFIED: ComponentState
 COMPONENT_STATE_UP: ComponentState
 COMPONENT_STATE_DEGRADED: ComponentState
@@ -225,7 +238,7 @@ class DeliberateRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ...) -> None: ...
 
 class DeliberateResponse(_message.Message):
-    __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage")
+    __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage", "verdict", "verdict_reasons")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +255,8 @@ class DeliberateResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     AUDIT_HEAD_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     results: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
     winner_id: str
@@ -251,7 +266,9 @@ class DeliberateResponse(_message.Message):
     status: DeliberationStatus
     audit_head: str
     usage: Usage
-    def __init__(self, task_id: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
+    verdict: EvidenceVerdict
+    verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_id: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeliberationUpdate(_message.Message):
     __slots__ = ("status", "progress_percent", "current_step", "current_agent", "partial_result", "sequence", "event", "final")
@@ -274,7 +291,7 @@ class DeliberationUpdate(_message.Message):
     def __init__(self, status: _Optional[_Union[DeliberationStatus, str]] = ..., progress_percent: _Optional[int] = ..., current_step: _Optional[str] = ..., current_agent: _Optional[str] = ..., partial_result: _Optional[_Union[DeliberationResult, _Mapping]] = ..., sequence: _Optional[int] = ..., event: _Optional[_Union[ExecutionEvent, _Mapping]] = ..., final: _Optional[_Union[DeliberateResponse, _Mapping]] = ...) -> None: ...
 
 class DeliberationResult(_message.Message):
-    __slots__ = ("proposal", "checks", "score", "rank", "candidate_id", "patch", "artifacts", "operations", "critiques", "stop_reason", "usage", "audit_head", "duplicates", "reason", "evidence_score", "review_score", "vote_share", "votes", "revises", "round", "dropped_reason")
+    __slots__ = ("proposal", "checks", "score", "rank", "candidate_id", "patch", "artifacts", "operations", "critiques", "stop_reason", "usage", "audit_head", "duplicates", "reason", "evidence_score", "review_score", "vote_share", "votes", "revises", "round", "dropped_reason", "verdict", "verdict_reasons")
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +313,8 @@ class DeliberationResult(_message.Message):
     REVISES_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DROPPED_REASON_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
     proposal: Proposal
     checks: CheckSuite
     score: float
@@ -317,7 +336,9 @@ class DeliberationResult(_message.Message):
     revises: str
     round: int
     dropped_reason: str
-    def __init__(self, proposal: _Optional[_Union[Proposal, _Mapping]] = ..., checks: _Optional[_Union[CheckSuite, _Mapping]] = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidate_id: _Optional[str] = ..., patch: _Optional[_Union[Patch, _Mapping]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[ToolOperation, _Mapping]]] = ..., critiques: _Optional[_Iterable[_Union[Critique, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., audit_head: _Optional[str] = ..., duplicates: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., evidence_score: _Optional[float] = ..., review_score: _Optional[float] = ..., vote_share: _Optional[float] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., revises: _Optional[str] = ..., round: _Optional[int] = ..., dropped_reason: _Optional[str] = ...) -> None: ...
+    verdict: EvidenceVerdict
+    verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, proposal: _Optional[_Union[Proposal, _Mapping]] = ..., checks: _Optional[_Union[CheckSuite, _Mapping]] = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidate_id: _Optional[str] = ..., patch: _Optional[_Union[Patch, _Mapping]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[ToolOperation, _Mapping]]] = ..., critiques: _Optional[_Iterable[_Union[Critique, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., audit_head: _Optional[str] = ..., duplicates: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., evidence_score: _Optional[float] = ..., review_score: _Optional[float] = ..., vote_share: _Optional[float] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., revises: _Optional[str] = ..., round: _Optional[int] = ..., dropped_reason: _Optional[str] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Proposal(_message.Message):
     __slots__ = ("author_id", "author_role", "content", "created_at_ms", "revisions")
@@ -394,7 +415,7 @@ class GetDeliberationResultRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class GetDeliberationResultResponse(_message.Message):
-    __slots__ = ("task_id", "status", "results", "winner_id", "duration_ms", "error_message", "metadata")
+    __slots__ = ("task_id", "status", "results", "winner_id", "duration_ms", "error_message", "metadata", "verdict", "verdict_reasons")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -409,6 +430,8 @@ class GetDeliberationResultResponse(_message.Message):
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     status: DeliberationStatus
     results: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
@@ -416,7 +439,117 @@ class GetDeliberationResultResponse(_message.Message):
     duration_ms: int
     error_message: str
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., error_message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    verdict: EvidenceVerdict
+    verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., error_message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class JudgePatchesRequest(_message.Message):
+    __slots__ = ("task_id", "repo", "patches", "task_description", "constraints", "environment", "attempt", "priority")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    REPO_FIELD_NUMBER: _ClassVar[int]
+    PATCHES_FIELD_NUMBER: _ClassVar[int]
+    TASK_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    repo: RepoRef
+    patches: _containers.RepeatedCompositeFieldContainer[SubmittedPatch]
+    task_description: str
+    constraints: TaskConstraints
+    environment: EnvironmentSpec
+    attempt: int
+    priority: int
+    def __init__(self, task_id: _Optional[str] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., patches: _Optional[_Iterable[_Union[SubmittedPatch, _Mapping]]] = ..., task_description: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+
+class SubmittedPatch(_message.Message):
+    __slots__ = ("name", "diff", "summary")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    diff: bytes
+    summary: str
+    def __init__(self, name: _Optional[str] = ..., diff: _Optional[bytes] = ..., summary: _Optional[str] = ...) -> None: ...
+
+class JudgePatchesResponse(_message.Message):
+    __slots__ = ("task_id", "execution_id", "status", "results", "winner_id", "baseline", "duration_ms", "error_message")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    WINNER_ID_FIELD_NUMBER: _ClassVar[int]
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    execution_id: str
+    status: DeliberationStatus
+    results: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
+    winner_id: str
+    baseline: Baseline
+    duration_ms: int
+    error_message: str
+    def __init__(self, task_id: _Optional[str] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., duration_ms: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class Baseline(_message.Message):
+    __slots__ = ("summary", "suites", "error_message")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    SUITES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    summary: str
+    suites: _containers.RepeatedCompositeFieldContainer[SuiteBaseline]
+    error_message: str
+    def __init__(self, summary: _Optional[str] = ..., suites: _Optional[_Iterable[_Union[SuiteBaseline, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class SuiteBaseline(_message.Message):
+    __slots__ = ("command", "tests", "uncollected", "hung", "exit_code", "stopped", "unusable", "notes", "duration_ms")
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    TESTS_FIELD_NUMBER: _ClassVar[int]
+    UNCOLLECTED_FIELD_NUMBER: _ClassVar[int]
+    HUNG_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    UNUSABLE_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    command: str
+    tests: TestSummary
+    uncollected: _containers.RepeatedScalarFieldContainer[str]
+    hung: _containers.RepeatedScalarFieldContainer[str]
+    exit_code: int
+    stopped: str
+    unusable: str
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    duration_ms: int
+    def __init__(self, command: _Optional[str] = ..., tests: _Optional[_Union[TestSummary, _Mapping]] = ..., uncollected: _Optional[_Iterable[str]] = ..., hung: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., stopped: _Optional[str] = ..., unusable: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., duration_ms: _Optional[int] = ...) -> None: ...
+
+class DeliverCandidateRequest(_message.Message):
+    __slots__ = ("execution_id", "candidate_id", "branch", "push", "reason", "approver")
+    EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    APPROVER_FIELD_NUMBER: _ClassVar[int]
+    execution_id: str
+    candidate_id: str
+    branch: str
+    push: bool
+    reason: str
+    approver: str
+    def __init__(self, execution_id: _Optional[str] = ..., candidate_id: _Optional[str] = ..., branch: _Optional[str] = ..., push: _Optional[bool] = ..., reason: _Optional[str] = ..., approver: _Optional[str] = ...) -> None: ...
+
+class DeliverCandidateResponse(_message.Message):
+    __slots__ = ("execution_id", "commit_sha", "branch")
+    EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_SHA_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    execution_id: str
+    commit_sha: str
+    branch: str
+    def __init__(self, execution_id: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ...) -> None: ...
 
 class OrchestrateRequest(_message.Message):
     __slots__ = ("task_id", "task_description", "role", "constraints", "options", "case_id", "story_id", "plan_id", "context_options", "repo", "context", "model_profile", "approval", "delivery", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority")
@@ -465,7 +598,7 @@ class OrchestrateRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., options: _Optional[_Union[OrchestratorOptions, _Mapping]] = ..., case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., context_options: _Optional[_Union[ContextOptions, _Mapping]] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class OrchestrateResponse(_message.Message):
-    __slots__ = ("winner", "candidates", "execution_id", "duration_ms", "metadata", "status", "commit_sha", "branch", "subtasks", "audit_head", "usage")
+    __slots__ = ("winner", "candidates", "execution_id", "duration_ms", "metadata", "status", "commit_sha", "branch", "subtasks", "audit_head", "usage", "verdict", "verdict_reasons")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -484,6 +617,8 @@ class OrchestrateResponse(_message.Message):
     SUBTASKS_FIELD_NUMBER: _ClassVar[int]
     AUDIT_HEAD_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
     winner: DeliberationResult
     candidates: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
     execution_id: str
@@ -495,7 +630,9 @@ class OrchestrateResponse(_message.Message):
     subtasks: _containers.RepeatedCompositeFieldContainer[SubtaskResult]
     audit_head: str
     usage: Usage
-    def __init__(self, winner: _Optional[_Union[DeliberationResult, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., execution_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
+    verdict: EvidenceVerdict
+    verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, winner: _Optional[_Union[DeliberationResult, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., execution_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OrchestrationUpdate(_message.Message):
     __slots__ = ("status", "progress_percent", "current_step", "current_agent", "partial_result", "sequence", "event", "final")
@@ -571,7 +708,7 @@ class Delivery(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., push: _Optional[bool] = ..., author_name: _Optional[str] = ..., author_email: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class TaskConstraints(_message.Message):
-    __slots__ = ("rubric", "requirements", "metadata", "max_iterations", "timeout_seconds", "max_tool_calls", "max_tokens", "allowed_tools", "denied_tools", "allowed_paths", "checks", "network", "abort_on_error", "mcp_servers", "max_cost", "total_max_tokens", "total_max_tool_calls", "total_max_cost")
+    __slots__ = ("rubric", "requirements", "metadata", "max_iterations", "timeout_seconds", "max_tool_calls", "max_tokens", "allowed_tools", "denied_tools", "allowed_paths", "checks", "network", "abort_on_error", "mcp_servers", "max_cost", "total_max_tokens", "total_max_tool_calls", "total_max_cost", "require_verified")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -597,6 +734,7 @@ class TaskConstraints(_message.Message):
     TOTAL_MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_MAX_TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_MAX_COST_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_VERIFIED_FIELD_NUMBER: _ClassVar[int]
     rubric: str
     requirements: _containers.RepeatedScalarFieldContainer[str]
     metadata: _containers.ScalarMap[str, str]
@@ -615,7 +753,8 @@ class TaskConstraints(_message.Message):
     total_max_tokens: int
     total_max_tool_calls: int
     total_max_cost: float
-    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., max_iterations: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_tokens: _Optional[int] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., denied_tools: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[CheckSpec, _Mapping]]] = ..., network: _Optional[_Union[NetworkPolicy, _Mapping]] = ..., abort_on_error: _Optional[bool] = ..., mcp_servers: _Optional[_Iterable[_Union[McpServer, _Mapping]]] = ..., max_cost: _Optional[float] = ..., total_max_tokens: _Optional[int] = ..., total_max_tool_calls: _Optional[int] = ..., total_max_cost: _Optional[float] = ...) -> None: ...
+    require_verified: bool
+    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., max_iterations: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_tokens: _Optional[int] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., denied_tools: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[CheckSpec, _Mapping]]] = ..., network: _Optional[_Union[NetworkPolicy, _Mapping]] = ..., abort_on_error: _Optional[bool] = ..., mcp_servers: _Optional[_Iterable[_Union[McpServer, _Mapping]]] = ..., max_cost: _Optional[float] = ..., total_max_tokens: _Optional[int] = ..., total_max_tool_calls: _Optional[int] = ..., total_max_cost: _Optional[float] = ..., require_verified: _Optional[bool] = ...) -> None: ...
 
 class McpServer(_message.Message):
     __slots__ = ("name", "command", "url", "variables", "tools", "allowed_hosts")
@@ -661,7 +800,7 @@ class NetworkPolicy(_message.Message):
     def __init__(self, allowed_hosts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("setup_commands", "variables", "path_directories", "container_image", "disable_detection")
+    __slots__ = ("setup_commands", "variables", "path_directories", "container_image", "disable_detection", "test_command")
     class VariablesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -674,12 +813,14 @@ class EnvironmentSpec(_message.Message):
     PATH_DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_IMAGE_FIELD_NUMBER: _ClassVar[int]
     DISABLE_DETECTION_FIELD_NUMBER: _ClassVar[int]
+    TEST_COMMAND_FIELD_NUMBER: _ClassVar[int]
     setup_commands: _containers.RepeatedScalarFieldContainer[str]
     variables: _containers.ScalarMap[str, str]
     path_directories: _containers.RepeatedScalarFieldContainer[str]
     container_image: str
     disable_detection: bool
-    def __init__(self, setup_commands: _Optional[_Iterable[str]] = ..., variables: _Optional[_Mapping[str, str]] = ..., path_directories: _Optional[_Iterable[str]] = ..., container_image: _Optional[str] = ..., disable_detection: _Optional[bool] = ...) -> None: ...
+    test_command: str
+    def __init__(self, setup_commands: _Optional[_Iterable[str]] = ..., variables: _Optional[_Mapping[str, str]] = ..., path_directories: _Optional[_Iterable[str]] = ..., container_image: _Optional[str] = ..., disable_detection: _Optional[bool] = ..., test_command: _Optional[str] = ...) -> None: ...
 
 class RepoRef(_message.Message):
     __slots__ = ("url", "path", "upload_id", "ref", "commit", "subdirectory", "credential_ref", "uncommitted")
@@ -927,12 +1068,14 @@ class CheckResult(_message.Message):
     def __init__(self, check_type: _Optional[str] = ..., passed: _Optional[bool] = ..., score: _Optional[float] = ..., message: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ..., duration_ms: _Optional[int] = ..., skipped_reason: _Optional[str] = ...) -> None: ...
 
 class SubmitTaskRequest(_message.Message):
-    __slots__ = ("deliberate", "orchestrate")
+    __slots__ = ("deliberate", "orchestrate", "judge")
     DELIBERATE_FIELD_NUMBER: _ClassVar[int]
     ORCHESTRATE_FIELD_NUMBER: _ClassVar[int]
+    JUDGE_FIELD_NUMBER: _ClassVar[int]
     deliberate: DeliberateRequest
     orchestrate: OrchestrateRequest
-    def __init__(self, deliberate: _Optional[_Union[DeliberateRequest, _Mapping]] = ..., orchestrate: _Optional[_Union[OrchestrateRequest, _Mapping]] = ...) -> None: ...
+    judge: JudgePatchesRequest
+    def __init__(self, deliberate: _Optional[_Union[DeliberateRequest, _Mapping]] = ..., orchestrate: _Optional[_Union[OrchestrateRequest, _Mapping]] = ..., judge: _Optional[_Union[JudgePatchesRequest, _Mapping]] = ...) -> None: ...
 
 class SubmitTaskResponse(_message.Message):
     __slots__ = ("execution_id", "task_id", "status", "already_existed", "approval")
@@ -949,7 +1092,7 @@ class SubmitTaskResponse(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., already_existed: _Optional[bool] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval")
+    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval", "baseline", "verdict", "verdict_reasons", "refused_ref", "hand_deliveries")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -978,6 +1121,11 @@ class Execution(_message.Message):
     SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     AGENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     APPROVAL_FIELD_NUMBER: _ClassVar[int]
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_REF_FIELD_NUMBER: _ClassVar[int]
+    HAND_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     kind: ExecutionKind
@@ -1006,7 +1154,26 @@ class Execution(_message.Message):
     superseded: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
     agent_count: int
     approval: ApprovalPolicy
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ...) -> None: ...
+    baseline: Baseline
+    verdict: EvidenceVerdict
+    verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
+    refused_ref: str
+    hand_deliveries: _containers.RepeatedCompositeFieldContainer[HandDelivery]
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., refused_ref: _Optional[str] = ..., hand_deliveries: _Optional[_Iterable[_Union[HandDelivery, _Mapping]]] = ...) -> None: ...
+
+class HandDelivery(_message.Message):
+    __slots__ = ("candidate_id", "commit_sha", "branch", "by", "reason")
+    CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_SHA_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    candidate_id: str
+    commit_sha: str
+    branch: str
+    by: str
+    reason: str
+    def __init__(self, candidate_id: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AgentProgress(_message.Message):
     __slots__ = ("agent_id", "status", "step", "last_tool", "usage", "stop_reason")

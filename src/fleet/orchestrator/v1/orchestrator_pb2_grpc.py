@@ -100,6 +100,16 @@ class OrchestratorServiceStub:
                 request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResolveApprovalRequest.SerializeToString,
                 response_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResolveApprovalResponse.FromString,
                 _registered_method=True)
+        self.JudgePatches = channel.unary_unary(
+                '/fleet.orchestrator.v1.OrchestratorService/JudgePatches',
+                request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.JudgePatchesRequest.SerializeToString,
+                response_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.JudgePatchesResponse.FromString,
+                _registered_method=True)
+        self.DeliverCandidate = channel.unary_unary(
+                '/fleet.orchestrator.v1.OrchestratorService/DeliverCandidate',
+                request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateRequest.SerializeToString,
+                response_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateResponse.FromString,
+                _registered_method=True)
         self.RegisterAgent = channel.unary_unary(
                 '/fleet.orchestrator.v1.OrchestratorService/RegisterAgent',
                 request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.RegisterAgentRequest.SerializeToString,
@@ -253,6 +263,22 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JudgePatches(self, request, context):
+        """Judges patches from anywhere as candidates are judged: environment, baseline, evidence, one ranking. No agent works
+        and nothing is applied. Waits as Deliberate does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeliverCandidate(self, request, context):
+        """Puts a candidate of an ended execution on a branch by a person's decision, whatever its verdict. Who had it done is
+        recorded. The same again changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterAgent(self, request, context):
         """Adds an agent to its role's council, which is created if there is none.
         """
@@ -393,6 +419,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ResolveApproval,
                     request_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResolveApprovalRequest.FromString,
                     response_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResolveApprovalResponse.SerializeToString,
+            ),
+            'JudgePatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.JudgePatches,
+                    request_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.JudgePatchesRequest.FromString,
+                    response_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.JudgePatchesResponse.SerializeToString,
+            ),
+            'DeliverCandidate': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeliverCandidate,
+                    request_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateRequest.FromString,
+                    response_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateResponse.SerializeToString,
             ),
             'RegisterAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterAgent,
@@ -797,6 +833,60 @@ class OrchestratorService:
             '/fleet.orchestrator.v1.OrchestratorService/ResolveApproval',
             fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResolveApprovalRequest.SerializeToString,
             fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResolveApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JudgePatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleet.orchestrator.v1.OrchestratorService/JudgePatches',
+            fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.JudgePatchesRequest.SerializeToString,
+            fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.JudgePatchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeliverCandidate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleet.orchestrator.v1.OrchestratorService/DeliverCandidate',
+            fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateRequest.SerializeToString,
+            fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,15 +9,16 @@ import secrets
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import checkpoints
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
-from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, diff_of
-from swe_ai_fleet.adapters.git_workspace.seeds import history_of
+from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, diff_of, touched
+from swe_ai_fleet.adapters.git_workspace.seeds import history_of, packed_refs, submodules_of
 from swe_ai_fleet.adapters.git_workspace.skeleton import BY_PRODUCTS, WORK_BRANCH, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
 from swe_ai_fleet.adapters.git_workspace.whole_bundles import bundled
@@ -25,7 +26,7 @@ from swe_ai_fleet.domain.bundle import RepositoryBundle
 from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
@@ -41,11 +42,14 @@ class Premises:
 
     `git_dir` is a git directory of our own with its own index: whatever is written into the tree's `.git` (config,
     hooks, filters) is nothing to the git that we run. `attached` is a tree of the caller's own, wherever it lies.
+    `furnishing` is what stands in the tree beside the commit, from the environment at `root`.
     """
 
     directory: Path
     lock: Path
     attached: Path | None = None
+    root: Path = Path()
+    furnishing: Furnishing = field(default_factory=Furnishing)
 
     @property
     def tree(self) -> Path:
@@ -137,7 +141,12 @@ class GitClone:
         dot_git = self._premises.tree / ".git"
         layout = Layout(git_dir=dot_git, work_tree=self._premises.tree, alternates=(self._history.objects,))
         async with self._index:
-            await apply_patch(self._git, patch, "--index", layout=layout, cwd=self._premises.tree)
+            await self._make_room(patch)
+            try:
+                await apply_patch(self._git, patch, "--index", layout=layout, cwd=self._premises.tree)
+            except PatchRejected:
+                await self._furnish()
+                raise
 
     async def checkpoint(self) -> Checkpoint:
         """HEAD and the tree as they stand, untracked files included.
@@ -168,7 +177,10 @@ class GitClone:
         tree = self._premises.tree
         layout = Layout(git_dir=tree / ".git", work_tree=tree, alternates=(self._history.objects,))
         async with self._index:
+            # What another clone had committed under a name of the environment's goes before it.
+            await asyncio.to_thread(remove, tree, self._premises.furnishing.kept)
             await checkpoints.restore(self._git, layout, checkpoint, scratch=self._premises.git_dir)
+            await self._furnish()
         # What HEAD is now, the clone's own git says.
         self._used = True
 
@@ -182,6 +194,16 @@ class GitClone:
                 shallow=bool(self._history.shallow),
                 max_bytes=max_bytes,
             )
+
+    async def _make_room(self, patch: bytes) -> None:
+        """Take away what the environment has put where a patch puts a file of its own."""
+        kept = frozenset(self._premises.furnishing.kept)
+        if kept:
+            await asyncio.to_thread(remove, self._premises.tree, kept.intersection(await touched(self._git, patch)))
+
+    async def _furnish(self) -> None:
+        premises = self._premises
+        await finished(asyncio.to_thread(furnish, premises.tree, premises.root, premises.furnishing))
 
     async def _stage(self) -> None:
         """Bring our own index up to the tree."""
@@ -218,20 +240,33 @@ class Clones:
 
     @asynccontextmanager
     async def open(
-        self, execution_id: str, name: str, seed: Path, environment: Environment
+        self,
+        execution_id: str,
+        name: str,
+        seed: Path,
+        environment: Environment,
+        furnishing: tuple[Path, Furnishing],
+        *,
+        writable: tuple[Mount, ...] = (),
     ) -> AsyncGenerator[GitClone]:
-        """A clean clone of the seed's commit in a sandbox; gone at the end of the context, however that comes."""
+        """A clean clone of the seed's commit in a sandbox; gone at the end of the context, however that comes.
+
+        `furnishing` is what it gets beside the commit, and the directory of the environment that has it; `writable` are
+        directories that its commands may write to.
+        """
         history = history_of(seed)
         if self._sandbox.policy.rung is not Rung.NONE:
             # At the same place as on the host, which is what the clone's alternates say.
             seen = Mount(source=str(history.objects), target=str(history.objects))
             environment = replace(environment, mounts=(*environment.mounts, seen))
         async with (
-            self._premises(execution_id, name, seed) as premises,
-            self._sandbox.workspace(premises.tree, environment=environment, scratch=premises.directory) as workspace,
+            self._premises(execution_id, name, seed, furnishing) as premises,
+            self._sandbox.workspace(
+                premises.tree, environment=environment, writable=writable, scratch=premises.directory
+            ) as workspace,
             _warming(workspace),
         ):
-            await self._fill(premises)
+            await self._fill(premises, seed)
             yield GitClone(
                 self._git,
                 workspace,
@@ -242,11 +277,28 @@ class Clones:
             )
 
     @asynccontextmanager
-    async def attach(self, name: str, tree: Path, seed: Path, environment: Environment) -> AsyncGenerator[GitClone]:
-        """The caller's own clone at the seed's commit, used where it is; at the end only what we put beside it goes."""
+    async def attach(
+        self,
+        name: str,
+        tree: Path,
+        seed: Path,
+        environment: Environment,
+        furnishing: tuple[Path, Furnishing] | None = None,
+    ) -> AsyncGenerator[GitClone]:
+        """The caller's own clone at the seed's commit, used where it is; at the end only what we put beside it goes.
+
+        With a `furnishing` the tree gets that, and keeps it.
+        """
         history = history_of(seed)
         directory = self._home / "attached" / f"{name}-{secrets.token_hex(4)}"
-        premises = Premises(directory=directory, lock=directory.with_name(f"{directory.name}.lock"), attached=tree)
+        root, furnished = furnishing or (Path(), Furnishing())
+        premises = Premises(
+            directory=directory,
+            lock=directory.with_name(f"{directory.name}.lock"),
+            attached=tree,
+            root=root,
+            furnishing=furnished,
+        )
         held = _hold(premises.lock)
         try:
             await finished(
@@ -255,11 +307,13 @@ class Clones:
                     premises.git_dir,
                     head=seed.name,
                     history=history,
-                    excludes=BY_PRODUCTS,
+                    excludes=(*BY_PRODUCTS, *furnished.excludes),
                     work_tree=True,
                 )
             )
             await self._git.run("read-tree", seed.name, layout=premises.layout)
+            if furnished:
+                await finished(asyncio.to_thread(_furnish_attached, tree, root, furnished))
             async with self._sandbox.workspace(tree, environment=environment) as workspace:
                 yield GitClone(
                     self._git,
@@ -289,32 +343,54 @@ class Clones:
         head.write_text(f"{seed.name}\n")
         if history.shallow:
             (dot_git / "shallow").write_bytes(history.shallow)
+        (dot_git / "packed-refs").write_bytes(packed_refs(seed))
         await self._check_out(tree)
+        await self._check_out_submodules(tree, seed, dot_git / "submodule-index")
 
     @asynccontextmanager
     async def checkout(self, execution_id: str, name: str, seed: Path) -> AsyncGenerator[Premises]:
         """The directories of a clone with the seed's commit checked out, without a sandbox."""
         async with self._premises(execution_id, name, seed) as premises:
-            await self._fill(premises)
+            await self._fill(premises, seed)
             yield premises
 
     @asynccontextmanager
-    async def _premises(self, execution_id: str, name: str, seed: Path) -> AsyncGenerator[Premises]:
+    async def _premises(
+        self, execution_id: str, name: str, seed: Path, furnishing: tuple[Path, Furnishing] | None = None
+    ) -> AsyncGenerator[Premises]:
         """The directories of a clone, its tree still empty; gone at the end."""
         directory = self._home / execution_id / f"{name}-{secrets.token_hex(4)}"
-        premises = Premises(directory=directory, lock=directory.with_name(f"{directory.name}.lock"))
+        root, furnished = furnishing or (Path(), Furnishing())
+        lock = directory.with_name(f"{directory.name}.lock")
+        premises = Premises(directory=directory, lock=lock, root=root, furnishing=furnished)
         held = _hold(premises.lock)
         try:
-            await finished(asyncio.to_thread(_write_premises, premises, history_of(seed), seed.name))
+            await finished(asyncio.to_thread(_write_premises, premises, seed))
             yield premises
         finally:
             await finished(asyncio.to_thread(_remove_premises, premises, held))
 
-    async def _fill(self, premises: Premises) -> None:
-        """Check HEAD out into the tree whose `.git` we wrote."""
+    async def _fill(self, premises: Premises, seed: Path) -> None:
+        """Check HEAD out into the tree whose `.git` we wrote, its submodules and what the environment brings too."""
         await self._check_out(premises.tree)
         # With its time, which tells git which of its entries it may trust.
         shutil.copy2(premises.tree / ".git/index", premises.git_dir / "index")
+        await self._check_out_submodules(premises.tree, seed, premises.git_dir / "submodule-index")
+        if premises.furnishing:
+            await finished(asyncio.to_thread(furnish, premises.tree, premises.root, premises.furnishing))
+
+    async def _check_out_submodules(self, tree: Path, seed: Path, index: Path) -> None:
+        """Put the files of submodules into their directories, which git has made: no link is on the way there."""
+        for submodule in submodules_of(seed):
+            if submodule.tree:
+                place = tree / submodule.path
+                await self._git.run(
+                    *("read-tree", "--reset", "-u", submodule.tree),
+                    layout=Layout(git_dir=tree / ".git", work_tree=place, index=index),
+                    cwd=place,
+                    timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
+                )
+                await asyncio.to_thread(index.unlink)
 
     async def _check_out(self, tree: Path) -> None:
         await self._git.run(
@@ -348,14 +424,25 @@ def _hold(lock: Path) -> int:
         raise PreconditionFailed(f"{lock.name} is held by another process")  # the name is random: it is being reaped
 
 
-def _write_premises(premises: Premises, history: History, commit: str) -> None:
+def _furnish_attached(tree: Path, root: Path, furnishing: Furnishing) -> None:
+    furnish(tree, root, furnishing)
+    exclude = tree / ".git/info/exclude"
+    exclude.parent.mkdir(exist_ok=True)
+    with exclude.open("a", encoding="utf-8", errors="surrogateescape") as file:
+        file.write("".join(f"{line}\n" for line in furnishing.excludes))
+
+
+def _write_premises(premises: Premises, seed: Path) -> None:
+    history, commit = history_of(seed), seed.name
+    excludes = (*BY_PRODUCTS, *premises.furnishing.excludes)
     premises.tree.mkdir(parents=True)
     dot_git = premises.tree / ".git"
-    write_git_dir(dot_git, head=f"ref: refs/heads/{WORK_BRANCH}", history=history, excludes=BY_PRODUCTS, work_tree=True)
+    write_git_dir(dot_git, head=f"ref: refs/heads/{WORK_BRANCH}", history=history, excludes=excludes, work_tree=True)
+    (dot_git / "packed-refs").write_bytes(packed_refs(seed))
     branch = dot_git / "refs/heads" / WORK_BRANCH
     branch.parent.mkdir(parents=True)
     branch.write_text(f"{commit}\n")
-    write_git_dir(premises.git_dir, head=commit, history=history, excludes=BY_PRODUCTS, work_tree=True)
+    write_git_dir(premises.git_dir, head=commit, history=history, excludes=excludes, work_tree=True)
 
 
 def _remove_premises(premises: Premises, held: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
@@ -16,10 +17,18 @@ from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.patches import apply_patch
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
-from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
+from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, write_git_dir
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A reference below `refs/fleet/`, and the message of the commit that it is to stand at."""
+
+    ref: str
+    message: str
 
 
 class Deliveries:
@@ -44,7 +53,7 @@ class Deliveries:
             await self._check_free(their_layout, delivery.branch)
             standing = await self._standing(their_layout, ref, repository.commit, tree)
             if standing:
-                return Delivered(commit_sha=standing, branch=delivery.branch)
+                return Delivered(commit_sha=standing, branch=delivery.branch, tree=tree)
             commit = await self._commit(layout, tree, repository.commit, delivery)
             await self._hand_over(layout, target, commit, repository.shared_commit)
             try:
@@ -55,7 +64,26 @@ class Deliveries:
                 if not standing:
                     raise _taken(delivery.branch, error.message) from error
                 commit = standing
-        return Delivered(commit_sha=commit, branch=delivery.branch)
+        return Delivered(commit_sha=commit, branch=delivery.branch, tree=tree)
+
+    async def keep(
+        self, place: LocalRepository | Path, repository: PinnedRepository, seed: Path, patch: bytes, kept: Kept
+    ) -> Delivered:
+        """The patch as a commit under a reference that is no branch, whatever stood there before.
+
+        Args:
+            place: The user's repository, or a git directory of ours.
+
+        Raises PatchRejected, PreconditionFailed.
+        """
+        ours = place if isinstance(place, Path) else None
+        async with self._tree(seed, patch, objects=ours / "objects" if ours else None) as (layout, tree):
+            commit = await self._commit(layout, tree, repository.commit, Delivery(message=kept.message))
+            if not isinstance(place, Path):
+                await self._hand_over(layout, place, commit, repository.shared_commit)
+            there = Layout(git_dir=place if isinstance(place, Path) else place.git_dir)
+            await self._git.run("update-ref", kept.ref, commit, layout=there)
+        return Delivered(commit_sha=commit, branch=kept.ref, tree=tree)
 
     async def publish_local(
         self, target: LocalRepository, commit: str, seed: Path, known: str, delivery: Delivery
@@ -132,7 +160,7 @@ class Deliveries:
                 commit = await self._commit(layout, tree, repository.commit, delivery)
                 await self._git.run("update-ref", pin, commit, layout=cache_layout)
             if not delivery.push:
-                return Delivered(commit_sha=commit, branch=delivery.branch)
+                return Delivered(commit_sha=commit, branch=delivery.branch, tree=tree)
             party = (repository.tenant, repository.credential, remote)
             there = await self._remotes.branch(*party, cache, delivery.branch)
             if there:
@@ -141,7 +169,18 @@ class Deliveries:
                     raise _taken(delivery.branch, "it exists at the remote with other content")
             else:
                 await self._remotes.push(*party, cache_layout, commit, delivery.branch)
-        return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True)
+        return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True, tree=tree)
+
+    async def commit(self, seed: Path, patch: bytes, *, objects: Path) -> str:
+        """A commit of a patch on a seed's commit, its objects put into `objects`; the same patch is the same commit.
+
+        Raises PatchRejected.
+        """
+        async with self._tree(seed, patch, objects=objects) as (layout, tree):
+            made = await self._git.run(
+                *("commit-tree", tree, "-p", seed.name), layout=layout, stdin=b"Candidate\n", variables=FIXED_IDENTITY
+            )
+        return made.text()
 
     async def _check_branch_name(self, branch: str) -> None:
         checked = await self._git.run(

@@ -6,30 +6,51 @@ import asyncio
 import hashlib
 import json
 import os
+import re
+import shutil
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.clones import Clones
-from swe_ai_fleet.adapters.git_workspace.detection import PYTEST, detect
+from swe_ai_fleet import codec
+from swe_ai_fleet.adapters.git_workspace.building import Build
+from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
-from swe_ai_fleet.adapters.git_workspace.installation import ENVIRONMENT_MOUNT, TOOLS_MOUNT, Installation, Step
-from swe_ai_fleet.adapters.git_workspace.listing import Listing, read_listing
+from swe_ai_fleet.adapters.git_workspace.listing import read_files
 from swe_ai_fleet.adapters.git_workspace.locks import locked
+from swe_ai_fleet.adapters.git_workspace.machine import Interpreters, find_interpreters
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
-from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.adapters.git_workspace.seeds import submodules_of
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, Mount
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.ports import SecretMask, Workspace
+from swe_ai_fleet.environments.detection import caller_command, detect, digest
+from swe_ai_fleet.environments.interpreters import allows, shown
+from swe_ai_fleet.environments.lock_files import Lock, read_lock
+from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
+from swe_ai_fleet.environments.recipe import Recipe
+from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from swe_ai_fleet.ports import KnownRecipes, SecretMask, Workspace
 from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox
 
-_FORMAT = 1
+ENVIRONMENT_MOUNT = "/environment"
+TOOLS_MOUNT = "/fleet/tools"
+WORKSPACE_MOUNT = "/workspace"
+_FORMAT = 2
 _FACTS = "facts.json"
-_TAIL_CHARACTERS = 2000
+_FURNISHING = "furnishing.json"
 _LISTINGS_KEPT = 64
-_VERSIONS = "python3 --version; node --version; true"
+_RETRY_SECONDS = 600.0
+_MOST_RETRIES = 100
+# What a build writes from nothing but its inputs: versions, metadata, what it compiled.
+_EXPECTED = re.compile(
+    r"(?:.*/)?(?:[^/]*version[^/]*\.(?:py|pyi|txt)|VERSION|[^/]+\.(?:egg-info|dist-info)/.*|[^/]+\.so)", re.I
+)
+_VISIBLE = ("/usr/", "/bin/", "/sbin/", "/lib", "/environment", "/workspace", "/fleet/tools", "/tmp/", "/home/agent")  # noqa: S108
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +64,23 @@ class SetupPolicy:
     variables: Mapping[str, str]
     image: str = ""
     timeout_seconds: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What is kept of a build, beside its files.
+
+    `tree` is set where the build left files that may depend on anything: they belong to that content only. `retry_at`
+    is set where nothing could be installed: from that moment on (seconds since the epoch) it is built once more.
+    """
+
+    report: EnvironmentReport
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    path: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    python: tuple[int, int] | None = None
+    tree: str = ""
+    retry_at: float = 0.0
 
 
 class Environments:
@@ -61,6 +99,7 @@ class Environments:
         *,
         policy: SetupPolicy,
         mask: SecretMask,
+        recipes: KnownRecipes | None = None,
     ) -> None:
         self._home = home
         self._git = git
@@ -69,188 +108,430 @@ class Environments:
         self._tools = tools
         self._policy = policy
         self._mask = mask
+        self._recipes = recipes
         self._rung = sandbox.policy.rung
         self._confined = self._rung.mounts
-        self._listings: dict[tuple[Path, str], Listing] = {}
-        self._toolchain = ""
+        self._listings: dict[Path, RepositoryFiles] = {}
+        self._interpreters: Interpreters | None = None
 
     async def warm(self) -> None:
         """Copy the tools that repositories without their own get."""
         await self._tools.directory()
 
     async def environment(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> Environment:
-        """The environment for a pinned repository. Raises InvalidRequest, PreconditionFailed with `field`."""
-        _check(spec, image=self._policy.image)
-        listing = await self._listing(seed, repository.subdirectory)
-        found = detect(listing)
-        if spec.setup or not spec.detect:
-            # Who says how to set up is not second-guessed; how to test and lint is still read off the files.
-            found = replace(found, requirements=(), dependencies=(), project=False, node=False)
-        installation = Installation(
-            found=found, spec=spec, root=self._home, tools=await self._tools.directory(), confined=self._confined
-        )
-        if not installation.needs_build:
-            ready = _environment(installation, pytest_from_tools=True)
-            if self._rung is Rung.LANDLOCK:
-                # Nothing can be shown at another place, but where it is it can.
-                tools = str(installation.tools)
-                ready = replace(ready, mounts=(Mount(source=tools, target=tools),))
-            return ready
-        if found.project and not self._confined:
+        """The environment for a pinned repository. Raises InvalidRequest, PreconditionFailed with `field`.
+
+        What an environment run found out for the same rules is used with them, as far as it still works.
+        """
+        _check(spec, image=self._policy.image, confined=self._confined)
+        files = await self._files(seed)
+        tools = await self._tools.directory()
+        key = await self._key(repository, files, spec, tools)
+        recipe_key = _derived(key, repository.location)
+        known = None
+        if self._recipes is not None and spec.detect:
+            known = await self._recipes.find(repository.tenant, recipe_key)
+        environment: Environment | None = None
+        fault = ""
+        if known is not None and known.setup:
+            try:
+                amended = known.amending(spec)
+                amended_key = await self._key(repository, files, amended, tools)
+                environment = await self._found_or_built(amended_key, repository, seed, files, amended)
+            except PreconditionFailed as error:
+                fault = f"what an environment run found no longer works: {error.message.splitlines()[0][:300]}"
+        if environment is None:
+            bare = spec if known is None else replace(spec, test_command=known.amending(spec).test_command)
+            environment = await self._found_or_built(key, repository, seed, files, bare)
+        report = environment.report
+        if known is not None:
+            decisions = (Decision(what=fault),) if fault else ()
+            report = replace(report, learned=known.source, decisions=(*report.decisions, *decisions))
+        return replace(environment, recipe_key=recipe_key, report=report)
+
+    async def _found_or_built(
+        self, key: str, repository: PinnedRepository, seed: Path, files: RepositoryFiles, spec: EnvironmentSpec
+    ) -> Environment:
+        tools = await self._tools.directory()
+        key, facts = await asyncio.to_thread(self._find, key, files.tree)
+        if facts is not None:
+            return self._ready(key, facts, tools, spec, cached=True)
+        recipe = await self._recipe(repository, files, spec, key, tools)
+        if not recipe.steps:
+            bare = _Facts(report=_report(recipe, ""), path=self._path(recipe, spec, tools, key=""))
+            notes = _notes(recipe, bare.report)
+            return self._ready(
+                "", replace(bare, variables=dict(spec.variables), notes=notes), tools, spec, cached=False
+            )
+        if recipe.python is not None and recipe.python.project and not self._confined:
             raise PreconditionFailed(
                 "without a sandbox an editable installation would belong to one clone only",
                 field="environment",
-                hint="install bubblewrap, or give set-up commands",
+                hint="install bubblewrap, or switch detection off and give set-up commands",
             )
-        key = await self._key(repository, listing, installation)
-        installation = replace(installation, root=self._home / key / "root")
-        facts = await asyncio.to_thread(_facts, self._home / key)
-        cached = facts is not None
-        if facts is None:
-            self._home.mkdir(parents=True, exist_ok=True)
-            # Every one of those who wait may have to build, if those before it fail.
-            async with locked(self._home / f"{key}.lock", timeout_seconds=10 * self._policy.timeout_seconds):
-                facts = await asyncio.to_thread(_facts, self._home / key)
-                cached = facts is not None
-                if facts is None:
-                    facts = await self._build(key, repository, seed, installation)
-        environment = _environment(installation, pytest_from_tools=facts.pytest_from_tools)
-        return replace(environment, key=key, cached=cached)
+        self._home.mkdir(parents=True, exist_ok=True)
+        # Every one of those who wait may have to build, if those before it fail.
+        async with locked(self._home / f"{key}.lock", timeout_seconds=10 * self._policy.timeout_seconds):
+            facts = await asyncio.to_thread(_read_facts, self._home / key)
+            cached = facts is not None
+            if facts is None:
+                facts = await self._build(key, repository, seed, files, recipe, spec)
+        return self._ready(key, facts, tools, spec, cached=cached)
 
-    async def _listing(self, seed: Path, subdirectory: str) -> Listing:
-        place = (seed, subdirectory)
-        if place not in self._listings:
+    def furnishing(self, environment: Environment) -> tuple[Path, Furnishing]:
+        """(the environment's directory on this host, what its clones are furnished with). Blocking."""
+        root = self._home / environment.key / "root"
+        if not environment.key:
+            return root, Furnishing()
+        try:
+            text = (self._home / environment.key / _FURNISHING).read_bytes()
+        except FileNotFoundError:
+            return root, Furnishing()
+        return root, codec.from_json(Furnishing, text)
+
+    async def loosened(self, environment: Environment, directory: Path) -> tuple[Environment, tuple[Mount, ...]]:
+        """An environment that can be changed, with a copy of its files in `directory`; and what is writable in it.
+
+        Raises PreconditionFailed without a sandbox that can show the copy in its place.
+        """
+        if not self._confined:
+            raise PreconditionFailed("environments can be changed in the sandbox bubblewrap only", field="environment")
+        root, copy = self._home / environment.key / "root", directory / "environment"
+        await finished(asyncio.to_thread(_copied, root if environment.key else None, copy))
+        changed = replace(
+            environment,
+            variables={**self._policy.variables, **environment.variables},
+            mounts=tuple(mount for mount in environment.mounts if mount.target != ENVIRONMENT_MOUNT),
+            network=self._policy.network,
+        )
+        return changed, (Mount(source=str(copy), target=ENVIRONMENT_MOUNT),)
+
+    def _find(self, key: str, tree: str) -> tuple[str, _Facts | None]:
+        """(the key under which an environment is to be had, what was kept of its build). Blocking."""
+        for _ in range(_MOST_RETRIES):
+            facts = _read_facts(self._home / key)
+            if facts is None:
+                return key, None
+            if facts.tree not in ("", tree):
+                key = _derived(key, tree)
+            elif facts.retry_at and time.time() > facts.retry_at:
+                key = _derived(key, str(facts.retry_at))
+            else:
+                return key, facts
+        return key, _read_facts(self._home / key)
+
+    async def _files(self, seed: Path) -> RepositoryFiles:
+        if seed not in self._listings:
             while len(self._listings) >= _LISTINGS_KEPT:
                 self._listings.pop(next(iter(self._listings)))
-            self._listings[place] = await read_listing(self._git, seed, subdirectory)
-        return self._listings[place]
+            self._listings[seed] = await read_files(self._git, seed)
+        return self._listings[seed]
 
-    async def _key(self, repository: PinnedRepository, listing: Listing, installation: Installation) -> str:
-        found, spec = installation.found, installation.spec
-        content = listing.tree if spec.setup else listing.digest(found.inputs)
-        if found.project:
-            # An editable installation maps the packages that it found: a new one needs a new installation.
-            content += "\n".join(sorted({"/".join(path.split("/")[:2]) for path in listing.files if "/" in path}))
+    async def _machine(self) -> Interpreters:
+        if self._interpreters is None:
+            self._interpreters = await asyncio.to_thread(find_interpreters, os.environ)
+        return self._interpreters
+
+    async def _key(
+        self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path
+    ) -> str:
+        # Set-up commands of the caller may read whatever the commit has.
+        content = files.tree if spec.setup else digest(files, repository.subdirectory)
+        network = self._policy.network
         facts = [
-            *(_FORMAT, self._confined, repository.tenant, repository.subdirectory, spec.image, list(spec.setup)),
-            *(list(spec.path), sorted(spec.variables.items()), spec.detect, content, await self._versions()),
+            *(_FORMAT, self._rung, repository.tenant, repository.subdirectory, spec.image, list(spec.setup)),
+            *(list(spec.path), sorted(spec.variables.items()), spec.detect, content, tools.name),
+            *(sorted(files.submodules.items()), files.versions_tagged, (await self._machine()).identity),
+            *(list(network.hosts), list(network.private_hosts), sorted(self._policy.variables)),
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
-    async def _versions(self) -> str:
-        if not self._toolchain:
-            empty = self._home / "probe"
-            empty.mkdir(parents=True, exist_ok=True)
-            async with self._sandbox.workspace(empty) as workspace:
-                asked = await workspace.run(Command(argv=("sh", "-c", _VERSIONS), light=True))
-            self._toolchain = asked.stdout.text() or "none"
-        return self._toolchain
+    async def _recipe(
+        self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, key: str, tools: Path
+    ) -> Recipe:
+        pip = tools / "pip"
+        has_pip = await asyncio.to_thread((pip / "pip").is_dir)
+        tooling = Tooling(
+            base=self._base(key),
+            pip=f"{self._tools_base(tools)}/pip" if has_pip else "",
+            workspace=WORKSPACE_MOUNT if self._confined else "",
+        )
+        machine = (await self._machine()).machine
+        return await asyncio.to_thread(detect, files, spec, machine, tooling, directory=repository.subdirectory)
 
-    async def _build(self, key: str, repository: PinnedRepository, seed: Path, installation: Installation) -> _Facts:
-        directory, root = self._home / key, installation.root
-        # What a killed build may have left.
-        await asyncio.to_thread(remove_tree, directory)
-        root.mkdir(parents=True)
-        mounts = (
-            Mount(source=str(seed / "objects"), target=str(seed / "objects")),
-            Mount(source=str(installation.tools), target=TOOLS_MOUNT),
-        )
-        environment = Environment(
-            variables=installation.variables(self._policy.variables, pytest_from_tools=False),
-            path=installation.path(),
-            mounts=mounts if self._confined else (),
-        )
+    async def _build(
+        self,
+        key: str,
+        repository: PinnedRepository,
+        seed: Path,
+        files: RepositoryFiles,
+        recipe: Recipe,
+        spec: EnvironmentSpec,
+    ) -> _Facts:
+        started = time.monotonic()
+        directory, root = self._home / key, self._home / key / "root"
+        tools = await self._tools.directory()
+        lock = await self._lay_out(directory, recipe, files)
+        network = self._policy.network if _needs_network(recipe) else NetworkGrant()
         complete = False
         try:
-            async with (
-                self._clones.checkout(f"environment-{key}", "build", seed) as premises,
-                self._sandbox.workspace(
+            async with self._clones.checkout(f"environment-{key}", "build", seed) as premises:
+                async with self._sandbox.workspace(
                     premises.tree,
-                    environment=environment,
-                    network=self._policy.network,
-                    writable=(Mount(source=str(root), target=ENVIRONMENT_MOUNT),) if self._confined else (),
+                    environment=self._build_environment(key, seed, recipe, spec, tools),
+                    network=network,
+                    writable=self._writable(root),
                     scratch=premises.directory,
-                ) as workspace,
-            ):
-                if installation.found.dependencies:
-                    lines = "".join(f"{line}\n" for line in installation.found.dependencies)
-                    await finished(asyncio.to_thread((root / "dependencies.txt").write_text, lines))
-                for step in installation.steps():
-                    await self._run(workspace, step, repository.subdirectory)
-                has_pytest = await self._provide_pytest(workspace, installation)
-            facts = _Facts(pytest_from_tools=not has_pytest)
-            await asyncio.to_thread(_write_facts, directory, facts)
+                ) as workspace:
+                    build = Build(
+                        workspace, root, lock, grant=network, mask=self._mask, seconds=self._policy.timeout_seconds
+                    )
+                    await build.run(recipe.steps)
+                    build.check_network()
+                    pytest_from_tools = await self._needs_our_pytest(workspace, recipe)
+                furnishing, decisions = await self._collect(premises, root)
+            report = _report(recipe, await self._python_version(root, recipe))
+            report = replace(
+                report,
+                decisions=(*report.decisions, *build.decisions, *_submodule_decisions(seed), *decisions),
+                steps=tuple(build.steps),
+                left_out=build.left_out,
+                seconds=round(time.monotonic() - started, 2),
+            )
+            stray = [path for path in furnishing.kept if not _EXPECTED.fullmatch(path)]
+            facts = _Facts(
+                report=report,
+                variables=self._variables(recipe, spec, key, tools, pytest_from_tools=pytest_from_tools),
+                path=self._path(recipe, spec, tools, key=key),
+                notes=_notes(recipe, report),
+                python=recipe.python.version if recipe.python else None,
+                tree=files.tree if stray and not spec.setup else "",
+                retry_at=round(time.time()) + _RETRY_SECONDS if build.hollow else 0.0,
+            )
+            await finished(asyncio.to_thread(_write_facts, directory, facts, furnishing))
             complete = True
             return facts
         finally:
             if not complete:
                 await finished(asyncio.to_thread(remove_tree, directory))
 
-    async def _provide_pytest(self, workspace: Workspace, installation: Installation) -> bool:
-        """Whether the environment has a pytest of its own in the end."""
-        if not installation.has_venv:
-            return False
-        # In the root of the file system, so that no directory of the repository can pose as pytest.
-        asked = await workspace.run(Command(argv=("sh", "-c", "cd / && exec python3 -c 'import pytest'")))
-        if asked.ok:
-            return True
-        if installation.spec.setup or installation.found.test_command != PYTEST:
-            return False
-        await self._run(workspace, installation.pip("pytest"), "")
-        return True
+    async def _lay_out(self, directory: Path, recipe: Recipe, files: RepositoryFiles) -> Lock | None:
+        """Make the environment's directory with what its steps read; the pins, if there are any."""
 
-    async def _run(self, workspace: Workspace, step: Step, subdirectory: str) -> None:
-        result = await workspace.run(
-            Command(
-                argv=step.argv,
-                cwd=subdirectory or ".",
-                timeout_seconds=self._policy.timeout_seconds,
-                merge_stderr=True,
-            )
+        def lay_out() -> Lock | None:
+            # What a killed build may have left.
+            remove_tree(directory)
+            root = directory / "root"
+            root.mkdir(parents=True)
+            for path, text in recipe.files.items():
+                (root / path).write_text(text, "utf-8")
+            if recipe.python is None or not recipe.python.lock:
+                return None
+            lock = read_lock(files, recipe.python.lock, recipe.python.version)
+            (root / CONSTRAINTS).write_text(lock.constraints(), "utf-8")
+            return lock
+
+        return await finished(asyncio.to_thread(lay_out))
+
+    def _build_environment(
+        self, key: str, seed: Path, recipe: Recipe, spec: EnvironmentSpec, tools: Path
+    ) -> Environment:
+        variables = self._variables(recipe, spec, key, tools, pytest_from_tools=False)
+        return Environment(
+            variables={**variables, **recipe.build_variables, **self._policy.variables, **spec.variables},
+            path=self._path(recipe, spec, tools, key=key),
+            mounts=self._mounts(tools, seed / "objects"),
+            python_prefix=self._prefix(recipe.python.version if recipe.python else None),
         )
-        if not result.ok:
-            shown = self._mask(" ".join(step.argv[-1:] if step.argv[0] == "sh" else step.argv)[:200])
-            raise PreconditionFailed(
-                f"setting up the environment failed: `{shown}`: {self._reason(result)}", field=step.field
-            )
 
-    def _reason(self, result: CommandResult) -> str:
-        said = self._mask(result.stdout.text())[-_TAIL_CHARACTERS:].strip()
-        return f"{'its time was up' if result.timed_out else f'exit code {result.exit_code}'}\n{said}"
+    async def _needs_our_pytest(self, workspace: Workspace, recipe: Recipe) -> bool:
+        """Whether the environment has no pytest of its own, and ours runs with its Python."""
+        if recipe.python is None:
+            return False
+        if recipe.python.packages or any(step.concerns != "environment" for step in recipe.steps):
+            # In the root of the file system, so that no directory of the repository can pose as pytest.
+            asked = await workspace.run(Command(argv=("sh", "-c", "cd / && exec python3 -c 'import pytest'")))
+            if asked.ok:
+                return False
+        return allows(self._tools.requires_python, recipe.python.version)
+
+    async def _python_version(self, root: Path, recipe: Recipe) -> str:
+        """The interpreter's full version, as its virtual environment has it on record."""
+        if recipe.python is None:
+            return ""
+        try:
+            text = await asyncio.to_thread((root / "venv/pyvenv.cfg").read_text)
+        except OSError:
+            return shown(recipe.python.version)
+        match = re.search(r"^version\s*=\s*([\d.]+)", text, re.M)
+        return match[1] if match else shown(recipe.python.version)
+
+    async def _collect(self, premises: Premises, root: Path) -> tuple[Furnishing, list[Decision]]:
+        if not self._confined:
+            return Furnishing(), []
+        found = await finished(collect(self._git, premises.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT))
+        decisions = [Decision(what=f"left out, too much to keep: {text}") for text in found.too_much]
+        kept = found.furnishing.kept
+        if kept:
+            more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
+            decisions.append(Decision(what=f"what the build left is in every clone: {', '.join(kept[:3])}{more}"))
+        return found.furnishing, decisions
+
+    def _ready(self, key: str, facts: _Facts, tools: Path, spec: EnvironmentSpec, *, cached: bool) -> Environment:
+        report = facts.report
+        if own := spec.test_command.strip():
+            report = replace(report, test_command=caller_command(own), test_source="the caller")
+        mounts = self._mounts(tools)
+        if key and self._rung is not Rung.NONE:
+            root = self._home / key / "root"
+            mounts = (*mounts, Mount(source=str(root), target=self._base(key)))
+        return Environment(
+            key=key,
+            variables=facts.variables,
+            path=facts.path,
+            mounts=mounts,
+            test_command=report.test_command,
+            notes=facts.notes,
+            report=report,
+            python_prefix=self._prefix(facts.python),
+            cached=cached,
+        )
+
+    # -- where things are ------------------------------------------------------------------------------------------
+
+    def _base(self, key: str) -> str:
+        return ENVIRONMENT_MOUNT if self._confined else str(self._home / key / "root")
+
+    def _tools_base(self, tools: Path) -> str:
+        return TOOLS_MOUNT if self._confined else str(tools)
+
+    def _mounts(self, tools: Path, *others: Path) -> tuple[Mount, ...]:
+        if self._rung is Rung.NONE:
+            return ()
+        shown_at = (Mount(source=str(place), target=str(place)) for place in others)
+        return (Mount(source=str(tools), target=self._tools_base(tools)), *shown_at)
+
+    def _writable(self, root: Path) -> tuple[Mount, ...]:
+        if self._rung is Rung.NONE:
+            return ()
+        return (Mount(source=str(root), target=ENVIRONMENT_MOUNT if self._confined else str(root)),)
+
+    def _prefix(self, python: tuple[int, int] | None) -> str:
+        """The installation of an interpreter that is not the usual one, where the sandbox does not show it anyway."""
+        found = self._interpreters
+        if python is None or found is None or python == found.machine.default or python not in found.prefixes:
+            return ""
+        prefix = str(found.prefixes[python])
+        return "" if prefix in ("/usr", "/usr/local") else prefix
+
+    def _variables(
+        self, recipe: Recipe, spec: EnvironmentSpec, key: str, tools: Path, *, pytest_from_tools: bool
+    ) -> dict[str, str]:
+        """What commands find in their environment; the specification's own variables win."""
+        # Caches of compiled files would turn up in every patch.
+        variables = {"PYTHONDONTWRITEBYTECODE": "1", **recipe.variables}
+        if recipe.python is not None:
+            variables["VIRTUAL_ENV"] = f"{self._base(key)}/venv"
+        variables |= spec.variables
+        if pytest_from_tools:
+            own = variables.get("PYTHONPATH")
+            place = f"{self._tools_base(tools)}/python"
+            variables["PYTHONPATH"] = f"{own}:{place}" if own else place
+        return variables
+
+    def _path(self, recipe: Recipe, spec: EnvironmentSpec, tools: Path, *, key: str) -> tuple[str, ...]:
+        """The directories that come first on PATH: the specification's, the environment's, our tools."""
+        # Without a sandbox the workspace lies somewhere else each time: a relative entry stays relative to it.
+        prefix = f"{WORKSPACE_MOUNT}/" if self._confined else ""
+        path = [entry if entry.startswith("/") else prefix + entry.removeprefix("./") for entry in spec.path]
+        if key:
+            path.append(f"{self._base(key)}/bin")
+            if recipe.python is not None:
+                path.append(f"{self._base(key)}/venv/bin")
+        if recipe.node is not None:
+            below = f"{recipe.node.root}/" if recipe.node.root else ""
+            path += [f"{self._base(key)}/pm/node_modules/.bin", f"{prefix}{below}node_modules/.bin"]
+        return (*path, f"{self._tools_base(tools)}/bin")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    pytest_from_tools: bool
+def _needs_network(recipe: Recipe) -> bool:
+    """Whether a build does more than make an empty virtual environment."""
+    return any(not step.required or step.concerns != "environment" for step in recipe.steps)
 
 
-def _facts(directory: Path) -> _Facts | None:
-    try:
-        facts = json.loads((directory / _FACTS).read_text())
-        os.utime(directory)
-    except FileNotFoundError:
-        return None
-    return _Facts(pytest_from_tools=bool(facts["pytest_from_tools"]))
-
-
-def _write_facts(directory: Path, facts: _Facts) -> None:
-    draft = directory / f".{_FACTS}"
-    draft.write_text(json.dumps({"pytest_from_tools": facts.pytest_from_tools}))
-    draft.rename(directory / _FACTS)
-
-
-def _environment(installation: Installation, *, pytest_from_tools: bool) -> Environment:
-    return Environment(
-        variables=installation.variables({}, pytest_from_tools=pytest_from_tools),
-        path=installation.path(),
-        mounts=installation.mounts(),
-        test_command=installation.found.test_command,
-        lint_command=installation.found.lint_command,
-        notes=installation.notes(),
+def _report(recipe: Recipe, python: str) -> EnvironmentReport:
+    return EnvironmentReport(
+        python=python,
+        decisions=recipe.decisions,
+        test_command=recipe.test_command,
+        test_source=recipe.test_source,
     )
 
 
-def _check(spec: EnvironmentSpec, *, image: str) -> None:
+def _submodule_decisions(seed: Path) -> list[Decision]:
+    return [
+        Decision(
+            what=f"submodule {found.path} at {found.commit[:12]}: "
+            + ("its files are there" if found.tree else f"not there: {found.reason}"),
+            source=".gitmodules",
+        )
+        for found in submodules_of(seed)
+    ]
+
+
+def _notes(recipe: Recipe, report: EnvironmentReport) -> tuple[str, ...]:
+    """A line each for an agent; of the commands it is told apart."""
+    notes: list[str] = []
+    if recipe.python is not None:
+        notes.append(f"Python is `python3`{f' ({report.python})' if report.python else ''}.")
+    sources = dict.fromkeys(
+        part for step in recipe.steps if not step.required for part in step.source.split(", ") if part
+    )
+    setup = sum(step.concerns != "environment" for step in recipe.steps)
+    installed = f"installed, read-only, by {', '.join(list(sources)[:6])}" if sources else "nothing was installed"
+    if recipe.python is not None and recipe.python.project:
+        installed += "; the project itself in place, so that this clone's code is what gets imported"
+    if setup:
+        installed += f"; {setup} set-up command{'s' if setup > 1 else ''} ran"
+    notes.append(f"Environment: {installed}.")
+    if report.left_out:
+        shown_parts = "; ".join(text.partition("\n")[0][:120] for text in report.left_out[:3])
+        notes.append(f"Could not be installed: {shown_parts}.")
+    notes += [f"{said.what[0].upper()}{said.what[1:]}." for said in report.decisions if "not there:" in said.what]
+    if not report.test_command:
+        notes.append("Tests: none were found.")
+    return (*notes, *recipe.notes)
+
+
+def _copied(root: Path | None, copy: Path) -> None:
+    if root is None:
+        copy.mkdir()
+    else:
+        shutil.copytree(root, copy, symlinks=True)
+
+
+def _derived(key: str, mark: str) -> str:
+    return hashlib.sha256(f"{key} {mark}".encode()).hexdigest()[:32]
+
+
+def _read_facts(directory: Path) -> _Facts | None:
+    try:
+        text = (directory / _FACTS).read_bytes()
+        os.utime(directory)
+    except FileNotFoundError:
+        return None
+    return codec.from_json(_Facts, text)
+
+
+def _write_facts(directory: Path, facts: _Facts, furnishing: Furnishing) -> None:
+    if furnishing:
+        (directory / _FURNISHING).write_bytes(codec.to_json(furnishing))
+    draft = directory / f".{_FACTS}"
+    draft.write_bytes(codec.to_json(facts))
+    draft.rename(directory / _FACTS)
+
+
+def _check(spec: EnvironmentSpec, *, image: str, confined: bool) -> None:
     if spec.image and spec.image != image:
         raise PreconditionFailed(
             f"this node does not run in image {spec.image[:128]!r}",
@@ -263,6 +544,14 @@ def _check(spec: EnvironmentSpec, *, image: str) -> None:
     for number, directory in enumerate(spec.path):
         if not directory or ":" in directory or "\0" in directory:
             raise InvalidRequest(f"{directory[:64]!r} is not a directory", field=f"environment.path[{number}]")
+        if confined and directory.startswith("/") and not f"{directory}/".startswith(_VISIBLE):
+            raise InvalidRequest(
+                f"commands do not see {directory[:128]!r}: the sandbox shows the repository, the environment and /usr",
+                field=f"environment.path[{number}]",
+                hint="name a directory of the repository, or have a set-up command copy it to /environment/bin",
+            )
     for number, line in enumerate(spec.setup):
         if not line.strip() or "\0" in line:
             raise InvalidRequest("a set-up command is empty", field=f"environment.setup[{number}]")
+    if "\0" in spec.test_command or "\n" in spec.test_command:
+        raise InvalidRequest("it is not one line", field="environment.test_command")

@@ -1,97 +1,68 @@
-"""A commit's files as git objects tell them: what is there and what the small ones say, without a checkout."""
+"""A commit's files as git objects have them: what is there and what the small ones say, without a checkout."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+import asyncio
+import re
+from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.tools.tests.runners.detection import is_test
+from swe_ai_fleet.adapters.git_workspace.seeds import submodules_of, tags_of
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_read
 
-_MANIFESTS = {
-    *(
-        "pyproject.toml",
-        "setup.py",
-        "setup.cfg",
-        "pytest.ini",
-        "tox.ini",
-        "conftest.py",
-        ".gitattributes",
-        ".gitmodules",
-    ),
-    *("package.json", "package-lock.json", "npm-shrinkwrap.json", "go.mod", "Cargo.toml", "Makefile", "makefile"),
-    *("MANIFEST.in", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "GNUmakefile", ".python-version"),
-}
 _MAX_TESTS_READ = 40
+_MAX_MANIFESTS_READ = 1000
 _MAX_FILE_BYTES = 8 * 1024 * 1024
-_MAX_LARGE_READ_BYTES = 64 * 1024
+_MAX_TEST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
+_VERSION = re.compile(r"\d+\.\d+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """Paths relative to the repository's subdirectory, with the object id of each, and the text of what was read.
-
-    `tree` identifies the whole content.
-    """
-
-    tree: str
-    files: Mapping[str, str]
-    texts: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    def named(self, *names: str) -> list[str]:
-        """Those of the names that exist at the top."""
-        return [name for name in names if name in self.files]
-
-    def text(self, name: str) -> str:
-        return self.texts.get(name, "")
-
-    def digest(self, names: Sequence[str]) -> str:
-        """A digest of the named files, whether they exist and what they hold."""
-        facts = "".join(f"{name}\0{self.files.get(name, '')}\n" for name in sorted(names))
-        return hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def is_requirements(path: str) -> bool:
-    """Whether a path is a list of requirements, at the top or in `requirements/`."""
-    place = PurePosixPath(path)
-    here = len(place.parts) == 1 and place.name.startswith("requirements") and place.suffix in (".txt", ".in")
-    return here or (len(place.parts) == 2 and place.parts[0] == "requirements" and place.suffix in (".txt", ".in"))
-
-
-async def read_listing(git: Git, seed: Path, subdirectory: str) -> Listing:
-    """The listing of a seed's commit: two git processes, however large the repository is."""
+async def read_files(git: Git, seed: Path) -> RepositoryFiles:
+    """The files of a seed's commit: two git processes, however large the repository is."""
     layout = Layout(git_dir=seed)
-    root = f"{seed.name}:{subdirectory}" if subdirectory else seed.name
-    listed = await git.run("ls-tree", "-r", "-z", "-l", "--full-tree", root, layout=layout)
+    listed = await git.run("ls-tree", "-r", "-z", "-l", "--full-tree", seed.name, layout=layout)
     files: dict[str, str] = {}
-    wanted: list[str] = []
-    tests = 0
+    readable: list[tuple[str, int]] = []
     for entry in filter(None, listed.stdout.decode("utf-8", "surrogateescape").split("\0")):
         facts, path = entry.split("\t", 1)
         mode, _, name, size = facts.split()
         files[path] = name
-        if not mode.startswith("100"):
-            continue
-        test = is_test(path)
-        limit = _MAX_LARGE_READ_BYTES if test else _MAX_FILE_BYTES
-        manifest = path in _MANIFESTS or PurePosixPath(path).name == "conftest.py" or is_requirements(path)
-        if int(size) > limit or not (manifest or (test and tests < _MAX_TESTS_READ)):
-            continue
-        tests += test
-        wanted.append(path)
-    questions = "".join(f"{name}\n" for name in [f"{root}^{{tree}}" if not subdirectory else root])
-    questions += "".join(f"{files[path]}\n" for path in wanted)
-    answered = await git.run("cat-file", "--batch", layout=layout, stdin=questions.encode())
+        if mode.startswith("100") and is_read(path):
+            readable.append((path, int(size)))
+    wanted = _affordable(readable)
+    questions = "".join(f"{name}\n" for name in (f"{seed.name}^{{tree}}", *(files[path] for path in wanted)))
+    answered = await git.run(
+        "cat-file", "--batch", layout=layout, stdin=questions.encode(), output_limit=2 * _MAX_BYTES
+    )
     contents = _split(answered.stdout)
-    return Listing(
+    tags, submodules = await asyncio.to_thread(lambda: (tags_of(seed), submodules_of(seed)))
+    return RepositoryFiles(
         tree=contents[0][0],
         files=files,
         texts={
             path: content.decode("utf-8", "replace") for path, (_, content) in zip(wanted, contents[1:], strict=True)
         },
+        versions_tagged=any(_VERSION.search(tag) for tag in tags),
+        submodules={submodule.path: submodule.tree for submodule in submodules if submodule.tree},
     )
+
+
+def _affordable(readable: list[tuple[str, int]]) -> list[str]:
+    """Those of the files that are read: manifests near the top first, some of the tests, none that is huge."""
+    tests = manifests = total = 0
+    wanted: list[str] = []
+    for path, size in sorted(readable, key=lambda entry: (not is_manifest(entry[0]), entry[0].count("/"), entry[0])):
+        manifest = is_manifest(path)
+        if size > (_MAX_FILE_BYTES if manifest else _MAX_TEST_BYTES) or total + size > _MAX_BYTES:
+            continue
+        if (manifest and manifests >= _MAX_MANIFESTS_READ) or (not manifest and tests >= _MAX_TESTS_READ):
+            continue
+        manifests += manifest
+        tests += not manifest
+        total += size
+        wanted.append(path)
+    return wanted
 
 
 def _split(stream: bytes) -> list[tuple[str, bytes]]:

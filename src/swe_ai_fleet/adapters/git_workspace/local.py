@@ -89,7 +89,7 @@ class LocalRepositories:
             object_format=object_format,
             shallow=_content(Path(shallow)),
         )
-        for part in (repository.top, repository.git_dir, repository.common_dir, *_object_stores(repository.objects)):
+        for part in (repository.top, repository.git_dir, repository.common_dir, *object_stores(repository.objects)):
             if not self._policy.contains(part.resolve()):
                 raise InvalidRequest(
                     f"{path} keeps a part of its repository outside the allowed roots", field="repo.path"
@@ -124,6 +124,14 @@ class LocalRepositories:
                 )
             return Resolved(commit=commit, branch=branch)
         return await self._with_changes(repository, repo, Resolved(commit=commit, branch=branch), objects)
+
+    async def remote_url(self, repository: LocalRepository) -> str:
+        """The URL of its remote `origin`, empty where it has none."""
+        asked = await self._git.run(
+            *("config", "--file", str(repository.common_dir / "config"), "--no-includes", "--get", "remote.origin.url"),
+            expect=(0, 1, 3, 128),
+        )
+        return asked.text() if asked.code == 0 else ""
 
     async def _ask(self, repository: LocalRepository, questions: list[str]) -> list[str | None]:
         if any("\n" in question for question in questions):
@@ -241,13 +249,14 @@ def _content(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-def _object_stores(objects: Path, depth: int = 5) -> list[Path]:
+def object_stores(objects: Path, depth: int = 5) -> list[Path]:
+    """An object directory and those that it borrows from. Blocking."""
     stores = [objects]
     alternates = objects / "info/alternates"
     if depth and alternates.is_file():
         for line in alternates.read_text("utf-8", "surrogateescape").splitlines():
             if line and not line.startswith("#"):
-                stores += _object_stores(objects / os.fsdecode(line), depth - 1)
+                stores += object_stores(objects / os.fsdecode(line), depth - 1)
     return stores
 
 

@@ -8,14 +8,17 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from swe_ai_fleet.adapters.git_workspace.bundles import read_header, unpack
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
+from swe_ai_fleet.adapters.git_workspace.seeds import Seeds, packed_tags
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.submodules import Submodules, missing_submodules
+from swe_ai_fleet.adapters.git_workspace.tags import merged_tags
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -49,6 +52,7 @@ class Origins:
         self._remotes = remotes
         self._uploads = uploads
         self._seeds = Seeds(home / "seeds", git)
+        self._submodules = Submodules(git, policy, self._seeds)
         self._fetch = fetch
 
     async def pin(self, tenant: str, repo: RepoRef) -> tuple[PinnedRepository, Path]:
@@ -68,14 +72,25 @@ class Origins:
             else:
                 resolved = await self._remotes.resolve(tenant, repo, location, cache)
             os.utime(cache)
-            seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit))
+            seed = self._seeds.find(key, resolved.commit)
+            if seed is None:
+                tags = await merged_tags(self._git, Layout(git_dir=cache), resolved.commit)
+                seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit), tags=tags)
+                await self._add_submodules(seed, tenant, repo, location)
+            elif await asyncio.to_thread(missing_submodules, seed):
+                await self._add_submodules(seed, tenant, repo, location)
         else:
             local = await self._local.find(location)
             named = str(local.top)
             key = _key(tenant, repo.credential, named)
             await self._local_cache(key, local)
             resolved = await self._local.resolve(local, repo, self._cache(key) / "objects")
-            seed = await self._seeds.plant(key, resolved.commit, self._source(key, local, resolved))
+            seed = self._seeds.find(key, resolved.commit)
+            if seed is None:
+                seed = await self._plant_local(key, local, resolved)
+                await self._add_submodules(seed, tenant, repo, local)
+            elif await asyncio.to_thread(missing_submodules, seed):
+                await self._add_submodules(seed, tenant, repo, local)
             if not local.bare and location != local.top:
                 subdirectory = location.relative_to(local.top).as_posix()
         pinned = PinnedRepository(
@@ -113,13 +128,24 @@ class Origins:
                 await self._resolve(repository, location, repository.commit)
             cache = await self.cache(repository)
             over = await self._ancestor(repository, cache)
-            return await self._seeds.plant(key, repository.commit, _cached(cache, repository.commit), over=over)
+            tags = await self._tags(Layout(git_dir=cache), repository.commit, over)
+            source = _cached(cache, repository.commit)
+            seed = await self._seeds.plant(key, repository.commit, source, over=over, tags=tags)
+            await self._add_submodules(seed, repository.tenant, _reference(repository), location)
+            return seed
         local = await self._local.find(location)
         cache = await self.cache(repository)
         ours = repository.snapshot_of or (repository.commit if repository.bundle else "")
         resolved = Resolved(commit=repository.commit, snapshot_of=ours)
         over = await self._ancestor(repository, cache)
-        return await self._seeds.plant(key, repository.commit, self._source(key, local, resolved), over=over)
+        seed = await self._plant_local(key, local, resolved, over)
+        await self._add_submodules(seed, repository.tenant, _reference(repository), local)
+        return seed
+
+    async def plant(self, repository: PinnedRepository, over: Path) -> Path:
+        """The seed of a commit of ours that lies in the repository's cache, on top of the seed of an ancestor."""
+        source = _cached(await self.cache(repository), repository.commit)
+        return await self._seeds.plant(key_of(repository), repository.commit, source, over=over)
 
     async def take(
         self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
@@ -127,6 +153,39 @@ class Origins:
         """Take an uploaded bundle; see `UploadedRepositories.take`."""
         cache = self._cache(_key(tenant, "", UPLOAD + digest))
         return await self._uploads.take(cache, bundle, repo, store)
+
+    async def _plant_local(
+        self, key: str, local: LocalRepository, resolved: Resolved, over: Path | None = None
+    ) -> Path:
+        # A snapshot has the tags of the commit that it was made on.
+        commit = resolved.snapshot_of or resolved.commit
+        tags = await self._tags(Layout(git_dir=local.git_dir), commit, over)
+        source = self._source(key, local, resolved)
+        return await self._seeds.plant(key, resolved.commit, source, over=over, tags=tags)
+
+    async def _tags(self, layout: Layout, commit: str, over: Path | None) -> tuple[str, ...]:
+        if over is not None:
+            # Commits of the fleet's own have the tags of what they stand on.
+            return tuple(await asyncio.to_thread(packed_tags, over))
+        return await merged_tags(self._git, layout, commit)
+
+    async def _add_submodules(self, seed: Path, tenant: str, repo: RepoRef, location: Remote | LocalRepository) -> None:
+        """Have the submodules of a seed's commit; a credential is for the repository's own host only."""
+        local = location if isinstance(location, LocalRepository) else None
+        if isinstance(location, LocalRepository):
+            url = await self._local.remote_url(location)
+        else:
+            url = "" if location.upload else location.url
+
+        async def fetch(remote: Remote, commit: str) -> History:
+            credential = repo.credential if _host(remote.url) == _host(url) else ""
+            wanted = RepoRef(location=remote.url, commit=commit, credential=credential)
+            cache = self._cache(_key(tenant, credential, remote.url))
+            await self._remotes.resolve(tenant, wanted, remote, cache)
+            os.utime(cache)
+            return _cached(cache, commit)
+
+        await self._submodules.provide(seed, location=url, local=local, fetch=fetch)
 
     async def _scratch(self, tenant: str) -> tuple[PinnedRepository, Path]:
         """The repository with nothing in it; every node makes the same commit."""
@@ -228,6 +287,15 @@ class Origins:
         if not (cache / "HEAD").exists():
             await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", history=local.history)
         os.utime(cache)
+
+
+def _reference(repository: PinnedRepository) -> RepoRef:
+    return RepoRef(location=repository.location, commit=repository.commit, credential=repository.credential)
+
+
+def _host(url: str) -> str:
+    """The host and port of a URL, of the form `host:path` too."""
+    return urlsplit(url).netloc.rpartition("@")[2] if "://" in url else url.partition(":")[0].rpartition("@")[2]
 
 
 def key_of(repository: PinnedRepository) -> str:

@@ -11,6 +11,7 @@ from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
+from swe_ai_fleet.adapters.git_workspace.tags import merged_tags
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef, check_branch
 
@@ -49,10 +50,17 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
     (own / "HEAD").write_text(f"ref: refs/heads/{branch}\n")
     try:
         await git.run("update-ref", "--no-deref", f"refs/heads/{branch}", resolved.commit, layout=layout)
+        tags = await merged_tags(git, Layout(git_dir=found.git_dir), resolved.snapshot_of or resolved.commit)
+        lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
+        (own / "packed-refs").write_text(lines, "utf-8", "surrogateescape")
+        names = [line.partition(" ")[2] for line in tags if not line.startswith("^")]
         await git.run(
             # With one thread the same commit makes the same bundle, and so the same upload.
-            *("-c", "pack.threads=1", "bundle", "create", "--quiet", str(bundle), "HEAD", f"refs/heads/{branch}"),
+            *("-c", "pack.threads=1", "bundle", "create", "--quiet", str(bundle), "--stdin"),
             layout=layout,
+            stdin="".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names)).encode(
+                "utf-8", "surrogateescape"
+            ),
             timeout_seconds=_PACK_SECONDS,
         )
     except GitFailed as error:

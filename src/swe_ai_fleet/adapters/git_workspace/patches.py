@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +33,13 @@ async def apply_patch(
         )
     except GitFailed as error:
         raise PatchRejected(error.message[:2000]) from error
+
+
+async def touched(git: Git, patch: bytes) -> frozenset[str]:
+    """The files that a patch changes or makes; none for one that git cannot read."""
+    counted = await git.run("apply", "--numstat", "-z", "-p1", "-", stdin=patch, cwd=Path("/"), expect=(0, 1, 128))
+    names = (entry.split(b"\t", 2) for entry in counted.stdout.split(b"\0"))
+    return frozenset(os.fsdecode(parts[2]) for parts in names if len(parts) == 3)
 
 
 def diff_of(patch: bytes, counts: bytes) -> Diff:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, GitClone
-from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries
+from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.environments import Environments, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
@@ -36,8 +37,10 @@ from swe_ai_fleet.domain.task import (
     check_branch,
     check_identifier,
 )
-from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
+
+_TREES_KEPT = 512
 
 
 class GitWorkspaceProvider:
@@ -48,7 +51,8 @@ class GitWorkspaceProvider:
     (globs; loopback must be named). `credentials` finds what opens a URL. `setup` says what set-up
     commands may reach; by default every public host. `mask` hides secrets in what error messages quote. A diff larger
     than `max_patch_bytes` is an error. `fetch` gets the bundles of commits that a location lacks; without it those can
-    only be had on the node that made them. `surroundings` is this process's environment (None: the real one).
+    only be had on the node that made them. `recipes` has what environment runs found out.
+    `surroundings` is this process's environment (None: the real one).
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class GitWorkspaceProvider:
         ages: Ages | None = None,
         max_patch_bytes: int = 32 * 1024 * 1024,
         fetch: BlobFetch | None = None,
+        recipes: KnownRecipes | None = None,
         surroundings: Mapping[str, str] | None = None,
     ) -> None:
         surroundings = os.environ if surroundings is None else surroundings
@@ -74,6 +79,7 @@ class GitWorkspaceProvider:
         for directory in (scratch, self._home / "repositories"):
             directory.mkdir(parents=True, exist_ok=True)
         self._ages = ages or Ages()
+        self._trees: dict[str, str] = {}
         self._policy = LocationPolicy(
             allowed_roots=allowed_roots, allow_local_paths=allow_local_paths, protocols=protocols, hosts=hosts
         )
@@ -102,6 +108,7 @@ class GitWorkspaceProvider:
             PythonTools(self._home / "tools"),
             policy=setup or SetupPolicy(network=NetworkGrant(hosts=("*",)), variables={}),
             mask=mask or _unmasked,
+            recipes=recipes,
         )
 
     async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
@@ -140,7 +147,9 @@ class GitWorkspaceProvider:
 
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
-        return await self._environments.environment(repository, await self._origins.seed(repository), spec)
+        seed = await self._origins.seed(repository)
+        environment = await self._environments.environment(repository, seed, spec)
+        return replace(environment, tree=await self._tree(seed))
 
     @asynccontextmanager
     async def open(
@@ -150,17 +159,39 @@ class GitWorkspaceProvider:
         check_identifier(execution_id, field="execution_id")
         check_identifier(name, field="name")
         seed = await self._origins.seed(repository, execution_id=execution_id)
-        async with self._clones.open(execution_id, name, seed, environment) as clone:
+        furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
+        async with self._clones.open(execution_id, name, seed, environment, furnishing) as clone:
             yield clone
 
     @asynccontextmanager
-    async def attach(
-        self, name: str, repository: PinnedRepository, environment: Environment
+    async def workshop(
+        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> AsyncGenerator[GitClone]:
-        """The pinned local repository's own work tree instead of a clone of it: used as it is, and left as it is."""
+        """A clone with a copy of its environment that commands may write to, and the network of set-up commands.
+
+        Raises PreconditionFailed where this node's sandbox cannot show one.
+        """
+        check_identifier(execution_id, field="execution_id")
+        check_identifier(name, field="name")
+        seed = await self._origins.seed(repository, execution_id=execution_id)
+        furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
+        async with _temporary(self._home / "scratch") as directory:
+            changed, writable = await self._environments.loosened(environment, directory)
+            async with self._clones.open(execution_id, name, seed, changed, furnishing, writable=writable) as clone:
+                yield clone
+
+    @asynccontextmanager
+    async def attach(
+        self, name: str, repository: PinnedRepository, environment: Environment, *, furnished: bool = False
+    ) -> AsyncGenerator[GitClone]:
+        """The pinned local repository's own work tree instead of a clone of it: used as it is, and left as it is.
+
+        `furnished`: it is nobody's but the fleet's, and gets what the environment's build left in its checkout.
+        """
         check_identifier(name, field="agent_id")
         seed = await self._origins.seed(repository)
-        async with self._clones.attach(name, Path(repository.location), seed, environment) as clone:
+        furnishing = await asyncio.to_thread(self._environments.furnishing, environment) if furnished else None
+        async with self._clones.attach(name, Path(repository.location), seed, environment, furnishing) as clone:
             yield clone
 
     async def clone_into(self, tenant: str, repo: RepoRef, path: Path) -> None:
@@ -192,10 +223,37 @@ class GitWorkspaceProvider:
         if isinstance(location, Remote):
             # What was uploaded came from nowhere that could be pushed to.
             delivery = replace(delivery, push=delivery.push and not location.upload)
-            cache, pin = await self._origins.cache(repository), _delivered(execution_id)
+            cache, pin = await self._origins.cache(repository), _delivered(execution_id, delivery.branch)
             return await self._deliveries.to_remote(location, repository, seed, patch, delivery, cache=cache, pin=pin)
         target = await self._local.find(location)
         return await self._deliveries.to_local(target, repository, seed, patch, delivery)
+
+    async def keep(
+        self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
+    ) -> Delivered:
+        """A patch as a commit under `refs/fleet/`: in a local repository, or in our cache of a remote one.
+
+        Raises PatchRejected, PreconditionFailed, Unavailable.
+        """
+        check_identifier(execution_id, field="execution_id")
+        seed = await self._origins.seed(repository, execution_id=execution_id)
+        location = self._policy.parse(repository.location)
+        remote = isinstance(location, Remote)
+        place = await self._origins.cache(repository) if remote else await self._local.find(location)
+        return await self._deliveries.keep(place, repository, seed, patch, Kept(ref=ref, message=message))
+
+    async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
+        """A commit of ours with a patch on a pinned commit, on this node. Doing it again makes the same one.
+
+        Raises PatchRejected with git's reason.
+        """
+        check_identifier(execution_id, field="execution_id")
+        seed = await self._origins.seed(repository, execution_id=execution_id)
+        cache = await self._origins.cache(repository)
+        commit = await self._deliveries.commit(seed, patch, objects=cache / "objects")
+        made = replace(repository, commit=commit, snapshot_of=repository.shared_commit, bundle=None)
+        await self._origins.plant(made, seed)
+        return made
 
     async def merge(self, request: MergeRequest) -> Merge:
         """A three-way merge in a scratch repository, its objects in our cache. Doing it again makes the same commit.
@@ -223,7 +281,7 @@ class GitWorkspaceProvider:
         if isinstance(location, Remote):
             # What was uploaded came from nowhere that could be pushed to.
             delivery = replace(delivery, push=delivery.push and not location.upload)
-            cache, pin = await self._origins.cache(repository), _delivered(execution_id)
+            cache, pin = await self._origins.cache(repository), _delivered(execution_id, delivery.branch)
             return await self._deliveries.publish_remote(location, repository, seed, delivery, cache=cache, pin=pin)
         target = await self._local.find(location)
         return await self._deliveries.publish_local(target, repository.commit, seed, since, delivery)
@@ -248,6 +306,14 @@ class GitWorkspaceProvider:
     async def reap(self) -> Reaped:
         """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""
         return await asyncio.to_thread(reap, self._home, self._ages)
+
+    async def _tree(self, seed: Path) -> str:
+        if seed.name not in self._trees:
+            asked = await self._git.run("rev-parse", f"{seed.name}^{{tree}}", layout=Layout(git_dir=seed))
+            while len(self._trees) >= _TREES_KEPT:
+                self._trees.pop(next(iter(self._trees)))
+            self._trees[seed.name] = asked.text()
+        return self._trees[seed.name]
 
     async def _check_subdirectory(self, seed: Path, subdirectory: str) -> None:
         if not subdirectory:
@@ -287,5 +353,6 @@ def _subdirectory(text: str) -> str:
     return "" if str(path) == "." else str(path)
 
 
-def _delivered(execution_id: str) -> str:
-    return f"refs/fleet/delivered/{execution_id}"
+def _delivered(execution_id: str, branch: str) -> str:
+    # Of one execution several candidates may be delivered, each on a branch of its own.
+    return f"refs/fleet/delivered/{execution_id}.{hashlib.sha256(branch.encode()).hexdigest()[:8]}"

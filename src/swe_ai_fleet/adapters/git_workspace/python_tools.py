@@ -25,6 +25,11 @@ class PythonTools:
         self._home = home
         self._ready: Path | None = None
 
+    @property
+    def requires_python(self) -> str:
+        """The Python that our pytest asks for, as a specifier."""
+        return next((item.metadata["Requires-Python"] or "" for item in _installed("pytest")), "")
+
     async def directory(self) -> Path:
         """What to show read-only: `python/` for PYTHONPATH, `bin/` for PATH, `pip/` (empty where we have no pip)."""
         if self._ready is not None:

@@ -77,7 +77,9 @@ class RemoteRepositories:
             if not (cache / "HEAD").exists():
                 await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", object_format=object_format)
             if wanted:
-                await self._fetch(remote, variables, cache, [f"+{wanted}:refs/fleet/fetched/{wanted}"], have=wanted)
+                # Tags that point into its history come along: git follows them where the target has a name.
+                specification = f"+{wanted}:refs/fleet/fetched/{wanted}"
+                await self._fetch(remote, variables, cache, [specification], have=wanted, follows_tags=True)
                 commit = await self._commit(cache, wanted)
             else:
                 everything = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]
@@ -148,13 +150,26 @@ class RemoteRepositories:
         return refs, head_branch
 
     async def _fetch(
-        self, remote: Remote, variables: dict[str, str], cache: Path, specifications: list[str], *, have: str = ""
+        self,
+        remote: Remote,
+        variables: dict[str, str],
+        cache: Path,
+        specifications: list[str],
+        *,
+        have: str = "",
+        follows_tags: bool = False,
     ) -> None:
         if have and await self._commit(cache, f"refs/fleet/fetched/{have}"):
             return
         try:
             await self._git.run(
-                *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance"),
+                *(
+                    "fetch",
+                    "--quiet",
+                    *(() if follows_tags else ("--no-tags",)),
+                    "--no-write-fetch-head",
+                    "--no-auto-maintenance",
+                ),
                 *("--", remote.url, *specifications),
                 layout=Layout(git_dir=cache),
                 variables=variables,

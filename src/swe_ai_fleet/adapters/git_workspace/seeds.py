@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
@@ -14,6 +18,22 @@ from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed
 
 _PACK_TIMEOUT_SECONDS = 1800.0
+_TAGS = "packed-refs"
+_SUBMODULES = "submodules.json"
+_PACKED_TAG = re.compile(r"[0-9a-f]{40,64} (refs/tags/[^\n]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submodule:
+    """A submodule of a seed's commit: where it belongs, its pinned commit, the tree that is had of it.
+
+    `tree` is empty where it could not be had, and `reason` says why.
+    """
+
+    path: str
+    commit: str
+    tree: str = ""
+    reason: str = ""
 
 
 class Seeds:
@@ -35,10 +55,13 @@ class Seeds:
             return None
         return seed
 
-    async def plant(self, repository_key: str, commit: str, source: History, *, over: Path | None = None) -> Path:
+    async def plant(
+        self, repository_key: str, commit: str, source: History, *, over: Path | None = None, tags: Sequence[str] = ()
+    ) -> Path:
         """The seed of a commit, made from a repository that holds it; `over` is the seed of an ancestor, to share with.
 
-        Raises PreconditionFailed where it is broken.
+        `tags` are the lines of a packed-refs file for tags that point into the commit's ancestry. Raises
+        PreconditionFailed where it is broken.
         """
         seed = self.find(repository_key, commit)
         if seed is not None:
@@ -50,7 +73,9 @@ class Seeds:
                 return seed
             async with appearing(seed) as draft:
                 await finished(asyncio.to_thread(write_git_dir, draft, head=commit, history=source))
-                wanted = f"{commit}\n"
+                wanted = "".join(
+                    f"{name}\n" for name in (commit, *(line.split()[0] for line in tags if line[0] != "^"))
+                )
                 if over is not None:
                     await finished(asyncio.to_thread(_share_packs, over, draft))
                     wanted += f"^{over.name}\n"
@@ -66,7 +91,56 @@ class Seeds:
                         f"the history of {commit[:12]} is incomplete: {error.message[:500]}", field="repo"
                     ) from error
                 (draft / "objects/info/alternates").unlink()
+                if tags:
+                    lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
+                    await finished(asyncio.to_thread((draft / _TAGS).write_text, lines, "utf-8", "surrogateescape"))
         return seed
+
+    async def add_submodule(self, seed: Path, submodule: Submodule, source: History | None) -> None:
+        """Note a submodule of a seed's commit; with a `source` its files are taken into the seed. Raises GitFailed."""
+        if source is not None:
+            await self._git.run(
+                *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "objects/pack/pack"),
+                layout=Layout(git_dir=seed, alternates=(source.objects,)),
+                stdin=f"{submodule.tree}\n".encode(),
+                timeout_seconds=_PACK_TIMEOUT_SECONDS,
+            )
+        known = [other for other in submodules_of(seed) if other.path != submodule.path]
+        draft = seed / f".{_SUBMODULES}"
+        entries = [asdict(entry) for entry in sorted((*known, submodule), key=lambda entry: entry.path)]
+        await finished(asyncio.to_thread(draft.write_text, json.dumps(entries)))
+        draft.rename(seed / _SUBMODULES)
+
+
+def tags_of(seed: Path) -> list[str]:
+    """The names of the tags in a seed. Blocking."""
+    return [match[1].removeprefix("refs/tags/") for line in packed_tags(seed) if (match := _PACKED_TAG.fullmatch(line))]
+
+
+def packed_refs(seed: Path) -> bytes:
+    """The packed-refs file of a seed, which has its tags; empty where it has none. Blocking."""
+    try:
+        return (seed / _TAGS).read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def packed_tags(seed: Path) -> list[str]:
+    """The tags of a seed as the lines of its packed-refs file, without the first. Blocking."""
+    try:
+        text = (seed / _TAGS).read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return []
+    return [line for line in text.split("\n") if line and not line.startswith("#")]
+
+
+def submodules_of(seed: Path) -> list[Submodule]:
+    """The submodules of a seed's commit that were looked for, by path. Blocking."""
+    try:
+        entries = json.loads((seed / _SUBMODULES).read_text())
+    except FileNotFoundError:
+        return []
+    return [Submodule(**entry) for entry in entries]
 
 
 def _share_packs(seed: Path, draft: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from swe_ai_fleet.agents.judging.ballot import LETTERS, fair_shares
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.agents.task_sections import wishes
-from swe_ai_fleet.agents.untrusted import Fence, evidence
+from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.message import Message
@@ -54,13 +54,16 @@ def judge_messages(
     diffs = [patches.get(name, b"").decode("utf-8", "replace") for name in order]
     shares = fair_shares([len(diff) for diff in diffs], left - 2 * part * len(order))
     for at, name in enumerate(order):
-        artifacts = known[name].artifacts
+        artifacts, report = known[name].artifacts, reports.get(name, CheckReport(candidate_id=name))
         changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
+        tests = changed_tests(report, fence, part // 2)
         text = [
             f"{changed}:\n{fence(diffs[at], max(_LEAST_CHARS, shares[at]))}",
             "What the checks said:",
-            evidence(reports.get(name, CheckReport(candidate_id=name)), fence, part),
+            evidence(report, fence, part // 2 if tests else part),
         ]
+        if tests:
+            text += ["Old tests that it changed, before and after:", tests]
         if found := _reviews([one for one in assignment.critiques if one.candidate_id == name]):
             text += ["What reviewers found:", fence(found, part)]
         asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))

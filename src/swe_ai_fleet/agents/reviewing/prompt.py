@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.agents.task_sections import rules, wishes
-from swe_ai_fleet.agents.untrusted import Fence, evidence
+from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence
 from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.message import Message
@@ -13,6 +13,7 @@ from swe_ai_fleet.ports import SecretMask
 MAX_DIFF_CHARS = 40_000
 MAX_EVIDENCE_CHARS = 12_000
 MAX_SUMMARY_CHARS = 4_000
+MAX_TESTS_CHARS = 8_000
 
 
 def review_messages(
@@ -44,6 +45,10 @@ def review_messages(
         ("The candidate's changes", f"{size_of(left)}:\n{fence(patch.decode('utf-8', 'replace'), diff_chars)}"),
         ("What its author says of it", fence(candidate.summary, min(MAX_SUMMARY_CHARS, diff_chars // 4))),
         ("What the checks said", evidence(assignment.report, fence, min(MAX_EVIDENCE_CHARS, diff_chars // 2))),
+        (
+            "Old tests that it changed, before and after",
+            changed_tests(assignment.report, fence, min(MAX_TESTS_CHARS, diff_chars // 4)),
+        ),
         ("Your perspective", assignment.perspective.instructions),
     ]
     return opening("review", sections, applied=applied, iterations=iterations, warning=fence.warning)

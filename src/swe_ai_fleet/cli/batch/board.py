@@ -15,6 +15,7 @@ from swe_ai_fleet.cli.live import Progress
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.watching.text import one_line
 
 _BAR_CHARS = 30
@@ -75,10 +76,11 @@ class Board:
         if self._screen.json:
             self._screen.document(asdict(row) | {"exit_code": int(row.exit_code)})
             return
-        verdict = {None: "", True: ", resolved", False: ", not resolved"}[row.resolved]
+        resolved = {None: "", True: ", resolved", False: ", not resolved"}[row.resolved]
+        verdict = f", {row.verdict}" if row.verdict else ""
         why = f": {one_line(row.error, 300)}" if row.error else ""
-        told = f"{row.instance_id}: {row.status}{verdict} ({row.seconds:.1f} s, {row.tokens:,} tokens){why}"
-        self._screen.note(f"[{self._done}/{self._total}] {told}", style=_STYLES.get(row.status, "red"))
+        told = f"{row.instance_id}: {row.status}{verdict}{resolved} ({row.seconds:.1f} s, {row.tokens:,} tokens){why}"
+        self._screen.note(f"[{self._done}/{self._total}] {told}", style=_style(row))
 
     def table(self) -> Table:
         """The records under way."""
@@ -97,6 +99,11 @@ class Board:
                 f"{time.monotonic() - entry.since:.0f}",
             )
         return table
+
+
+def _style(row: Row) -> str:
+    """Green for a verified winner, yellow for an unverified one and for none, red for what failed."""
+    return "yellow" if row.verdict == Verdict.UNVERIFIED else _STYLES.get(row.status, "red")
 
 
 def histogram_table(counted: dict[str, int]) -> Table:

@@ -43,9 +43,7 @@ def batch(
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Run the records' hidden tests on the winners, here, when all is done.")
     ] = False,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Run those again that ended without an accepted candidate.")
-    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run those again that ended without a winner.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Begin nothing where a line holds no task.")] = False,
     name: Annotated[
         str, typer.Option(help="Of this batch; another name runs everything anew. Default: the file's.")

@@ -46,6 +46,8 @@ async def evaluate(
         setup=tuple(environment.setup_commands),
         variables=dict(environment.variables),
         path=tuple(environment.path_directories),
+        detect=not environment.disable_detection,
+        test_command=environment.test_command,
     )
     location = RepoRef(
         location=repo.path or repo.url, ref=repo.ref, commit=repo.commit, uncommitted=UncommittedChanges.IGNORE

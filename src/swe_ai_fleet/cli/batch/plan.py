@@ -33,7 +33,7 @@ class Plan:
         repo_template: A URL with `{repo}` in the place of `owner/name`.
         parallel: How many records are under way at a time.
         stagger: Seconds between the beginnings of two records.
-        retry: Whether records that ended without an accepted candidate run again, as a new attempt.
+        retry: Whether records that ended without a winner run again, as a new attempt.
         strict: Whether a line that holds no task stops the batch before it begins.
         hints: Whether agents are given `hints_text`.
         evaluate: Whether the hidden tests are run on what the agents made.

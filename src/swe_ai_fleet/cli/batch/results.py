@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
 from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.verdict import Verdict
 
 ERROR = "error"
 """Stands for a status where the fleet took no execution."""
@@ -25,6 +26,7 @@ ERROR = "error"
 class Row:
     """How a record ended. `status` is its execution's, or `error`; `resolved` what the hidden tests said, if asked.
 
+    `verdict` is what evidence says of the winner, or of the best where nobody won; empty in rows of older fleets.
     `cost` is in the currency of the fleet's prices, `seconds` what the execution took.
     """
 
@@ -34,6 +36,7 @@ class Row:
     attempt: int = 1
     execution_id: str = ""
     winner: str = ""
+    verdict: str = ""
     model_patch: str = ""
     error: str = ""
     tokens: int = 0
@@ -54,7 +57,9 @@ class Row:
 
     @property
     def exit_code(self) -> Exit:
-        return exit_of(ExecutionStatus(self.status)) if self.done else Exit.NOT_ACCEPTED
+        if not self.done:
+            return Exit.NOT_ACCEPTED
+        return exit_of(ExecutionStatus(self.status), Verdict(self.verdict) if self.verdict else None)
 
 
 class Results:
@@ -101,7 +106,7 @@ def _rows(content: bytes) -> Generator[Row]:
             row = reader.validate_json(line)
         except ValidationError:
             continue
-        if row.status == ERROR or row.status in ExecutionStatus.__members__.values():
+        if row.status in (ERROR, *ExecutionStatus) and row.verdict in ("", *Verdict):
             yield row
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -20,6 +21,7 @@ from swe_ai_fleet.cli.live import Progress
 from swe_ai_fleet.cli.outcome import winning_diff
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.ports import WorkspaceProvider
 
 PATIENCE_SECONDS = 600.0
@@ -214,6 +216,7 @@ def _row(row: Row, state: ExecutionState, patch: str) -> Row:
         status=str(state.status),
         execution_id=state.execution_id,
         winner=state.winner_id,
+        verdict=str(state.verdict or ""),
         model_patch=patch,
         error=state.error,
         tokens=state.usage.total_tokens,
@@ -229,10 +232,13 @@ def _conclude(
     """Say how it ended; the exit code that tells it."""
     accepted = sum(row.accepted for row in rows)
     judged = [row for row in rows if row.resolved is not None]
+    verdicts = Counter(row.verdict for row in rows if row.accepted and row.verdict)
     if stopped:
         code = Exit.STOPPED
+    elif bad or left or accepted < len(rows):
+        code = Exit.NOT_ACCEPTED
     else:
-        code = Exit.ACCEPTED if not bad and not left and accepted == len(rows) else Exit.NOT_ACCEPTED
+        code = Exit.UNVERIFIED if verdicts[Verdict.UNVERIFIED] else Exit.ACCEPTED
     counted = histogram(rows, bad_lines=len(bad), left=left)
     if screen.json:
         screen.document(
@@ -240,6 +246,7 @@ def _conclude(
                 "batch": plan.name,
                 "records": counted,
                 "accepted": accepted,
+                "verdicts": dict(verdicts),
                 "resolved": sum(bool(row.resolved) for row in judged) if judged else None,
                 "evaluated": len(judged),
                 "bad_lines": [{"line": one.line, "reason": one.reason} for one in bad],
@@ -253,6 +260,8 @@ def _conclude(
         )
         return code
     screen.out.print(histogram_table(counted))
+    if verdicts:
+        screen.line(f"winners: {', '.join(f'{number} {verdict}' for verdict, number in verdicts.most_common())}")
     if judged:
         screen.line(f"resolved by the hidden tests: {sum(bool(row.resolved) for row in judged)} of {len(judged)}")
     screen.line(f"results: {plan.results}")

@@ -65,6 +65,8 @@ def execution(found: pb.Execution) -> shapes.ExecutionState:
             for asked in found.pending_approvals
         ],
         winner_id=found.winner_id,
+        verdict=enum_word(pb.EvidenceVerdict, found.verdict),
+        baseline=cut(found.baseline.summary or found.baseline.error_message, MESSAGE_CHARS),
         branch=found.branch,
         commit=found.commit_sha,
         error=cut(found.error_message, MESSAGE_CHARS),
@@ -86,9 +88,9 @@ def standing(found: shapes.ExecutionState, *, may_approve: bool) -> str:
         )
         return f"{line}; {len(found.pending_approvals)} wait for approval ({which}): {way}"
     if found.ended:
-        return (
-            f"{line}{f'; {found.winner_id} won' if found.winner_id else ''}; get_result has the candidates and the diff"
-        )
+        won = f"; {found.winner_id} won" if found.winner_id else ""
+        won += f" and is {found.verdict}" if won and found.verdict else ""
+        return f"{line}{won}; get_result has the candidates and the diff"
     return f"{line}; wait_for_result waits for its end"
 
 
@@ -103,6 +105,8 @@ def result(found: pb.Execution, diff: str, *, characters: int) -> shapes.Result:
         status=state.status,
         ended=state.ended,
         winner_id=state.winner_id,
+        verdict=state.verdict,
+        verdict_reasons=[cut(reason, MESSAGE_CHARS) for reason in found.verdict_reasons],
         branch=state.branch,
         commit=state.commit,
         candidates=[_candidate(one) for one in found.results],
@@ -124,6 +128,7 @@ def listed(found: Iterable[pb.Execution]) -> shapes.Executions:
                 status=enum_word(pb.DeliberationStatus, one.status),
                 task=one_line(one.task_description, 200),
                 winner_id=one.winner_id,
+                verdict=enum_word(pb.EvidenceVerdict, one.verdict),
                 created_at=moment(one.created_at_ms),
             )
             for one in found
@@ -144,6 +149,8 @@ def _candidate(found: pb.DeliberationResult) -> shapes.Candidate:
         rank=found.rank,
         score=round(found.score, 4),
         all_checks_passed=found.checks.all_passed,
+        verdict=enum_word(pb.EvidenceVerdict, found.verdict),
+        verdict_reasons=[cut(reason, MESSAGE_CHARS) for reason in found.verdict_reasons],
         checks=list(_checks(found.checks)),
         files_changed=[cut(path, TASK_CHARS) for path in found.artifacts.files_changed[:MOST_FILES]],
         lines_added=found.patch.lines_added,

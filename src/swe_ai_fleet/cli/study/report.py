@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from swe_ai_fleet.cli.study.trials import Standing, Trial
+from swe_ai_fleet.domain.verdict import Verdict
 
 _Z = 1.959963984540054
 """The 97.5th percentile of the normal distribution: intervals are of 95 %."""
@@ -37,13 +38,15 @@ class Rate:
 class Arm:
     """All trials with one number of candidates. What it cost is the mean of a trial; money is in the fleet's currency.
 
-    `passed` is by the checks that the fleet ran, `resolved` by the hidden tests, where they were run. `rounds` is, of
-    single candidates, how many passed as drafted and after each round of review. `gained` and `lost` count the trials
-    that passed here and not with the fewest candidates, and the other way round.
+    `passed` is by the checks that the fleet ran, `verified` counts those of which something was shown, `resolved` is by
+    the hidden tests, where they were run. `rounds` is, of single candidates, how many passed as drafted and after each
+    round of review. `gained` and `lost` count the trials that passed here and not with the fewest candidates, and the
+    other way round.
     """
 
     candidates: int
     passed: Rate
+    verified: Rate
     resolved: Rate | None
     tokens: float
     model_calls: float
@@ -86,6 +89,7 @@ def arms(trials: Iterable[Trial]) -> tuple[Arm, ...]:
 
 def _arm(candidates: int, trials: Sequence[Trial], fewest: Mapping[tuple[str, int], bool]) -> Arm:
     passed = sum(trial.row.accepted for trial in trials)
+    verified = sum(trial.row.accepted and trial.row.verdict == Verdict.VERIFIED for trial in trials)
     judged = [trial.row.resolved for trial in trials if trial.row.resolved is not None]
     calls = [trial.detail.model_calls for trial in trials if trial.detail is not None]
     tokens, cost = sum(trial.row.tokens for trial in trials), sum(trial.row.cost for trial in trials)
@@ -94,6 +98,7 @@ def _arm(candidates: int, trials: Sequence[Trial], fewest: Mapping[tuple[str, in
     return Arm(
         candidates=candidates,
         passed=wilson(passed, len(trials)),
+        verified=wilson(verified, len(trials)),
         resolved=wilson(sum(judged), len(judged)) if judged else None,
         tokens=tokens / len(trials),
         model_calls=fmean(calls) if calls else 0.0,
@@ -127,6 +132,7 @@ def _rounds(executions: Sequence[tuple[Standing, ...]]) -> tuple[tuple[int, Rate
 HEADINGS = (
     "candidates",
     "passed",
+    "verified",
     "resolved",
     "gained / lost",
     "one candidate, after each round of review",
@@ -144,6 +150,7 @@ def cells(arm: Arm) -> tuple[str, ...]:
     return (
         str(arm.candidates),
         str(arm.passed),
+        str(arm.verified),
         str(arm.resolved or "-"),
         f"+{arm.gained} / -{arm.lost}",
         rounds or "-",
@@ -162,8 +169,9 @@ def markdown(name: str, found: Sequence[Arm], *, missing: int) -> str:
     left = f"\n{missing} trials are missing: they have not ended, or the fleet took none.\n" if missing else ""
     return (
         f"# Study {name.replace('|', ' ')}\n\n{table}\n{left}\n"
-        "Passed: the fleet's own checks accepted the winner. Resolved: the hidden tests passed. Bounds are Wilson's of "
-        "95 %. Gained and lost: trials that succeeded here and not with the fewest candidates, and the reverse. "
+        "Passed: somebody won, refuted by nothing that ran. Verified: a test or check fails without the winner's "
+        "change and passes with it. Resolved: the hidden tests passed. Bounds are Wilson's of 95 %. Gained and lost: "
+        "trials that succeeded here and not with the fewest candidates, and the reverse. "
         "Tokens, calls, cost and seconds are means of a trial.\n"
     )
 

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """After so many rounds of review (0: as drafted), how many candidates stood and how many passed every check."""
+    """After so many rounds of review (0: as drafted), how many candidates stood and how many were not refuted."""
 
     round: int
     candidates: int

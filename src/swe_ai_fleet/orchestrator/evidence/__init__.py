@@ -1,6 +1,5 @@
-"""Evidence about candidates: policy, lint, build and tests, the task's commands, its rubric."""
+"""Evidence: what can be checked about a candidate, in the order from cheap to dear."""
 
-from swe_ai_fleet.orchestrator.evidence.gatherer import EvidenceGatherer
-from swe_ai_fleet.orchestrator.evidence.policy import PolicyRules
+from swe_ai_fleet.orchestrator.evidence.gatherer import EvidenceGatherer, suites_of
 
-__all__ = ["EvidenceGatherer", "PolicyRules"]
+__all__ = ["EvidenceGatherer", "suites_of"]

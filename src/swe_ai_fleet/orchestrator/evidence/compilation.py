@@ -44,25 +44,22 @@ print(json.dumps(found))
 
 
 async def compile_faults(
-    patch: Patch, files: CloneFiles, clean_clone: CleanClone, *, parsed: bool = False
+    patch: Patch, files: CloneFiles, clean_clone: CleanClone, *, base_commit: str
 ) -> tuple[str, ...]:
     """What no longer compiles, by file and line: changed Python files, and Go modules that were sound before.
 
-    Rust, and what a package's script builds, is left to the tests; Python too where a linter has `parsed` it all.
+    `base_commit` is the commit without the patch, whose objects the clone has. Rust, and what a package's script
+    builds, is left to the tests.
     """
-    python = (
-        []
-        if parsed
-        else [path for path in patch.paths if path.endswith(".py") and not _NO_CODE & set(PurePosixPath(path).parts)]
-    )
-    found = await _python(files.clone, python[:_MAX_FILES]) if python else ()
+    python = [path for path in patch.paths if path.endswith(".py") and not _NO_CODE & set(PurePosixPath(path).parts)]
+    found = await _python(files.clone, base_commit, python[:_MAX_FILES]) if python else ()
     if any(file.path.endswith((".go", "go.mod")) for file in patch.files):
         found = (*found, *await _go(files, clean_clone))
     return found[:_MAX_PROBLEMS]
 
 
-async def _python(clone: Clone, paths: Sequence[str]) -> tuple[str, ...]:
-    argv = ("python3", "-I", "-W", "ignore", "-c", _PROGRAM, clone.base_commit, *paths)
+async def _python(clone: Clone, base_commit: str, paths: Sequence[str]) -> tuple[str, ...]:
+    argv = ("python3", "-I", "-W", "ignore", "-c", _PROGRAM, base_commit, *paths)
     result = await clone.run(Command(argv=argv, timeout_seconds=_SECONDS))
     if not result.ok:
         return ()  # no such interpreter, or none of its time: the tests will say more

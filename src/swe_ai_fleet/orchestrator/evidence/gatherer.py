@@ -1,24 +1,24 @@
-"""Evidence: what a clean clone with a candidate's patch applied says about the candidate."""
+"""Evidence: what the untouched commit and a commit with a candidate's patch, side by side, say about the candidate."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass, field, replace
 
 from swe_ai_fleet.agents.rubric import RubricJudge
-from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errand import CheckAssignment
+from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline, suite_baseline
+from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.environment import Environment, EnvironmentReport
+from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected
-from swe_ai_fleet.domain.task import CheckSpec, PinnedRepository
-from swe_ai_fleet.orchestrator.evidence.baselines import Baselines, baseline_key
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.orchestrator.evidence.bench import TEST_SECONDS, Bench, NoRun
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
+from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames, Touched
 from swe_ai_fleet.orchestrator.evidence.compilation import compile_faults
-from swe_ai_fleet.orchestrator.evidence.dry_run import WHOLE_RERUN_SECONDS, DryRun
 from swe_ai_fleet.orchestrator.evidence.lint import LintCheck
 from swe_ai_fleet.orchestrator.evidence.outputs import kept
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
@@ -29,15 +29,19 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
     policy_results,
     tree_violations,
 )
+from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
 from swe_ai_fleet.orchestrator.evidence.rubric import rubric_check
-from swe_ai_fleet.orchestrator.evidence.source_files import language_of
-from swe_ai_fleet.orchestrator.evidence.suite_run import SuiteRun, run_suite
+from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_test_settings
+from swe_ai_fleet.orchestrator.evidence.source_files import inline_tests, is_test, language_of
+from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite, TestRuns
+from swe_ai_fleet.orchestrator.evidence.trial import WHOLE_RERUN_SECONDS, Trial
+from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
-from swe_ai_fleet.ports import BlobStore, Clone, SecretMask, WorkspaceProvider
+from swe_ai_fleet.orchestrator.evidence.weakened_tests import changed_tests
+from swe_ai_fleet.ports import BlobStore, Clone, EvidenceWorkspaces, SecretMask
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.secrets import Secrets
 
-TEST_SECONDS = CheckSpec(name="", command="").timeout_seconds
 _TEXT = "text/plain"
 
 
@@ -45,87 +49,176 @@ _TEXT = "text/plain"
 class EvidenceGatherer:
     """Runs checks on this node.
 
-    The order is cheap to dear: does the patch apply, is it within policy, lint (new findings only), then the task's
-    own commands, or the repository's tests where it has none (held against the same tests before the patch), then what
+    The order is cheap to dear: does the patch apply, is it within policy, lint (what is new), then the task's own
+    commands, or the repository's tests where it has none (held against the same tests before the patch), then what
     a model says to the task's rubric. A patch that does not apply ends it there.
 
     Attributes:
-        workspaces: Opens clones.
+        workspaces: Opens clones, makes commits of patches.
         blobs: Has patches, keeps outputs.
         access: What commands may reach.
         mask: Hides secrets, and knows which a patch must not hold.
         rules: How large patches may be.
         whole_rerun_seconds: Test suites that take no longer are run again as a whole where new failures may be flaky.
-        baselines: The test runs on commits that candidates start from.
+        runs: Test runs that were made before, here or by another process.
         rubric: Judges the task's rubric; None: it is not looked at.
     """
 
-    workspaces: WorkspaceProvider
+    workspaces: EvidenceWorkspaces
     blobs: BlobStore
     access: ToolAccess = field(default_factory=ToolAccess)
     mask: SecretMask = field(default_factory=Secrets)
     rules: PolicyRules = field(default_factory=PolicyRules)
     whole_rerun_seconds: float = WHOLE_RERUN_SECONDS
-    baselines: Baselines = field(default_factory=Baselines)
+    runs: TestRuns = field(default_factory=TestRuns)
     rubric: RubricJudge | None = None
 
     async def gather(self, assignment: CheckAssignment) -> CheckReport:
-        """All evidence about one candidate. Raises what opening a clone raises."""
-        environment = await self.workspaces.environment(assignment.repository, assignment.task.environment)
-        environment = replace(environment, network=self.access.hosts(assignment.task.constraints))
+        """All evidence about one candidate, with the verdict. Raises what opening a clone raises."""
         patch = await self.blobs.get(assignment.patch) if assignment.patch else None
-        gathering = _Gathering(self, assignment, environment, patch)
-        return CheckReport(candidate_id=assignment.candidate_id, results=tuple(await gathering.results()))
+        gathering = _Gathering(self, assignment)
+        results, tree = await gathering.results(patch)
+        verdict, reasons = verdict_of(results)
+        return CheckReport(
+            candidate_id=assignment.candidate_id,
+            results=tuple(results),
+            verdict=verdict,
+            reasons=reasons,
+            tree=tree,
+            changed_tests=tuple(map(self._hidden, gathering.changed_tests)),
+        )
+
+    async def baseline(self, assignment: BaselineAssignment) -> Baseline:
+        """What the tests and checks say of the untouched commit. Raises what making its environment raises."""
+        started_at = time.monotonic()
+        task, base = assignment.task, await self.subject("baseline", assignment.repository, assignment.task)
+        bench = Bench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs)
+        suites = [await self._suite(bench, base, suite) for suite in suites_of(task, base.environment)]
+        return Baseline(
+            commit=assignment.repository.commit,
+            environment=base.environment.key,
+            recipe_key=base.environment.recipe_key,
+            report=self._masked_report(base.environment.report),
+            suites=tuple(self._masked(suite) for suite in suites),
+            duration_ms=_elapsed(started_at),
+        )
+
+    async def subject(self, name: str, repository: PinnedRepository, task: Task) -> Subject:
+        """A commit with its environment, and the network that the task's tools have. Raises what making it raises."""
+        environment = await self.workspaces.environment(repository, task.environment)
+        environment = replace(environment, network=self.access.hosts(task.constraints))
+        return Subject(name=name, repository=repository, environment=environment)
+
+    async def _suite(self, bench: Bench, base: Subject, suite: Suite) -> SuiteBaseline:
+        command = suite.line or " ".join(suite.argv)
+        run = await bench.attempt(base, suite)
+        return SuiteBaseline(command=command, unusable=run.reason) if isinstance(run, NoRun) else suite_baseline(run)
+
+    def _masked_report(self, report: EnvironmentReport) -> EnvironmentReport:
+        """Without what only the build's own log is good for: the output of each step."""
+        return replace(
+            report,
+            steps=(),
+            left_out=tuple(map(self.mask, report.left_out)),
+            decisions=tuple(replace(one, what=self.mask(one.what)) for one in report.decisions),
+        )
+
+    def _hidden(self, test: ChangedTest) -> ChangedTest:
+        return ChangedTest(**{name: self.mask(text) for name, text in asdict(test).items()})
+
+    def _masked(self, suite: SuiteBaseline) -> SuiteBaseline:
+        return replace(
+            suite,
+            command=self.mask(suite.command),
+            uncollected=tuple(map(self.mask, suite.uncollected)),
+            unusable=self.mask(suite.unusable),
+            output=self.mask(suite.output),
+        )
+
+
+def suites_of(task: Task, environment: Environment) -> tuple[Suite, ...]:
+    """What is run for a task: its own checks, or the repository's tests where it names none."""
+    directory = task.repo.subdirectory or "."
+    if task.constraints.checks:
+        return tuple(
+            Suite(
+                name=check.name or check.command,
+                line=check.command,
+                directory=directory,
+                seconds=check.timeout_seconds,
+                strict=True,
+                required=check.required,
+                expected_exit_code=check.expected_exit_code,
+            )
+            for check in task.constraints.checks
+        )
+    if not environment.test_command:
+        return ()
+    return (Suite(name="tests", argv=environment.test_command, directory=directory, seconds=TEST_SECONDS),)
 
 
 class _Gathering:
     """The evidence about one candidate under way."""
 
-    def __init__(
-        self, own: EvidenceGatherer, assignment: CheckAssignment, environment: Environment, patch: bytes | None
-    ) -> None:
+    def __init__(self, own: EvidenceGatherer, assignment: CheckAssignment) -> None:
         self._own = own
         self._assignment = assignment
         self._task = assignment.task
-        self._environment = environment
-        self._patch = patch
-        self._baseline: asyncio.Task[SuiteRun | str] | None = None
+        self._bench = Bench(
+            execution_id=assignment.execution_id,
+            workspaces=own.workspaces,
+            runs=own.runs,
+            owner=assignment.candidate_id,
+        )
+        self._own_tests: Subject | None = None
+        self.changed_tests: tuple[ChangedTest, ...] = ()
 
-    async def results(self) -> list[CheckResult]:
-        try:
-            async with self._clean("check") as clone:
-                if self._patch is not None:
-                    return await self._evidence(self._patch, clone)
-                self._start_baseline()
-                return await self._dynamic(Patch(), CloneFiles(clone))
-        finally:
-            if self._baseline is not None:
-                self._baseline.cancel()
-                await asyncio.gather(self._baseline, return_exceptions=True)
-
-    async def _evidence(self, data: bytes, clone: Clone) -> list[CheckResult]:
+    async def results(self, data: bytes | None) -> tuple[list[CheckResult], str]:
+        """The results, and the tree that they are about."""
+        if data is None:
+            return await self._of_commit()
         started_at = time.monotonic()
         patch, violations = await asyncio.to_thread(self._policy, data)
         judged = _elapsed(started_at)
-        applied = await self._apply(clone, data)
-        if not applied.passed:
-            return [applied, *await self._kept_all(policy_results(violations, self._task, duration_ms=judged))]
-        self._start_baseline()
-        files = CloneFiles(clone)
-        started_at = time.monotonic()
-        new_source = any(file.is_new and language_of(file.path) for file in patch.files)
-        listed = await files.paths() if new_source else frozenset[str]()
-        violations += await asyncio.to_thread(lambda: list(tree_violations(patch, listed, files.text)))
-        policy = policy_results(violations, self._task, duration_ms=judged + _elapsed(started_at))
-        started_at = time.monotonic()
-        lint = await LintCheck(patch=patch, files=files, clean_clone=self._clean).outcome()
-        linted = replace(lint.result, duration_ms=_elapsed(started_at))
-        results = [applied, *await self._kept_all((*policy, linted))]
-        results += await self._dynamic(patch, files, parsed=lint.parsed)
-        if self._own.rubric is not None:
-            rubric = await rubric_check(self._own.rubric, self._assignment, patch, files, results)
-            results += [await self._kept(rubric)] if rubric is not None else []
-        return results
+        applied, made = await self._applied(data)
+        if made is None:
+            return [applied, *await self._kept_all(policy_results(violations, self._task, duration_ms=judged))], ""
+        base, candidate = await self._subjects(made)
+        async with self._bench.clone("check", candidate) as clone:
+            files = CloneFiles(clone)
+            started_at = time.monotonic()
+            new_source = any(file.is_new and language_of(file.path) for file in patch.files)
+            listed = await files.paths() if new_source else frozenset[str]()
+            violations += await asyncio.to_thread(lambda: list(tree_violations(patch, listed, files.text)))
+            self.changed_tests = await asyncio.to_thread(changed_tests, patch, files.text)
+            policy = policy_results(violations, self._task, duration_ms=judged + _elapsed(started_at))
+            started_at = time.monotonic()
+            lint = LintCheck(
+                patch=patch,
+                files=files,
+                base_commit=base.repository.commit,
+                clean_clone=lambda name: self._base_clone(name, base),
+            )
+            linted = replace(await lint.result(), duration_ms=_elapsed(started_at))
+            results = [applied, *await self._kept_all((*policy, linted))]
+            results += await self._dynamic(patch, files, base, candidate)
+            if self._own.rubric is not None:
+                rubric = await rubric_check(self._own.rubric, self._assignment, patch, files, results)
+                results += [await self._kept(rubric)] if rubric is not None else []
+        return results, candidate.environment.tree
+
+    async def _of_commit(self) -> tuple[list[CheckResult], str]:
+        """A commit of somebody's own, such as an integration branch, held against where it began."""
+        before = self._assignment.baseline or self._assignment.repository
+        candidate = await self._own.subject("check", self._assignment.repository, self._task)
+        base = await self._own.subject("baseline", before, self._task)
+        async with self._bench.clone("check", candidate) as clone:
+            results = await self._dynamic(Patch(), CloneFiles(clone), base, candidate)
+        return results, candidate.environment.tree
+
+    async def _subjects(self, made: PinnedRepository) -> tuple[Subject, Subject]:
+        base = await self._own.subject("baseline", self._assignment.repository, self._task)
+        return base, await self._own.subject("candidate", made, self._task)
 
     def _policy(self, data: bytes) -> tuple[Patch, list[Violation]]:
         if violation := oversized(data, self._own.rules):
@@ -136,15 +229,18 @@ class _Gathering:
             return Patch(), [Violation(concern=Concern.FORM, text=f"the patch can't be read: {error.message}")]
         return patch, list(patch_violations(patch, self._task, self._own.rules, self._own.mask))
 
-    async def _apply(self, clone: Clone, patch: bytes) -> CheckResult:
+    async def _applied(self, patch: bytes) -> tuple[CheckResult, PinnedRepository | None]:
+        """Whether the patch can be applied, and the commit with it."""
         started_at = time.monotonic()
+        made: PinnedRepository | None = None
         message = "" if patch.strip() else "the candidate changes nothing"
         if not message:
+            assignment = self._assignment
             try:
-                await clone.apply(patch)
+                made = await self._own.workspaces.patched(assignment.execution_id, assignment.repository, patch)
             except PatchRejected as error:
                 message = self._own.mask(error.message)
-        return CheckResult(
+        result = CheckResult(
             kind=CheckKind.APPLY,
             name="patch applies",
             passed=not message,
@@ -152,99 +248,83 @@ class _Gathering:
             message=message,
             duration_ms=_elapsed(started_at),
         )
+        return result, made
 
-    async def _dynamic(self, patch: Patch, files: CloneFiles, *, parsed: bool = False) -> list[CheckResult]:
+    async def _dynamic(self, patch: Patch, files: CloneFiles, base: Subject, candidate: Subject) -> list[CheckResult]:
         """The task's commands; without any, the repository's own build and tests."""
-        checks = self._task.constraints.checks
-        if checks:
-            return [await self._command(files.clone, check) for check in checks]
-        started_at = time.monotonic()
-        if faults := await compile_faults(patch, files, self._clean, parsed=parsed):
-            return [await self._kept(_not_built(faults, _elapsed(started_at)))]
-        if not self._environment.test_command:
+        suites = suites_of(self._task, candidate.environment)
+        if not self._task.constraints.checks:
+            started_at = time.monotonic()
+            faults = await compile_faults(
+                patch,
+                files,
+                lambda name: self._base_clone(name, base),
+                base_commit=base.repository.commit,
+            )
+            if faults:
+                return [await self._kept(_not_built(faults, _elapsed(started_at)))]
+        if not suites:
             reason = "no test command was found in the repository, and the task names no check"
             return [CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, skipped_reason=reason)]
-        dry_run = DryRun(
-            task=self._task,
-            seconds=TEST_SECONDS,
-            baseline=self._before,
-            patched=self._patched,
-            whole_seconds=self._own.whole_rerun_seconds,
-        )
-        result, whole = await dry_run.result(files)
-        return [await self._kept(result, whole)]
+        names = TaskNames(self._task)
+        listed = await files.paths()
+        first = await asyncio.to_thread(first_tests, patch, names, listed, files.text)
 
-    def _start_baseline(self) -> None:
-        """While the rest is looked at, the commit before may be tested."""
-        assignment = self._assignment
-        before = assignment.baseline or (assignment.repository if assignment.patch else None)
-        if before is not None and not self._task.constraints.checks and self._environment.test_command:
-            self._baseline = asyncio.create_task(self._tested(before))
+        async def own_tests() -> Subject | None:
+            if self._own_tests is None:
+                self._own_tests = await self._with_own_tests(patch, base, inline)
+            return self._own_tests
 
-    async def _before(self) -> SuiteRun | str:
-        if self._baseline is None:
-            return "no commit before it is known"
-        return await self._baseline
+        settings = await asyncio.to_thread(changed_test_settings, patch, files.text)
+        inline = await asyncio.to_thread(_inline_tests, patch, files.text)
 
-    async def _tested(self, before: PinnedRepository) -> SuiteRun | str:
-        """The tests on a commit, once for all candidates; otherwise why there is no such run."""
-        environment = self._environment
+        async def by_old_rules() -> Subject | None:
+            if not settings:
+                return candidate
+            made = await self._patched(base, patch.without(settings))
+            return replace(candidate, name="old-rules", repository=made[0], environment=made[1]) if made else None
+
+        results: list[CheckResult] = []
+        for suite in suites:
+            trial = Trial(
+                bench=self._bench,
+                suite=suite,
+                task=self._task,
+                base=base,
+                candidate=candidate,
+                touched=Touched(patch.paths, inline),
+                first=first,
+                own_tests=own_tests,
+                by_old_rules=by_old_rules,
+                whole_seconds=self._own.whole_rerun_seconds,
+            )
+            results.append(await self._kept(await trial.result(files)))
+        return results
+
+    async def _with_own_tests(self, patch: Patch, base: Subject, inline: Mapping[str, bytes]) -> Subject | None:
+        """The untouched source with the candidate's test files; None where it changes none, or nothing else."""
+        source = [file.path for file in patch.files if not is_test(file.path)]
+        data = patch.without(source) + b"".join(inline.values())
+        made = await self._patched(base, data) if source else None
+        if made is None:
+            return None
+        # The environment is the untouched commit's: what the change brings there belongs to the change.
+        environment = replace(base.environment, tree=made[1].tree)
+        return Subject(name="own-tests", repository=made[0], environment=environment)
+
+    async def _patched(self, base: Subject, data: bytes) -> tuple[PinnedRepository, Environment] | None:
+        """The untouched commit with a part of the patch, and its environment; None where that part is none."""
+        if not data.strip():
+            return None
         try:
-            if before != self._assignment.repository:
-                environment = await self._own.workspaces.environment(before, self._task.environment)
-                environment = replace(environment, network=self._environment.network)
+            made = await self._own.workspaces.patched(self._assignment.execution_id, base.repository, data)
+            environment = await self._own.workspaces.environment(made, self._task.environment)
+        except FleetError:
+            return None  # a part of a patch need not apply
+        return made, replace(environment, network=base.environment.network)
 
-            async def run() -> SuiteRun:
-                async with self._clean("baseline", before, environment) as clone:
-                    return await run_suite(clone, seconds=TEST_SECONDS)
-
-            key = baseline_key(before, environment)
-            return await self._own.baselines.of(self._assignment.execution_id, key, run)
-        except (FleetError, OSError) as error:
-            return f"the commit before could not be tested: {error}"
-
-    async def _command(self, clone: Clone, check: CheckSpec) -> CheckResult:
-        result = await clone.run(
-            Command(
-                argv=("sh", "-c", check.command),
-                cwd=self._task.repo.subdirectory or ".",
-                timeout_seconds=check.timeout_seconds,
-                merge_stderr=True,
-            )
-        )
-        passed = not result.timed_out and result.exit_code == check.expected_exit_code
-        message = "" if passed else f"exit code {result.exit_code}"
-        if result.timed_out:
-            message = f"not finished within {check.timeout_seconds:g} seconds"
-        return await self._kept(
-            CheckResult(
-                kind=CheckKind.COMMAND,
-                name=check.name or check.command,
-                passed=passed,
-                required=check.required,
-                score=float(passed),
-                message=message,
-                output=result.stdout.text(),
-                exit_code=result.exit_code,
-                duration_ms=result.duration_ms,
-            )
-        )
-
-    def _clean(
-        self, name: str, repository: PinnedRepository | None = None, environment: Environment | None = None
-    ) -> AbstractAsyncContextManager[Clone]:
-        assignment = self._assignment
-        # Short enough for an id, whatever the candidate is called.
-        name = f"{name}-{assignment.candidate_id}"[:128].rstrip(".-")
-        return self._own.workspaces.open(
-            assignment.execution_id, name, repository or assignment.repository, environment or self._environment
-        )
-
-    @asynccontextmanager
-    async def _patched(self, name: str) -> AsyncGenerator[Clone]:
-        async with self._clean(name) as clone:
-            await clone.apply(self._patch or b"")
-            yield clone
+    def _base_clone(self, name: str, base: Subject) -> AbstractAsyncContextManager[Clone]:
+        return self._bench.clone(name, base)
 
     async def _kept(self, result: CheckResult, whole: str = "") -> CheckResult:
         assignment = self._assignment
@@ -257,6 +337,15 @@ class _Gathering:
 
     async def _kept_all(self, results: Sequence[CheckResult]) -> list[CheckResult]:
         return [await self._kept(result) for result in results]
+
+
+def _inline_tests(patch: Patch, text: Callable[[str], str]) -> dict[str, bytes]:
+    """Of source files that hold tests themselves, what the patch does to those, by path."""
+    found: dict[str, bytes] = {}
+    for file in patch.files:
+        if not is_test(file.path) and not file.is_new and (line := inline_tests(file.path, text(file.path))):
+            found[file.path] = file.from_line(line)
+    return {path: data for path, data in found.items() if data}
 
 
 def _not_built(faults: Sequence[str], duration_ms: int) -> CheckResult:

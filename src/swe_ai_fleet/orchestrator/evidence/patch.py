@@ -62,6 +62,16 @@ class FilePatch:
         """The lines of these signs, in their order."""
         return (line for hunk in self.hunks for line in hunk.lines if line.sign in signs)
 
+    def from_line(self, number: int) -> bytes:
+        """What the patch does to the file from a line of the new file on; hunks that begin above it are left out."""
+        header, *hunks = re.split(rb"^(?=@@ )", self.raw, flags=re.M)
+        kept = [
+            raw
+            for raw, hunk in zip(hunks, self.hunks, strict=True)
+            if all(line.number >= number for line in hunk.lines if line.sign == "+")
+        ]
+        return header + b"".join(kept) if kept else b""
+
     def before(self, after: str) -> str:
         """The file's text before the patch, given the one behind it; line ends count as line feeds."""
         lines, before, at = after.split("\n"), list[str](), 0

@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
+from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
 
 MAX_ITEMS = 30
 _BULLET = re.compile(r"\s*(?:[-*•]|\d{1,3}[.)])\s+(.+)")
@@ -40,7 +41,8 @@ async def rubric_check(
     items = rubric_items(assignment.task.constraints)
     if not items:
         return None
-    report = CheckReport(candidate_id=assignment.candidate_id, results=tuple(earlier))
+    verdict, reasons = verdict_of(earlier)
+    report = CheckReport(candidate_id=assignment.candidate_id, results=tuple(earlier), verdict=verdict, reasons=reasons)
     if not report.accepted:
         return _skipped("not every required check passed")
     started_at = time.monotonic()

@@ -14,15 +14,11 @@ from swe_ai_fleet.orchestrator.evidence.source_files import is_document
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
 from swe_ai_fleet.tools.tests.runners.values import json_object, toml
 
-_LINT_FILES = (
-    *("ruff.toml", ".ruff.toml", ".flake8", "pyproject.toml", "setup.cfg", "tox.ini"),
-    *("eslint.config.*", ".eslintrc*", ".eslintignore", "package.json", "clippy.toml", ".clippy.toml", ".golangci.*"),
-)
 _SETTINGS = (
     *("ruff.toml", ".ruff.toml", ".flake8", ".pylintrc", "pylintrc", "eslint.config.*", ".eslintrc*", ".eslintignore"),
     *("clippy.toml", ".clippy.toml", ".golangci.*", "mypy.ini", ".mypy.ini", "pyrightconfig.json", "pytest.ini"),
     *(".pytest.ini", ".coveragerc", ".nycrc*", "codecov.yml", ".codecov.yml", "jest.config.*", "vitest.config.*"),
-    *(".mocharc.*", "noxfile.py"),
+    *(".mocharc.*", "noxfile.py", "biome.json*", ".prettierrc*", "prettier.config.*", "rustfmt.toml", ".rustfmt.toml"),
 )
 _TABLES = frozenset({"ruff", "pytest", "mypy", "pyright", "basedpyright", "coverage", "flake8", "pylint"})
 _SECTIONS = re.compile(r"flake8|mypy.*|tool:pytest|pytest|coverage:.*|pycodestyle|pylint.*")
@@ -33,12 +29,11 @@ _SILENCERS = re.compile(
     r"nosec\b|ruff:\s*noqa)|\beslint-disable|@ts-(?:ignore|expect-error|nocheck)|//\s*nolint\b|\bNOSONAR\b|"
     r"\b(?:istanbul|c8|v8) ignore\b|#!?\[allow\("
 )
+_DECIDES_TESTS = re.compile(
+    r" .*\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)|(?:pytest\.ini|jest\.config|"
+    r"vitest\.config|\.mocharc)\S* the settings"
+)
 _NAMED = 3
-
-
-def is_lint_setting(path: str) -> bool:
-    """Whether linters take their rules from such a file."""
-    return _fits(path, _LINT_FILES)
 
 
 def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
@@ -53,6 +48,14 @@ def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vi
             line = next((line.number for line in file.lines("+-")), 0)
             text = f"changes {what}, which decides what checks say"
             yield Violation(concern=Concern.SETTINGS, path=file.path, line=line, text=text, required=False)
+
+
+def changed_test_settings(patch: Patch, text_of: Callable[[str], str]) -> list[str]:
+    """The files by which the patch changes how tests are run: a candidate must not be verified by rules of its own.
+
+    `text_of` as for `changed_settings`.
+    """
+    return [file.path for file in patch.files if _DECIDES_TESTS.search(f"{file.path} {_changed(file, text_of)}")]
 
 
 def added_silencers(patch: Patch) -> Iterator[Violation]:

@@ -9,6 +9,7 @@ _TEST_DIRECTORIES = frozenset({"test", "tests", "__tests__", "spec", "specs", "t
 _TEST_NAMES = re.compile(
     r"test_.+\.py|.+_test\.py|tests\.py|conftest\.py|.+_test\.go|.+[.-](?:test|spec)\.[cm]?[jt]sx?"
 )
+_RUST_TESTS = re.compile(r"#\[cfg\(test\)\]")
 _DOCUMENTS = (".md", ".rst", ".txt", ".adoc", ".ipynb")
 _LANGUAGES = {
     **dict.fromkeys((".py", ".pyi"), "python"),
@@ -33,6 +34,13 @@ def is_test(path: str) -> bool:
 
 
 is_test.__test__ = False  # type: ignore[attr-defined]
+
+
+def inline_tests(path: str, text: str) -> int:
+    """The line from which on a source file holds tests, as Rust's do; 0 where it holds none."""
+    if language_of(path) != "rust":
+        return 0
+    return next((at for at, line in enumerate(text.split("\n"), start=1) if _RUST_TESTS.match(line)), 0)
 
 
 def is_document(path: str) -> bool:

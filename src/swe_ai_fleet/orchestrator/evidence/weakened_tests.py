@@ -1,17 +1,20 @@
-"""Tests that a patch takes away, switches off or makes check less."""
+"""Old tests that a patch takes away, switches off, makes check less, or changes."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from swe_ai_fleet.domain.candidate import ChangedTest
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Hunk, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
 
 _NAMED = 5
+MAX_CHANGED_TESTS = 8
+MAX_TEST_CHARS = 1_200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,58 @@ def weakened_tests(patch: Patch) -> Iterator[Violation]:
             # Tests that moved took their assertions along; where tests stand beside the code, it has some of its own.
             yield from _fewer_assertions(file, dialect)
         yield from _switched_off(file, before, after)
+
+
+def changed_tests(patch: Patch, text: Callable[[str], str]) -> tuple[ChangedTest, ...]:
+    """The tests that were there before and read otherwise now, with both versions.
+
+    Args:
+        patch: The change.
+        text: Gives a file's text with the change.
+    """
+    found: list[ChangedTest] = []
+    for file in patch.files:
+        dialect = _dialect_of(file)
+        if dialect is None or file.is_new or file.is_deleted or not file.hunks:
+            continue
+        after = text(file.path)
+        old, new = _functions(file.before(after), dialect), _functions(after, dialect)
+        found += (
+            ChangedTest(path=file.path, name=name, before=_cut(was), after=_cut(new[name]))
+            for name, was in old.items()
+            if name in new and new[name] != was
+        )
+    return tuple(found[:MAX_CHANGED_TESTS])
+
+
+def _functions(text: str, dialect: _Dialect) -> dict[str, str]:
+    """The tests of a file by name, each from its decorators to the last line that is indented more than its first."""
+    lines = text.split("\n")
+    found: dict[str, str] = {}
+    start = 0
+    """Where what stands in front of the next test begins."""
+    for at, line in enumerate(lines):
+        match = dialect.test.match(line[:1_000])
+        marks = line.lstrip().startswith(("@", "#["))
+        if match is None:
+            start = start if marks else at + 1
+            continue
+        depth, end = len(line) - len(line.lstrip()), at + 1
+        while end < len(lines) and (not lines[end].strip() or _inside(lines[end], depth)):
+            end += 1
+        if dialect.attribute is None or any(dialect.attribute.match(mark) for mark in lines[start:at]):
+            found[match["name"]] = "\n".join(lines[start:end]).rstrip()
+        start = at + 1
+    return found
+
+
+def _inside(line: str, depth: int) -> bool:
+    indented = len(line) - len(line.lstrip())
+    return indented > depth or (indented == depth and line.lstrip().startswith((")", "]", "}")))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEST_CHARS else f"{text[:MAX_TEST_CHARS]}…"
 
 
 def _together(counters: Iterable[Counter[str]]) -> Counter[str]:

@@ -43,6 +43,7 @@ _OPERATIONS = {
     TaskKind.DELIBERATE: "deliberation",
     TaskKind.ORCHESTRATE: "orchestration",
     TaskKind.WORKFLOW: "workflow",
+    TaskKind.JUDGE: "judgement",
 }
 _MOST_OPEN = 100_000
 _MOST_ENDED = 20_000

@@ -20,6 +20,8 @@ from swe_ai_fleet.adapters.jetstream.subjects import (
 )
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
+from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
 
 ACCOUNT, SYSTEM = "FLEET", "SYS"
 ORCHESTRATOR, AGENTS, CONTEXT, GATEWAY, WORKER, OPERATOR = (
@@ -93,12 +95,15 @@ def fleet_users(tenants: Sequence[str]) -> tuple[NatsUser, ...]:
                 "agent.results.*.*.*",
                 "agent.live.text.>",
                 "$KV.agent-jobs.>",
+                f"$KV.{TEST_RUNS_BUCKET}.>",
                 f"$O.{_BLOBS}.>",
                 f"{_API}.INFO",
                 f"{_API}.STREAM.INFO.*",
                 *_calls(EVENTS, _READ),
                 *_calls(f"OBJ_{_BLOBS}", _READ),
                 *_calls("KV_agent-jobs", _READ),
+                *_calls(f"KV_{TEST_RUNS_BUCKET}", _READ),
+                *_calls(f"KV_{RECIPES_BUCKET}", _READ),
                 f"{_API}.STREAM.MSG.GET.{RESULTS}",
             ),
             never_sends=(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.tools.tests.lines import lines, seconds
 
 MAX_REPORT_BYTES = 8 * 1024 * 1024
@@ -29,34 +29,8 @@ class ReportUnreadable(FleetError):
     """A test report is too large, malformed or carries a document type declaration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailingTest:
-    """A test that failed or could not run: its id, one message, the last lines of its traceback."""
-
-    __test__ = False
-
-    id: str
-    message: str = ""
-    traceback: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestReport:
-    """A test run in numbers, and what is known about each test that did not pass. Content is untrusted text."""
-
-    __test__ = False
-
-    summary: TestSummary = field(default_factory=TestSummary)
-    failing: tuple[FailingTest, ...] = ()
-
-    @property
-    def collected(self) -> int:
-        summary = self.summary
-        return summary.passed + summary.failed + summary.errors + summary.skipped
-
-
-def parse_junit(data: bytes, *, repeated: bool = True, root: str = "") -> TestReport:
-    """The report in a JUnit XML document, as pytest and most other runners write it.
+def parse_junit(data: bytes, *, repeated: bool = True, root: str = "") -> TestRun:
+    """The run in a JUnit XML document, as pytest and most other runners write it.
 
     Ids are pytest's own (`tests/test_a.py::TestK::test_b[1]`) where the document names the file, as pytest's does with
     `junit_family=xunit1`, else `classname::name`, for node's `suite > name`. Expected failures count as skipped.
@@ -80,8 +54,8 @@ def parse_junit(data: bytes, *, repeated: bool = True, root: str = "") -> TestRe
     return reader.report()
 
 
-def parse_pytest_output(text: str) -> TestReport | None:
-    """The report in what pytest printed, where its last line of counts is there; None where it is not.
+def parse_pytest_output(text: str) -> TestRun | None:
+    """The run in what pytest printed, where its last line of counts is there; None where it is not.
 
     The fall-back when there is no XML: messages are one line each and tracebacks are missing.
     """
@@ -97,6 +71,12 @@ _NODE_CLASS = "test"
 """What node writes as the class of every test."""
 _MAX_TITLES = 20
 _WORST_FIRST = ("error", "failure", "skipped", "passed")
+_OUTCOMES = {
+    "error": TestOutcome.ERROR,
+    "failure": TestOutcome.FAILED,
+    "skipped": TestOutcome.SKIPPED,
+    "passed": TestOutcome.PASSED,
+}
 
 
 class _JUnitReader:
@@ -123,21 +103,12 @@ class _JUnitReader:
         self._collecting: list[str] | None = None
         self._traceback = ""
         self._ends: dict[str, str] = {}
-        self._failing: dict[str, FailingTest] = {}
+        self._results: dict[str, TestResult] = {}
 
-    def report(self) -> TestReport:
+    def report(self) -> TestRun:
         if not self._suites and not self._ends:
             raise ReportUnreadable("the test report is no JUnit document: it holds no testsuite")
-        ends = list(self._ends.values())
-        summary = TestSummary(
-            passed=ends.count("passed"),
-            failed=ends.count("failure"),
-            errors=ends.count("error"),
-            skipped=ends.count("skipped"),
-            duration_ms=round(self._seconds * 1000),
-            failing=tuple(self._failing),
-        )
-        return TestReport(summary=summary, failing=tuple(self._failing.values()))
+        return TestRun(results=self._results, duration_ms=round(self._seconds * 1000))
 
     def _refuse_doctype(self, name: str, system: str | None, public: str | None, internal: bool) -> None:
         raise ReportUnreadable("the test report carries a DOCTYPE, which no test runner writes: refused")
@@ -182,8 +153,8 @@ class _JUnitReader:
         known = self._ends.get(identifier)
         if known is None or _worse(end, known):
             self._ends[identifier] = end
-        if end in ("failure", "error") and identifier not in self._failing:
-            self._failing[identifier] = failing_test(identifier, self._message, self._traceback)
+            milliseconds = round(seconds(self._case.get("time", "")) * 1000)
+            self._results[identifier] = test_result(_OUTCOMES[end], self._message, self._traceback, milliseconds)
 
     @property
     def _whole_file(self) -> bool:
@@ -193,9 +164,9 @@ class _JUnitReader:
         case = self._case | {"file": self._case.get("file", "").removeprefix(self._prefix)}
         if not self._repeated and case.get("classname") == _NODE_CLASS:
             path = " > ".join([*self._titles[-_MAX_TITLES:], case.get("name", "").removeprefix(self._prefix)])
-            identifier = _bounded(f"{case['file']}::{path}" if case["file"] else path)
+            identifier = bounded(f"{case['file']}::{path}" if case["file"] else path)
         else:
-            identifier = _bounded(case["name"]) if not self._repeated and self._whole_file else _node_id(case)
+            identifier = bounded(case["name"]) if not self._repeated and self._whole_file else _node_id(case)
         if self._repeated:
             return identifier
         self._seen[identifier] += 1
@@ -207,29 +178,37 @@ def _worse(end: str, than: str) -> bool:
     return _WORST_FIRST.index(end) < _WORST_FIRST.index(than)
 
 
-def failing_test(identifier: str, message: str, traceback: str) -> FailingTest:
-    """A failing test with everything about it cut to size; without a message, the traceback's last line is it."""
+def test_result(outcome: TestOutcome, message: str = "", traceback: str = "", duration_ms: int = 0) -> TestResult:
+    """A test's result with everything about it cut to size; without a message, the traceback's last line is it."""
+    if outcome is TestOutcome.PASSED:
+        return TestResult(outcome=outcome, duration_ms=duration_ms)
     said = [line for line in traceback.strip().splitlines() if line.strip()]
     if not message or message == "collection failure":
         message = said[-1].removeprefix("E").strip() if said else message
     tail = "\n".join(said[-_TRACEBACK_LINES:])
-    return FailingTest(
-        id=_bounded(identifier), message=message.strip()[:MAX_MESSAGE_CHARS], traceback=tail[-MAX_TRACEBACK_CHARS:]
+    return TestResult(
+        outcome=outcome,
+        duration_ms=duration_ms,
+        message=message.strip()[:MAX_MESSAGE_CHARS],
+        traceback=tail[-MAX_TRACEBACK_CHARS:],
     )
+
+
+test_result.__test__ = False  # type: ignore[attr-defined]
 
 
 def _node_id(case: dict[str, str]) -> str:
     name, class_name, file = case.get("name", ""), case.get("classname", ""), case.get("file", "")
     if not file:
-        return _bounded(f"{class_name}::{name}" if class_name else name)
+        return bounded(f"{class_name}::{name}" if class_name else name)
     if not class_name:  # pytest's way of saying that the file itself could not be collected
-        return _bounded(file)
+        return bounded(file)
     module = file.removesuffix(".py").replace("/", ".")
     classes = class_name.removeprefix(module) if class_name.startswith(module) else ""
-    return _bounded("::".join([file, *(part for part in classes.split(".") if part), name]))
+    return bounded("::".join([file, *(part for part in classes.split(".") if part), name]))
 
 
-def _bounded(identifier: str) -> str:
+def bounded(identifier: str) -> str:
     """An id of bearable length; two long ones that differ stay different."""
     if len(identifier) <= MAX_ID_CHARS:
         return identifier
@@ -237,30 +216,33 @@ def _bounded(identifier: str) -> str:
     return f"{identifier[: MAX_ID_CHARS - 13]}~{digest}"
 
 
-def _from_counts(counts: str, took: float, failing: tuple[FailingTest, ...]) -> TestReport:
+def _from_counts(counts: str, took: float, failing: dict[str, TestResult]) -> TestRun:
     found = dict.fromkeys(("passed", "failed", "error", "skipped", "xfailed", "xpassed"), 0)
     for number, what in _COUNT.findall(counts):
         found[what.rstrip("s") if what.startswith("error") else what] += int(number)
-    summary = TestSummary(
-        passed=found["passed"] + found["xpassed"],
-        failed=found["failed"],
-        errors=found["error"],
-        skipped=found["skipped"] + found["xfailed"],
+    named = [result.outcome for result in failing.values()]
+    return TestRun(
+        results=failing,
+        unnamed=TestSummary(
+            passed=found["passed"] + found["xpassed"],
+            failed=max(0, found["failed"] - named.count(TestOutcome.FAILED)),
+            errors=max(0, found["error"] - named.count(TestOutcome.ERROR)),
+            skipped=found["skipped"] + found["xfailed"],
+        ),
         duration_ms=round(min(took, 1e7) * 1000),
-        failing=tuple(test.id for test in failing),
     )
-    return TestReport(summary=summary, failing=failing)
 
 
-def _short_summary(printed: list[str]) -> tuple[FailingTest, ...]:
+def _short_summary(printed: list[str]) -> dict[str, TestResult]:
     headers = [position for position, line in enumerate(printed) if _SUMMARY_HEADER.fullmatch(line)]
-    found: dict[str, FailingTest] = {}
+    found: dict[str, TestResult] = {}
     for line in printed[headers[-1] + 1 :] if headers else []:
         word, _, rest = line.partition(" ")
         if word in ("FAILED", "ERROR") and rest:
             identifier, message = _split_summary(rest)
-            found.setdefault(identifier, FailingTest(id=identifier, message=message))
-    return tuple(found.values())
+            outcome = TestOutcome.FAILED if word == "FAILED" else TestOutcome.ERROR
+            found.setdefault(identifier, test_result(outcome, message))
+    return found
 
 
 def _split_summary(rest: str) -> tuple[str, str]:
@@ -269,6 +251,6 @@ def _split_summary(rest: str) -> tuple[str, str]:
     while (cut := rest.find(" - ", start)) >= 0:
         before = rest[:cut]
         if "[" not in before or before.endswith("]"):
-            return _bounded(before), rest[cut + 3 :][:MAX_MESSAGE_CHARS]
+            return bounded(before), rest[cut + 3 :][:MAX_MESSAGE_CHARS]
         start = cut + 3
-    return _bounded(rest), ""
+    return bounded(rest), ""

@@ -47,6 +47,7 @@ def cargo_plan(
         absent=CARGO_ABSENT,
         cwd=root,
         variables=cargo_variables(scratch),
+        stream="output",
         read_output=parse_cargo_output,
         output_limit=MAX_REPORT_BYTES // 2,
         transient=locks(inventory, root),

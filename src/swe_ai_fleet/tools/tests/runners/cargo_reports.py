@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.tools.tests.lines import lines, seconds
-from swe_ai_fleet.tools.tests.reports import TestReport
 from swe_ai_fleet.tools.tests.runners.tally import Tally
 
 _MAX_KEPT_LINES = 60
@@ -24,7 +24,7 @@ _ARROW = re.compile(r" *--> (\S{1,300}:\d{1,9}:\d{1,9})")
 _NOT_ERRORS = ("could not compile", "test failed, to rerun", "aborting due to", "doctest failed")
 
 
-def parse_cargo_output(text: str) -> TestReport | None:
+def parse_cargo_output(text: str) -> TestRun | None:
     """The report in what `cargo test` printed; None where it ran no test and reports no error of the compiler.
 
     Ids are `file::name` with the file of the test target (`src/lib.rs::tests::adds`). What does not compile is an

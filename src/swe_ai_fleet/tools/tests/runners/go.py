@@ -35,6 +35,7 @@ def go_plan(
         told=(*base[:2], *words),
         absent=GO_ABSENT,
         cwd=root,
+        stream="output",
         read_output=parse_go,
         output_limit=MAX_REPORT_BYTES // 2,
     )

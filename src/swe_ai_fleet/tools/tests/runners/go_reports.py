@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.tools.tests.lines import lines, seconds
-from swe_ai_fleet.tools.tests.reports import TestReport
 from swe_ai_fleet.tools.tests.runners.tally import Tally
 from swe_ai_fleet.tools.tests.runners.values import json_object
 
@@ -36,12 +36,12 @@ class _Package:
     output: list[str] = field(default_factory=list[str])
 
 
-def parse_go(text: str) -> TestReport | None:
+def parse_go(text: str) -> TestRun | None:
     """The report in what `go test` printed, with `-json` or without; builds that fail may come as text alone."""
     return parse_go_events(text) or parse_go_output(text)
 
 
-def parse_go_events(text: str) -> TestReport | None:
+def parse_go_events(text: str) -> TestRun | None:
     """The report in what `go test -json` printed, standard error among it; None where it printed no event.
 
     A test with subtests is counted as its subtests. A package that could not be built, or that ended without its
@@ -82,7 +82,7 @@ def parse_go_events(text: str) -> TestReport | None:
     return tally.report(sum(package.elapsed for package in packages.values()))
 
 
-def parse_go_output(text: str) -> TestReport | None:
+def parse_go_output(text: str) -> TestRun | None:
     """The report in the text of `go test`; None where it holds neither a test's end nor a failed package.
 
     Without `-v` passing tests are not printed, so they are not counted either.

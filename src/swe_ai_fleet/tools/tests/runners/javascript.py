@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import PurePosixPath
 
+from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.tests.reports import ReportUnreadable, TestReport, parse_junit
 from swe_ai_fleet.tools.tests.runners.detection import test_script
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.javascript_reports import explain_node, parse_jest_json, parse_mocha_json
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
-from swe_ai_fleet.tools.tests.runners.recognised import recognise
 from swe_ai_fleet.tools.tests.runners.values import json_object, mapping
 
 _ABSENT = not_installed("npm", "Node.js and npm")
@@ -47,32 +43,21 @@ class Script:
     alone: bool
 
 
-def npm_plan(
-    inventory: Inventory, root: str, selection: Selection, report: str, mount: str, *, node_options: str = ""
-) -> Plan:
+def npm_plan(inventory: Inventory, root: str, selection: Selection, workspace: Workspace) -> Plan:
     """How to run a package's tests; by its own script, with a report where the runner is known.
 
     Args:
         root: The package's directory, relative to the workspace.
-        report: A file that does not exist yet, as commands see it.
-        mount: The workspace as commands see it, cut off the names in reports.
-        node_options: What the environment itself sets in NODE_OPTIONS; kept.
 
     Raises:
         ToolFailure: No test script, or a selection that the script's runner cannot be given.
     """
     script = read_script(inventory.text("package.json" if root == "." else f"{root}/package.json"))
-    home = mount if root == "." else f"{mount}/{root}"
     paths = [_below(path, root) for path in selection.paths]
-    read = _reader(script.runner, home)
-    options = _reporting(script.runner, report)
+    options: tuple[str, ...] = ()
     variables = dict(_VARIABLES)
     if script.runner == "node":
         paths = [file for path in paths for file in _node_files(inventory, root, path)]
-        variables["NODE_OPTIONS"] = (
-            f"{node_options} --test-reporter=junit --test-reporter-destination={report} "
-            "--test-reporter=spec --test-reporter-destination=stdout"
-        ).strip()
     chosen = _choosing(script.runner, selection, paths, inventory, root)
     run = ("npm", "test") if script.name == "test" else ("npm", "run", script.name)
     told = (*run, "--", *chosen) if chosen else run
@@ -94,10 +79,7 @@ def npm_plan(
         absent=_ABSENT,
         cwd=root,
         variables=variables,
-        report=report if read else "",
-        read_report=read,
-        refine=explain_node if script.runner == "node" else None,
-        read_output=recognise,
+        stream="output",
     )
 
 
@@ -157,39 +139,6 @@ def _options(words: tuple[str, ...]) -> tuple[str, ...]:
             if word in _VALUED and rest:
                 kept.append(rest.pop(0))
     return tuple(kept)
-
-
-def _reporting(runner: str, report: str) -> tuple[str, ...]:
-    match runner:
-        case "jest":
-            return ("--json", f"--outputFile={report}")
-        case "vitest":
-            return ("--reporter=default", "--reporter=junit", f"--outputFile.junit={report}")
-        case "mocha":
-            return ("--reporter=json", f"--reporter-option=output={report}")
-        case "ava":
-            return ("--tap",)
-        case _:
-            return ()
-
-
-def _reader(runner: str, home: str) -> Callable[[bytes], TestReport | None] | None:
-    match runner:
-        case "jest":
-            return partial(parse_jest_json, root=home)
-        case "mocha":
-            return partial(parse_mocha_json, root=home)
-        case "vitest" | "node":
-            return partial(_junit, root=home)
-        case _:
-            return None
-
-
-def _junit(data: bytes, *, root: str) -> TestReport | None:
-    try:
-        return parse_junit(data, repeated=False, root=root)
-    except ReportUnreadable:
-        return None
 
 
 def _choosing(runner: str, selection: Selection, paths: list[str], inventory: Inventory, root: str) -> tuple[str, ...]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import cast
 
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.tools.tests.lines import lines, seconds
-from swe_ai_fleet.tools.tests.reports import MAX_MESSAGE_CHARS, FailingTest, TestReport
 from swe_ai_fleet.tools.tests.runners.tally import End, Tally
-from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, mappings, string
 
 _MAX_TESTS = 100_000
 _JEST_ENDS: Mapping[object, End] = {
@@ -37,93 +34,17 @@ _NODE_ERROR = re.compile(r"(?:Uncaught )?\w{0,60}Error\b")
 _COUNT = re.compile(r"(\d{1,9}) (failed|passed|skipped|todo|pending)")
 
 
-def parse_jest_json(data: bytes, root: str = "") -> TestReport | None:
-    """The report in the JSON that `jest --json` wrote; None where it is none. Ids are `file::name`.
-
-    A file that could not be run is an error under its own name. `root` is cut off file names.
-    """
-    found = json_object(data[max(data.find(b"{"), 0) :])
-    suites = found.get("testResults")
-    if not isinstance(suites, list):
-        return None
-    tally, milliseconds, count = Tally(), 0.0, 0
-    for suite in mappings(cast("object", suites)):
-        file = _relative(_text(suite.get("name")), root)
-        tests = mappings(suite.get("assertionResults"))
-        milliseconds += max(0.0, _number(suite.get("endTime")) - _number(suite.get("startTime")))
-        if not tests and suite.get("status") == "failed":
-            said = _text(suite.get("message"))
-            message = _syntax_error(said, root) or _first_line(said.removeprefix("  ● Test suite failed to run"))
-            tally.add(file, "error", message, said)
-        for test in tests:
-            if (count := count + 1) > _MAX_TESTS:
-                break
-            said = "\n".join(_texts(test.get("failureMessages")))
-            name = _text(test.get("fullName")) or _text(test.get("title"))
-            end = _JEST_ENDS.get(_text(test.get("status")), "skipped")
-            tally.add(f"{file}::{name}", end, _first_line(said), said)
-    return tally.report(milliseconds / 1000)
-
-
-def parse_mocha_json(data: bytes, root: str = "") -> TestReport | None:
-    """The report that mocha's json reporter wrote; None where it is none. Ids are `file::name`."""
-    found = json_object(data[max(data.find(b"{"), 0) :])
-    if not isinstance(found.get("stats"), dict):
-        return None
-    tally = Tally()
-    ends: tuple[tuple[str, End], ...] = (("passes", "passed"), ("failures", "failure"), ("pending", "skipped"))
-    for key, end in ends:
-        for test in mappings(found.get(key))[:_MAX_TESTS]:
-            facts = mapping(test.get("err"))
-            file = _relative(_text(test.get("file")), root)
-            name = _text(test.get("fullTitle"))
-            message, stack = _text(facts.get("message")), _text(facts.get("stack"))
-            tally.add(f"{file}::{name}" if file else name, end, message, stack)
-    return tally.report(_number(mapping(found.get("stats")).get("duration")) / 1000)
-
-
-def explain_node(report: TestReport, output: str) -> TestReport:
-    """The report of node's runner with files that could not even be loaded as errors, and where and why they failed.
-
-    The report itself only says of them that the test failed; node prints the rest.
-    """
-    unexplained = {test.id: test for test in report.failing if test.message == _NODE_UNEXPLAINED}
-    if not unexplained:
-        return report
-    said = lines(output)
-    reasons: dict[str, str] = {}
-    for position, line in enumerate(said):
-        match = _NODE_PLACE.fullmatch(line)
-        if match is None:
-            continue
-        reason = next((text for text in said[position + 1 : position + 8] if _NODE_ERROR.match(text)), "")
-        found = [name for name in unexplained if match[1].endswith(name)]
-        for name in found if reason else []:
-            reasons.setdefault(name, f"{name}:{match[2]}: {reason}")
-    failing = tuple(
-        FailingTest(id=test.id, message=reasons[test.id][:MAX_MESSAGE_CHARS], traceback="")
-        if test.id in reasons
-        else test
-        for test in report.failing
-    )
-    summary = report.summary
-    return TestReport(
-        summary=replace(summary, failed=summary.failed - len(reasons), errors=summary.errors + len(reasons)),
-        failing=failing,
-    )
-
-
-def parse_jest_output(text: str) -> TestReport | None:
+def parse_jest_output(text: str) -> TestRun | None:
     """The report in what jest printed; None without its line of counts."""
     return _summarised(lines(text), _JEST_LINE, _JEST_FAILING, _JEST_TIME)
 
 
-def parse_vitest_output(text: str) -> TestReport | None:
+def parse_vitest_output(text: str) -> TestRun | None:
     """The report in what vitest printed; None without its line of counts."""
     return _summarised(lines(text), _VITEST_LINE, _VITEST_FAILING, _VITEST_TIME)
 
 
-def parse_mocha_output(text: str) -> TestReport | None:
+def parse_mocha_output(text: str) -> TestRun | None:
     """The report in what mocha's usual reporter printed; None without its counts."""
     counts: dict[str, int] = {}
     duration, failing = 0.0, dict[str, str]()
@@ -151,7 +72,7 @@ def parse_mocha_output(text: str) -> TestReport | None:
     return tally.report(duration)
 
 
-def parse_node_output(text: str) -> TestReport | None:
+def parse_node_output(text: str) -> TestRun | None:
     """The counts that node's own test runner prints at its end, with names of what failed; None without them."""
     counts: dict[str, float] = {}
     failing: list[str] = []
@@ -174,7 +95,7 @@ def parse_node_output(text: str) -> TestReport | None:
 
 def _summarised(
     found: list[str], counts: re.Pattern[str], failing: re.Pattern[str], time: re.Pattern[str]
-) -> TestReport | None:
+) -> TestRun | None:
     position = next((place for place in range(len(found) - 1, -1, -1) if counts.fullmatch(found[place])), None)
     if position is None:
         return None
@@ -195,29 +116,3 @@ def _named(tally: Tally, names: list[str], failed: int) -> None:
     for position, name in enumerate(names):
         tally.add(name, "failure" if position < failed else "error")
     tally.count("failure", failed - len(names))
-
-
-def _texts(value: object) -> list[str]:
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [item[:20_000] for item in items if isinstance(item, str)][:20]
-
-
-def _text(value: object) -> str:
-    return string(value)[:20_000]
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e14 else 0.0
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _syntax_error(said: str, root: str) -> str:
-    match = next((match for line in said.splitlines() if (match := _JEST_SYNTAX.search(line[:4_000]))), None)
-    return f"{_relative(match[1], root)}:{match[3]}: SyntaxError: {match[2]}" if match else ""
-
-
-def _relative(file: str, root: str) -> str:
-    return file.removeprefix(f"{root}/") if root else file

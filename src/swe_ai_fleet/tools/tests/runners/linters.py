@@ -1,138 +1,249 @@
-"""Which linters a repository configures, and how each is run on a selection."""
+"""The linters that a repository configures, read off its files and the commands of its automation. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase, translate
 from pathlib import PurePosixPath
+from typing import Any, cast
 
-from swe_ai_fleet.tools.tests.runners.cargo import cargo_variables, locks
-from swe_ai_fleet.tools.tests.runners.findings import Finding, parse_clippy, parse_eslint, parse_go_vet, parse_ruff
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.values import json_object
+from swe_ai_fleet.tools.tests.runners.detection import MAKEFILES
+from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, mappings, string
 
-RUFF = ("ruff", "check")
-_ESLINT_FILES = frozenset(
-    [f"eslint.config.{suffix}" for suffix in ("js", "mjs", "cjs", "ts", "mts", "cts")]
-    + [f".eslintrc{suffix}" for suffix in ("", ".js", ".cjs", ".json", ".yml", ".yaml")]
+_PYTHON = (".py", ".pyi")
+_SCRIPT = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
+_PAGES = (*_SCRIPT, ".vue", ".svelte")
+_LINTERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "ruff": (_PYTHON, ("ruff.toml", ".ruff.toml")),
+    "ruff format": (_PYTHON, ()),
+    "flake8": (_PYTHON, (".flake8",)),
+    "pylint": (_PYTHON, ("pylintrc", ".pylintrc", "pylintrc.toml", ".pylintrc.toml")),
+    "mypy": (_PYTHON, ("mypy.ini", ".mypy.ini")),
+    "pyright": (_PYTHON, ("pyrightconfig.json",)),
+    "eslint": (_PAGES, ("eslint.config.*", ".eslintrc", ".eslintrc.*")),
+    "biome": (_SCRIPT, ("biome.json", "biome.jsonc")),
+    "prettier": (_PAGES, (".prettierrc", ".prettierrc.*", "prettier.config.*")),
+    "gofmt": ((".go",), ("go.mod",)),
+    "go vet": ((".go",), ("go.mod",)),
+    "rustfmt": ((".rs",), ("rustfmt.toml", ".rustfmt.toml")),
+    "clippy": ((".rs",), ("clippy.toml", ".clippy.toml")),
+}
+"""By linter: the files that it reads, and the names of its own settings, which configure it by being there."""
+
+_SECTIONS: Mapping[str, re.Pattern[str]] = {
+    "pyproject.toml": re.compile(r"^\[{1,2}tool\.(ruff\.format|ruff|flake8|pylint|mypy|pyright)\b", re.M),
+    **dict.fromkeys(("setup.cfg", "tox.ini"), re.compile(r"^\[(flake8|mypy|pylint)\b", re.M)),
+    **dict.fromkeys(("ruff.toml", ".ruff.toml"), re.compile(r"^\[(format)\]", re.M)),
+    "Cargo.toml": re.compile(r"^\[(?:workspace\.)?lints\.(clippy)\]", re.M),
+}
+_NAMED = {"ruff.format": "ruff format", "format": "ruff format", "eslintConfig": "eslint"}
+_MYPY_FILES = re.compile(r"^\[(?:tool\.)?mypy\](?:\n(?!\[).*)*?\n(?:files|packages|modules)\s*=", re.M)
+_NEEDED = ("go.mod", "Cargo.toml")
+_NAMES = [pattern for _, patterns in _LINTERS.values() for pattern in patterns] + [
+    *(*_SECTIONS, *MAKEFILES, "package.json", "noxfile.py", ".pre-commit-config.yaml"),
+    *(".eslintignore", ".prettierignore"),
+]
+_SETTING = re.compile("|".join(map(translate, _NAMES)))
+
+_PROGRAMS = {
+    **{name: name for name in _LINTERS if name not in ("gofmt", "go vet", "clippy")},
+    "cargo clippy": "clippy",
+    "cargo fmt": "rustfmt",
+    "pretty-quick": "prettier",
+}
+"""What a command starts with, and the linter that it runs; Go's need no command."""
+_HOOKS = {
+    "ruff-format": "ruff format",
+    "clippy": "cargo clippy",
+    "fmt": "cargo fmt",
+    **{f"{program}-{verb}": program for program in ("ruff", "biome") for verb in ("check", "ci", "lint")},
+}
+_RUNNERS = frozenset(
+    {"python", "python3", "uv", "uvx", "poetry", "pdm", "hatch", "pipenv", "rye", "run", "exec"}
+    | {"npx", "npm", "pnpm", "yarn", "bun", "bunx", "node"}
 )
-_ESLINT_SUFFIXES = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".vue", ".svelte")
-_WITH_BINARIES = 'PATH="$PWD/node_modules/.bin:$PATH"; export PATH; exec "$@"'
-_RUFF_FILES = ("ruff.toml", ".ruff.toml")
-_MAX_PROJECTS = 20
+_SUBCOMMANDS = frozenset({"check", "ci", "format", "lint"})
+_ENDS = re.compile(r"&&|\|\||[;|]")
+_TOX_COMMANDS = re.compile(r"^commands\s*=((?:.*\n)(?:[ \t]+.*\n|[ \t]*\n)*)", re.M)
+_TOX_FACTOR = re.compile(r"^\s*-?\s*(?:[\w{},.!-]+:\s+)?")
+_POSARGS = re.compile(r"\{posargs:?([^{}]*)\}")
+_NOX_RUN = re.compile(r"session\.run\w*\(([^()]*)\)")
+_LITERAL = re.compile(r"""["']([^"'\n]*)["']""")
+_NOT_KEPT = re.compile(
+    r"-(?:[wilqdfvjo]\d*|-(?:fix|junit|write|cache|check|diff|list|quiet|verbose|color|watch|statistics|count|show|exit|"
+    r"output|format|report|in-place|save|add-noqa|install-types|non-interactive|\w+-report).*)"
+)
+"""Options that write files, or change what is printed."""
+_GLOB = re.compile(r"[*?{\[]")
+_VALUED = re.compile("exclude|config|rcfile|ignore-path|-c$")
+_SAMPLES = frozenset({"test", "tests", "__tests__", "fixtures", "testdata", "templates", "examples"})
+_FOREIGN = frozenset({"node_modules", "vendor", "_vendor", "third_party"})
+_MAX_SETTINGS = 60
+_MAX_DEPTH = 5
+_MAX_HOOKS = 100
+_MAX_TARGETS = 100
+_MAX_TEXT_CHARS = 256 * 1024
+_MAX_YAML_CHARS = 64 * 1024
+_MAX_COMMAND_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lint:
-    """One linter's run. `parse` takes (output, mount, directory); `transient` as in a test run's plan."""
-
-    name: str
-    argv: tuple[str, ...]
-    parse: Callable[[str, str, str], list[Finding] | None]
-    cwd: str = "."
-    variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    merge_stderr: bool = False
-    transient: tuple[str, ...] = ()
-
-
-def linters(inventory: Inventory, paths: tuple[str, ...], own: tuple[str, ...], scratch: str) -> list[Lint]:
-    """The runs to make: the environment's linter first, then those that the repository configures.
+class Linter:
+    """A linter as it is configured in a directory.
 
     Args:
-        paths: Existing files and directories relative to the workspace; none means all.
-        own: The environment's lint command, empty where it has none.
+        directory: Where it is run, relative to the workspace.
+        options: Those of the repository's own command, where there are no settings.
+        targets: The paths below `directory` that its commands name; empty: every file.
+        lists_files: Whether its settings say which files it checks.
     """
-    found: list[Lint] = []
-    python = _of(paths, (".py", ".pyi", ".ipynb"), inventory)
-    if python is not None and (own or _configures_ruff(inventory)):
-        options = ("--no-cache", "--output-format", "json", "--", *(python or (".",)))
-        found.append(Lint(name="ruff", argv=(*(own or RUFF), *options), parse=parse_ruff))
-    script = _of(paths, _ESLINT_SUFFIXES, inventory)
-    for directory in _eslint_directories(inventory) if script is not None else []:
-        below = _within(script or (), directory)
-        if paths and not below:
+
+    name: str
+    directory: str = "."
+    options: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    lists_files: bool = False
+
+    def reads(self, path: str) -> bool:
+        """Whether a file of the workspace is one of those that the repository has it check."""
+        inside = self.directory == "." or path.startswith(f"{self.directory}/")
+        if not inside or not path.endswith(_LINTERS[self.name][0]):
+            return False
+        below = path if self.directory == "." else path.removeprefix(f"{self.directory}/")
+        return not self.targets or any(below == target or below.startswith(f"{target}/") for target in self.targets)
+
+
+def is_lint_setting(path: str) -> bool:
+    """Whether a file says which linters are run, or by which rules; manifests of dependencies are none."""
+    name = PurePosixPath(path).name
+    return name not in _NEEDED and bool(_SETTING.fullmatch(name))
+
+
+def configured_linters(files: Collection[str], text: Callable[[str], str]) -> tuple[Linter, ...]:
+    """The linters that a repository configures and has files for, each in the outermost directories that do so.
+
+    Args:
+        files: All paths, relative to the workspace.
+        text: The text of a file, empty where it cannot be read.
+    """
+    settled: dict[tuple[str, str], bool] = {}
+    commanded: dict[tuple[str, str], list[Linter]] = {}
+    directories = {path.rpartition("/")[0] for path in files}
+    places = {*files, *directories, *(str(place) for path in directories for place in PurePosixPath(path).parents)}
+    for path in _settings(files):
+        content = text(path)[:_MAX_TEXT_CHARS]
+        directory, name = str(PurePosixPath(path).parent), PurePosixPath(path).name
+        for linter in _settled_by(name, content):
+            at = (linter, directory)
+            settled[at] = settled.get(at, False) or bool(_MYPY_FILES.search(content))
+        for words in _commands(name, content):
+            if (linter := _linter_of(words, directory, places)) is not None:
+                commanded.setdefault((linter.name, directory), []).append(linter)
+    found: list[Linter] = []
+    for name in _LINTERS:
+        outer: list[str] = []
+        for at in sorted((at for at in {**settled, **commanded} if at[0] == name), key=lambda at: _depth(at[1])):
+            if any(place == "." or at[1].startswith(f"{place}/") for place in outer):
+                continue
+            outer.append(at[1])
+            runs = commanded.get(at, [])
+            targets = [target for run in runs for target in run.targets] if all(run.targets for run in runs) else []
+            targets = tuple(dict.fromkeys(targets))[:_MAX_TARGETS]
+            linter = Linter(name=name, directory=at[1], targets=targets, lists_files=settled.get(at, False))
+            found.append(linter if at in settled else replace(linter, options=runs[0].options))
+    return tuple(linter for linter in found if any(map(linter.reads, files)))
+
+
+def _settings(files: Iterable[str]) -> list[str]:
+    """The files that may configure linters, those nearest to the top first; not those of samples and of others."""
+    named = [path for path in files if _SETTING.fullmatch(path.rsplit("/", 1)[-1]) and path.count("/") < _MAX_DEPTH]
+    own = [path for path in named if not (_SAMPLES | _FOREIGN) & set(PurePosixPath(path).parts)]
+    return sorted(own, key=_depth)[:_MAX_SETTINGS]
+
+
+def _depth(path: str) -> tuple[int, str]:
+    return (-1 if path == "." else path.count("/"), path)
+
+
+def _settled_by(name: str, text: str) -> list[str]:
+    """The linters whose settings a file holds."""
+    sections = _SECTIONS[name].findall(text) if name in _SECTIONS else []
+    keys = [key for key in ("eslintConfig", "prettier") if name == "package.json" and key in json_object(text)]
+    own = [linter for linter, (_, names) in _LINTERS.items() if any(fnmatchcase(name, each) for each in names)]
+    return own + [_NAMED.get(section, section) for section in (*sections, *keys)]
+
+
+def _commands(name: str, text: str) -> Iterator[list[str]]:
+    """The commands in a file of automation, in words; what a shell would replace is left as it is."""
+    lines: Iterable[str] = ()
+    if name in MAKEFILES:
+        lines = (line.lstrip("\t@-+ ") for line in text.replace("\\\n", " ").split("\n") if line.startswith("\t"))
+    elif name == "package.json":
+        lines = map(string, mapping(json_object(text).get("scripts")).values())
+    elif name == "tox.ini":
+        blocks = _TOX_COMMANDS.findall(text.replace("\\\n", " ").replace("{toxinidir}/", "") + "\n")
+        lines = (_POSARGS.sub(r"\1", _TOX_FACTOR.sub("", line)) for block in blocks for line in block.split("\n"))
+    elif name == "noxfile.py":
+        yield from (_LITERAL.findall(call) for call in _NOX_RUN.findall(text))
+    elif name == ".pre-commit-config.yaml":
+        yield from _hooks(text)
+    for line in lines:
+        yield from map(_words, _ENDS.split(line))
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command[:_MAX_COMMAND_CHARS])
+    except ValueError:
+        return command[:_MAX_COMMAND_CHARS].split()
+
+
+def _hooks(text: str) -> Iterator[list[str]]:
+    """The hooks of pre-commit as commands: a local one by its entry, another one by the name of its tool."""
+    import yaml
+
+    try:
+        # It follows no merge keys, which multiply; the C one would end the process where the text is nested deeply.
+        document: object = yaml.load(text[:_MAX_YAML_CHARS], Loader=yaml.BaseLoader)  # noqa: S506
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return
+    for repository in mappings(mapping(document).get("repos"))[:_MAX_HOOKS]:
+        for hook in mappings(repository.get("hooks"))[:_MAX_HOOKS]:
+            name = string(hook.get("id"))
+            arguments = hook.get("args")
+            words = map(string, cast("list[Any]", arguments) if isinstance(arguments, list) else ())
+            yield [*_words(string(hook.get("entry")) or _HOOKS.get(name, name)), *words]
+
+
+def _linter_of(words: list[str], directory: str, places: Collection[str]) -> Linter | None:
+    """The linter that a command runs, directly or through a package manager; None where it runs none."""
+    for at, word in enumerate(words):
+        program, following = word.rpartition("/")[2], words[at + 1 : at + 2]
+        both = " ".join([program, *following])
+        if name := _PROGRAMS.get(both) or _PROGRAMS.get(program):
+            break
+        if program not in _RUNNERS and not word.startswith(("-", "$")) and "=" not in word:
+            return None
+    else:
+        return None
+    prefix = "" if directory == "." else f"{directory}/"
+    options, targets, everywhere, option = list[str](), list[str](), False, ""
+    for word in words[at + (2 if both in _PROGRAMS or _SUBCOMMANDS.issuperset(following) else 1) :]:
+        # Of a pattern, the directory before it.
+        stem = _GLOB.split(word, maxsplit=1)[0]
+        path = (stem if stem == word else stem.rpartition("/")[0]).removeprefix("./").rstrip("/")
+        if word.startswith("-"):
+            option = "" if _NOT_KEPT.fullmatch(word) else word
+            options += [option] if option else []
             continue
-        argv = ("sh", "-c", _WITH_BINARIES, "sh", "eslint", "--format", "json", "--", *(below or (".",)))
-        found.append(Lint(name="eslint", argv=argv, parse=parse_eslint, cwd=directory))
-    go = _of(paths, (".go",), inventory)
-    for directory in _roots(inventory, "go.mod") if go is not None else []:
-        below = _within(go or (), directory)
-        if paths and not below:
-            continue
-        packages = tuple(dict.fromkeys(_package(inventory, directory, path) for path in below)) or ("./...",)
-        found.append(
-            Lint(name="go vet", argv=("go", "vet", *packages), parse=parse_go_vet, cwd=directory, merge_stderr=True)
-        )
-    rust = _of(paths, (".rs",), inventory)
-    for directory in _roots(inventory, "Cargo.toml") if rust is not None else []:
-        if paths and not _within(rust or (), directory):
-            continue
-        found.append(
-            Lint(
-                name="clippy",
-                argv=("cargo", "clippy", "--quiet", "--all-targets", "--message-format=json"),
-                parse=parse_clippy,
-                cwd=directory,
-                variables=cargo_variables(scratch),
-                transient=locks(inventory, directory),
-            )
-        )
-    return found
-
-
-def concerns(finding: Finding, paths: Iterable[str]) -> bool:
-    """Whether a finding lies in one of the paths; linters of whole projects say more than was asked."""
-    chosen = tuple(paths)
-    return not chosen or any(
-        path == "." or finding.path == path or finding.path.startswith(f"{path}/") for path in chosen
-    )
-
-
-def _of(paths: tuple[str, ...], suffixes: tuple[str, ...], inventory: Inventory) -> tuple[str, ...] | None:
-    """Those of the paths that a linter is for, all directories among them; None where no file is."""
-    if not paths:
-        return () if any(path.endswith(suffixes) for path in inventory.files) else None
-    chosen = tuple(path for path in paths if path.endswith(suffixes) or path not in inventory.files)
-    return chosen or None
-
-
-def _configures_ruff(inventory: Inventory) -> bool:
-    return any(name in inventory.files for name in _RUFF_FILES) or "[tool.ruff" in inventory.text("pyproject.toml")
-
-
-def _eslint_directories(inventory: Inventory) -> list[str]:
-    found = {str(PurePosixPath(path).parent) for path in inventory.files if PurePosixPath(path).name in _ESLINT_FILES}
-    if "eslintConfig" in json_object(inventory.text("package.json")):
-        found.add(".")
-    return _outermost(found)
-
-
-def _roots(inventory: Inventory, manifest: str) -> list[str]:
-    return _outermost(
-        str(PurePosixPath(path).parent) for path in inventory.files if PurePosixPath(path).name == manifest
-    )
-
-
-def _outermost(directories: Iterable[str]) -> list[str]:
-    found: list[str] = []
-    for directory in sorted(directories, key=lambda name: (name != ".", name.count("/"), name)):
-        if not any(outer == "." or directory == outer or directory.startswith(f"{outer}/") for outer in found):
-            found.append(directory)
-    return found[:_MAX_PROJECTS]
-
-
-def _within(paths: tuple[str, ...], directory: str) -> tuple[str, ...]:
-    """The paths as seen from a directory; one that holds the directory stands for all of it."""
-    if directory == ".":
-        return paths
-    below = [path.removeprefix(f"{directory}/") for path in paths if path.startswith(f"{directory}/")]
-    if any(path in (".", directory) or directory.startswith(f"{path}/") for path in paths):
-        return (".",)
-    return tuple(below)
-
-
-def _package(inventory: Inventory, directory: str, path: str) -> str:
-    whole = path if directory == "." else f"{directory}/{path}"
-    if whole in inventory.files:
-        return f"./{PurePosixPath(path).parent}"
-    return "./..." if path == "." else f"./{path}/..."
+        if option and "=" not in option and (_VALUED.search(option) or prefix + path not in places):
+            options.append(word)
+        elif path in ("", "."):
+            everywhere = True
+        elif prefix + path in places:
+            targets.append(path)
+        option = ""
+    return Linter(name=name, directory=directory, options=tuple(options), targets=() if everywhere else tuple(targets))

@@ -29,4 +29,5 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
         told=words,
         cwd=directory,
         absent=not_installed("make", "make"),
+        stream="output",
     )

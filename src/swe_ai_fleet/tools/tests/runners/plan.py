@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.command import DEFAULT_OUTPUT_LIMIT
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import shown
-from swe_ai_fleet.tools.tests.reports import TestReport
 from swe_ai_fleet.tools.tests.runners.recognised import recognise
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -19,10 +19,15 @@ _MAX_KEYWORD_CHARS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which tests to run; nothing said means all. `paths` exist and are relative to the workspace."""
+    """Which tests to run; nothing said means all. `paths` exist and are relative to the workspace.
+
+    `deselect` are ids that are left out. `first` are groups of paths and ids to be run before the rest, in this order.
+    """
 
     paths: tuple[str, ...] = ()
     keyword: str = ""
+    deselect: tuple[str, ...] = ()
+    first: tuple[tuple[str, ...], ...] = ()
 
     @property
     def some(self) -> bool:
@@ -31,12 +36,33 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """Another way to start a runner that reported nothing, tried where what it printed matches `pattern`."""
+
+    argv: tuple[str, ...]
+    pattern: re.Pattern[str]
+    note: str
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def applies(self, run: TestRun) -> bool:
+        """Whether a run failed in the way that this may get around."""
+        return bool(self.pattern.search(run.output))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A command that runs tests.
 
-    `cwd` is relative to the workspace. `report` is the file that the runner writes, as commands see it, empty where it
-    only prints; `refine` completes what stands in it by what was printed. `transient` are files that the run may leave
-    in the repository and that go unless they were there before. `absent` is what to say where the program is missing.
+    Attributes:
+        argv: The command, with what serves the report.
+        told: The command as a person would type it.
+        absent: The message where the program is missing.
+        cwd: Relative to the workspace.
+        stream: How the supervisor hears of single tests, a name in `inside/streams.py`.
+        read_output: Finds results in what was printed, where no event was written.
+        fallbacks: Other ways to start it, tried in order while nothing is reported.
+        transient: Files that the run may leave in the repository, removed unless they were there before.
+        notes: What was changed for the run to work, in words.
     """
 
     framework: str
@@ -45,12 +71,12 @@ class Plan:
     absent: str
     cwd: str = "."
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    report: str = ""
-    read_report: Callable[[bytes], TestReport | None] | None = None
-    refine: Callable[[TestReport, str], TestReport] | None = None
-    read_output: Callable[[str], TestReport | None] = recognise
+    stream: str = "file"
+    read_output: Callable[[str], TestRun | None] = recognise
     output_limit: int = DEFAULT_OUTPUT_LIMIT
+    fallbacks: tuple[Fallback, ...] = ()
     transient: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:

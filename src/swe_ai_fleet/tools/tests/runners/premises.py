@@ -9,8 +9,9 @@ from typing import cast
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _PROBE = 'printf "%s\\n" "$TMPDIR"; command -v -- "$1"'
 _TAKE = 'test -f "$1" && cat -- "$1" && rm -f -- "$1"'
@@ -28,7 +29,7 @@ async def probe(workspace: Workspace, program: str) -> tuple[str, bool]:
 async def written(workspace: Workspace, path: str) -> bytes | None:
     """The report that a run left, read through the sandbox; None where there is none to be trusted."""
     command = Command(
-        argv=("sh", "-c", _TAKE, "sh", path), light=True, output_limit=MAX_REPORT_BYTES // 2, timeout_seconds=30
+        argv=("sh", "-c", _TAKE, "sh", path), light=True, output_limit=MAX_EVENT_BYTES, timeout_seconds=60
     )
     read = await workspace.run(command)
     return read.stdout.head + read.stdout.tail if read.ok and not read.stdout.elided else None

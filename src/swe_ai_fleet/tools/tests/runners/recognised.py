@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.tools.tests.lines import lines, seconds
-from swe_ai_fleet.tools.tests.reports import TestReport, parse_pytest_output
+from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.runners.cargo_reports import parse_cargo_output
 from swe_ai_fleet.tools.tests.runners.go_reports import parse_go
 from swe_ai_fleet.tools.tests.runners.javascript_reports import (
@@ -32,7 +33,7 @@ _PARSERS = (
 )
 
 
-def recognise(text: str) -> TestReport | None:
+def recognise(text: str) -> TestRun | None:
     """The report in any runner's output, several runners' reports added up; None where none is recognised.
 
     What a C compiler could not compile is an error named `file:line:column`.
@@ -52,7 +53,7 @@ def recognise(text: str) -> TestReport | None:
     return merged(found)
 
 
-def _ctest(text: str) -> TestReport | None:
+def _ctest(text: str) -> TestRun | None:
     found = lines(text)
     match = next((match for line in reversed(found) if (match := _CTEST.fullmatch(line))), None)
     if match is None:
@@ -68,7 +69,7 @@ def _ctest(text: str) -> TestReport | None:
     return tally.report(seconds(timed[1]) if timed else 0.0)
 
 
-def _diagnostics(text: str) -> TestReport | None:
+def _diagnostics(text: str) -> TestRun | None:
     found = dict.fromkeys((match[1], match[2]) for line in lines(text) if (match := _DIAGNOSTIC.fullmatch(line)))
     if not found:
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.tools.tests.lines import lines
-from swe_ai_fleet.tools.tests.reports import TestReport
 from swe_ai_fleet.tools.tests.runners.tally import End, Tally
 
 _MAX_KEPT_LINES = 60
@@ -20,7 +20,7 @@ _KEY = re.compile(r" *\w{1,40}:(?: .*)?")
 _DURATION = re.compile(r"# duration_ms (\d{1,12}(?:\.\d{1,12})?)")
 
 
-def parse_tap(text: str) -> TestReport | None:
+def parse_tap(text: str) -> TestRun | None:
     """The report in a TAP stream; None where there is neither its version nor a plan, or not one test point.
 
     A test with subtests counts as its subtests.

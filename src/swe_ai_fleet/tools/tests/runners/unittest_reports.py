@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.tools.tests.lines import lines, seconds
-from swe_ai_fleet.tools.tests.reports import TestReport
 from swe_ai_fleet.tools.tests.runners.tally import End, Tally
 
 _MAX_KEPT_LINES = 60
@@ -16,7 +16,7 @@ _TITLE = re.compile(r"(FAIL|ERROR): (\S{1,300})(?: \(([^()]{1,400})\))?( .{1,200
 _RULE = "=" * 70
 
 
-def parse_unittest_output(text: str) -> TestReport | None:
+def parse_unittest_output(text: str) -> TestRun | None:
     """The report in what unittest printed; None without its line of counts."""
     found = lines(text)
     position = next((place for place in range(len(found) - 1, -1, -1) if _RAN.fullmatch(found[place])), None)

@@ -1,14 +1,14 @@
-"""unittest, run by a program of ours that writes a report."""
+"""unittest, run by a program of ours that reports each test as it ends."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.tests.reports import ReportUnreadable, TestReport, parse_junit
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_path, not_installed
-from swe_ai_fleet.tools.tests.runners.unittest_program import PROGRAM
 from swe_ai_fleet.tools.tests.runners.unittest_reports import parse_unittest_output
 
 _DOTTED = re.compile(r"\w{1,200}(?:\.\w{1,200}){0,20}")
@@ -29,12 +29,19 @@ def checked_name(tree: Tree, name: str) -> str:
     return f"{tree.find(path)}{mark}{inside}"
 
 
-def unittest_plan(selection: Selection, report: str, base: tuple[str, ...] = DISCOVER) -> Plan:
+def unittest_plan(
+    selection: Selection,
+    base: tuple[str, ...] = DISCOVER,
+    *,
+    program_directory: str,
+    known_seconds: Mapping[str, float] | None = None,
+) -> Plan:
     """How to run unittest, all that the repository's own command finds or a selection.
 
     Args:
-        report: A file that does not exist yet, as commands see it.
         base: The repository's own command.
+        program_directory: Where the program lies, as commands see it.
+        known_seconds: Limits of single tests that are longer than the usual one.
     """
     patterns = (f"-k={selection.keyword}",) if selection.keyword else ()
     if selection.paths:
@@ -42,19 +49,12 @@ def unittest_plan(selection: Selection, report: str, base: tuple[str, ...] = DIS
         own, told = ("--paths", *patterns, *names), (*base[:3], *patterns, *names)
     else:
         own, told = (*base[3:], *patterns), (*base, *patterns)
+    steering = {"limits": known_seconds or {}, "deselect": selection.deselect}
     return Plan(
         framework="unittest",
-        argv=(base[0], "-c", PROGRAM, report, *own),
+        argv=(base[0], f"{program_directory}/fleet_unittest.py", *own),
         told=told,
         absent=not_installed(base[0], "Python"),
-        report=report,
-        read_report=_read,
+        variables={"FLEET_TEST_OPTIONS": json.dumps(steering)} if any(steering.values()) else {},
         read_output=parse_unittest_output,
     )
-
-
-def _read(data: bytes) -> TestReport | None:
-    try:
-        return parse_junit(data, repeated=False)
-    except ReportUnreadable:
-        return None

@@ -2,86 +2,115 @@
 
 from __future__ import annotations
 
-from swe_ai_fleet.domain.command import CommandResult
+from swe_ai_fleet.domain.candidate import TestSummary
+from swe_ai_fleet.domain.test_run import TestResult, TestRun
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.tools.shell import command_result
-from swe_ai_fleet.tools.tests.reports import FailingTest, TestReport
 
 MAX_TESTS_SHOWN = 20
 """Failing tests shown with their traceback; more are named only."""
 MAX_TESTS_NAMED = 200
 TAIL_CHARS = 4_000
-_PYTEST_USAGE_ERROR, _PYTEST_NOTHING_COLLECTED = 4, 5
+_PYTEST_USAGE_ERROR = 4
+_NOTHING_RUN = "check paths and keyword, or leave them out to run all tests"
 
 
-def told(
-    name: str,
-    result: CommandResult,
-    report: TestReport | None,
-    *,
-    framework: str,
-    command: str,
-    announced: bool = False,
-) -> ToolResult:
+def told(name: str, run: TestRun, *, announced: bool = False, before: TestRun | None = None) -> ToolResult:
     """The result of the operation `name`.
 
     Args:
-        framework: What ran the tests, `pytest` and so on; empty for a command that is none of the known ones.
-        command: What was run, as a person would type it.
+        run: What was run.
         announced: Whether the command is to be said first, as it must where it was found out just now.
+        before: The run of the untouched commit: tests that failed there come last, and by number only.
 
-    A report without a single test is no success: nothing was shown.
+    A run without a single test is no success: nothing was shown.
     """
-    ended = command_result(name, result)
-    pytest = framework == "pytest"
-    nothing = report is not None and not report.collected
-    passed = ended.success and (report is None or not report.failing) and not nothing
-    if nothing:
-        report = None  # its zeros say less than the output, and would read like a result
-    output = ended.content.strip()
-    parts: list[str] = [f"Ran `{command}`."] if announced else []
-    if report is not None:
-        parts.append(_counts(report))
-        parts.extend(_described(test) for test in report.failing[:MAX_TESTS_SHOWN])
-        if report.failing[MAX_TESTS_SHOWN:]:
-            named = [test.id for test in report.failing[MAX_TESTS_SHOWN:MAX_TESTS_NAMED]]
-            parts.append("Also failing:\n" + "\n".join(named))
-    if report is None or (not passed and not report.failing) or ended.outcome is Outcome.TIMEOUT:
-        parts.append(output if report is None and not pytest else _tail(output))
+    old = [test for test in run.failing if before is not None and _failed(before, test)]
+    new = [test for test in run.failing if test not in set(old)]
+    passed = run.green
+    output = run.output.strip()
+    parts = [f"Ran `{run.command}`."] if announced else []
+    parts += [f"Note: {note}." for note in run.notes]
+    if run.reported:
+        parts.append(_counts(run.summary))
+        parts.extend(described(test, run.results[test]) for test in new[:MAX_TESTS_SHOWN])
+        if new[MAX_TESTS_SHOWN:]:
+            parts.append("Also failing:\n" + "\n".join(new[MAX_TESTS_SHOWN:MAX_TESTS_NAMED]))
+        if before is not None:
+            parts.extend(_compared(run, before, old))
+    if run.stopped:
+        parts.append(f"Not all tests were run: {run.stopped}.")
+    if not run.reported or run.stopped or (not passed and not run.failing):
+        parts.append(output if not run.reported and run.framework != "pytest" else _tail(output))
     return ToolResult(
         success=passed,
         operation=name,
         content="\n\n".join(part for part in parts if part),
-        error="" if passed else _error(ended, report, pytest=pytest, nothing=nothing),
-        exit_code=result.exit_code,
+        error="" if passed else _error(run, new, old),
+        exit_code=run.exit_code,
         metadata={
-            "framework": framework,
-            "command": command,
-            **({"tests": _as_json(report)} if report is not None else {}),
+            "framework": run.framework,
+            "command": run.command,
+            **({"tests": _as_json(run)} if run.reported else {}),
         },
-        outcome=Outcome.SUCCESS if passed else Outcome.ERROR if ended.success else ended.outcome,
-        truncated=ended.truncated,
+        outcome=Outcome.SUCCESS if passed else Outcome.TIMEOUT if _timed_out(run) else Outcome.ERROR,
+        truncated="left out ...]" in run.output,
     )
 
 
-def _error(ended: ToolResult, report: TestReport | None, *, pytest: bool, nothing: bool) -> str:
-    if ended.outcome is Outcome.TIMEOUT:
-        return f"the tests were {ended.error}"
-    if pytest and ended.exit_code == _PYTEST_NOTHING_COLLECTED:
-        return "no tests were collected: check paths and keyword, or leave them out to run all tests"
-    if pytest and ended.exit_code == _PYTEST_USAGE_ERROR:
+def described(name: str, result: TestResult) -> str:
+    """A failing test with its message and the end of its traceback, which may hold the message already."""
+    first = result.message.splitlines()[:1]
+    body = result.traceback if first and first[0] in result.traceback else ""
+    said = body or "\n".join(part for part in (result.message, result.traceback) if part)
+    return f"FAILED {name}\n" + "\n".join(f"    {line}" for line in said.splitlines())
+
+
+def _failed(run: TestRun, test: str) -> bool:
+    return test in run.results and run.results[test].outcome.bad
+
+
+def _compared(run: TestRun, before: TestRun, old: list[str]) -> list[str]:
+    fixed = [test for test in run.passing if _failed(before, test)]
+    parts: list[str] = []
+    if fixed:
+        parts.append(_listed(f"{_tests(fixed)} failed on the untouched commit and pass now", fixed))
+    if old:
+        parts.append(f"{_tests(old)} failed on the untouched commit already.")
+    return parts
+
+
+def _listed(title: str, names: list[str]) -> str:
+    return f"{title}:\n" + "\n".join(names[:MAX_TESTS_SHOWN])
+
+
+def _tests(names: list[str]) -> str:
+    return f"{len(names)} test{'' if len(names) == 1 else 's'}"
+
+
+def _timed_out(run: TestRun) -> bool:
+    return bool(run.stopped) and run.exit_code is None
+
+
+def _error(run: TestRun, new: list[str], old: list[str]) -> str:
+    if _timed_out(run):
+        return f"the tests were stopped: {run.stopped}"
+    if run.framework == "pytest" and run.exit_code == _PYTEST_USAGE_ERROR and not run.reported:
         return "pytest could not start with these arguments; it says why below"
-    if nothing:
-        why = "" if ended.success else f" ({ended.error})"
-        return f"no tests were run{why}: check paths and keyword, or leave them out to run all tests"
-    if report is not None and report.failing:
-        summary = report.summary
-        return f"{summary.failed + summary.errors} of {report.collected} tests did not pass"
-    return f"the test run failed: {ended.error}"
+    if run.reported and not run.ran:
+        return f"no test was run: {_NOTHING_RUN}"
+    if new:
+        return f"{len(new)} of {run.ran + run.summary.skipped} tests did not pass"
+    if old:
+        return f"the {_tests(old)} that fail failed on the untouched commit already"
+    if run.failing or run.unnamed.failed or run.unnamed.errors:
+        return f"{run.summary.failed + run.summary.errors} of {run.ran} tests did not pass"
+    if not run.reported:
+        why = f" ({run.stopped})" if run.stopped else f": exit code {run.exit_code}"
+        return f"no test was run{why}; {_NOTHING_RUN}" if run.exit_code in (0, 5) else f"the test run failed{why}"
+    return f"the test run failed: {run.stopped or f'exit code {run.exit_code}'}"
 
 
-def _counts(report: TestReport) -> str:
-    summary = report.summary
+def _counts(summary: TestSummary) -> str:
     counts = [
         f"{number} {word}"
         for number, word in (
@@ -95,12 +124,6 @@ def _counts(report: TestReport) -> str:
     return f"{', '.join(counts) or 'no tests ran'} in {summary.duration_ms / 1000:.2f} s"
 
 
-def _described(test: FailingTest) -> str:
-    body = test.traceback if test.message.splitlines()[:1] and test.message.splitlines()[0] in test.traceback else ""
-    said = body or "\n".join(part for part in (test.message, test.traceback) if part)
-    return f"FAILED {test.id}\n" + "\n".join(f"    {line}" for line in said.splitlines())
-
-
 def _tail(output: str) -> str:
     if len(output) <= TAIL_CHARS:
         return output
@@ -108,13 +131,13 @@ def _tail(output: str) -> str:
     return "[...]\n" + output[cut + 1 if cut >= 0 else len(output) - TAIL_CHARS :]
 
 
-def _as_json(report: TestReport) -> dict[str, object]:
-    summary = report.summary
+def _as_json(run: TestRun) -> dict[str, object]:
+    summary = run.summary
     return {
         "passed": summary.passed,
         "failed": summary.failed,
         "errors": summary.errors,
         "skipped": summary.skipped,
         "duration_ms": summary.duration_ms,
-        "failing": [{"id": test.id, "message": test.message} for test in report.failing[:MAX_TESTS_NAMED]],
+        "failing": [{"id": test, "message": run.results[test].message} for test in run.failing[:MAX_TESTS_NAMED]],
     }

@@ -1,0 +1,74 @@
+"""`JudgePatches` and `DeliverCandidate`: requests turned into tasks and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.requests import common_task
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import MAX_PATCHES, SubmittedPatch, Task, TaskKind
+from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
+
+MAX_DIFF_BYTES = 3 * 1024 * 1024
+"""Of all patches of a request together: what a gRPC message of the usual size can carry."""
+MAX_SUMMARY_CHARS = 4_000
+PATCH_MEDIA_TYPE = "text/x-diff"
+Put = Callable[[Task, bytes], Awaitable[BlobRef]]
+
+
+def judge_task(request: pb.JudgePatchesRequest) -> Task:
+    """The task of a request, its patches still to be stored. Raises InvalidRequest and NotAvailable with the field."""
+    if not 1 <= len(request.patches) <= MAX_PATCHES:
+        raise InvalidRequest(
+            f"there are {len(request.patches)} patches", field="patches", hint=f"1 to {MAX_PATCHES} of them"
+        )
+    _check_sizes(request.patches)
+    task = common_task(request, kind=TaskKind.JUDGE)
+    title = "Judge a patch" if len(request.patches) == 1 else f"Judge {len(request.patches)} patches"
+    return replace(task, description=request.task_description.strip() or title)
+
+
+async def with_patches(task: Task, patches: Sequence[pb.SubmittedPatch], put: Put) -> Task:
+    """The task with its patches stored."""
+    stored = [
+        SubmittedPatch(name=patch.name, patch=await put(task, _closed(patch.diff)), summary=patch.summary)
+        for patch in patches
+    ]
+    return replace(task, patches=tuple(stored))
+
+
+def _closed(diff: bytes) -> bytes:
+    """A patch with the line feed at its end that shells and forms take away; without it git finds it damaged."""
+    return diff if diff.endswith(b"\n") else diff + b"\n"
+
+
+def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDelivery:
+    """What a person asks for. `caller` is who authenticated; empty where one token is everybody's."""
+    if not request.candidate_id:
+        raise InvalidRequest("no candidate given", field="candidate_id", hint="as in DeliberationResult.candidate_id")
+    if len(request.reason) > MAX_SUMMARY_CHARS:
+        raise InvalidRequest("the reason is too long", field="reason", hint=f"at most {MAX_SUMMARY_CHARS} characters")
+    named = request.approver.strip()
+    by = f"{named} ({caller})" if named and caller and named != caller else named or caller or "somebody"
+    return HandDelivery(
+        candidate_id=request.candidate_id,
+        by=" ".join(by.split())[:200],
+        reason=request.reason,
+        branch=request.branch,
+        push=request.push,
+    )
+
+
+def _check_sizes(patches: Sequence[pb.SubmittedPatch]) -> None:
+    total = sum(len(patch.diff) for patch in patches)
+    if total > MAX_DIFF_BYTES:
+        raise InvalidRequest(f"the patches have {total} bytes", field="patches", hint=f"at most {MAX_DIFF_BYTES}")
+    for number, patch in enumerate(patches):
+        if not patch.diff.strip():
+            raise InvalidRequest("the patch is empty", field=f"patches[{number}].diff")
+        if len(patch.summary) > MAX_SUMMARY_CHARS:
+            hint = f"at most {MAX_SUMMARY_CHARS} characters"
+            raise InvalidRequest("the summary is too long", field=f"patches[{number}].summary", hint=hint)

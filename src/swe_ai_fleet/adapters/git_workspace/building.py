@@ -1,0 +1,260 @@
+"""The steps of a recipe, run in the sandbox: what fails is tried without what can be blamed, then in smaller pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import BuildStep, Decision, StepOutcome
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.environments.lock_files import Lock, offending_pins, unavailable_packages
+from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
+from swe_ai_fleet.environments.recipe import Step
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.sandbox import LocalWorkspace, Refusal, RefusalReason
+
+_TAIL_LINES = 20
+_TAIL_CHARACTERS = 2000
+_MAX_REPAIRS = 5
+_SHOWN_LINES = 6
+# Failures in a row, each with a host that could not be reached, after which nothing more is expected of the network.
+_MOST_REFUSALS = 3
+_PIP = ("-I", "-m", "pip")
+
+
+class Build:
+    """One build: runs steps in a workspace and keeps account of them.
+
+    Args:
+        workspace: Where they run; its `/environment` is writable.
+        root: The environment's directory on this host.
+        lock: The pins that stand in its constraints file, if there is one.
+        grant: The network that the steps have, for the words about what was refused.
+        seconds: For each step, and for all optional ones together.
+    """
+
+    def __init__(
+        self,
+        workspace: LocalWorkspace,
+        root: Path,
+        lock: Lock | None,
+        *,
+        grant: NetworkGrant,
+        mask: SecretMask,
+        seconds: float,
+    ) -> None:
+        self._workspace = workspace
+        self._root = root
+        self._lock = lock
+        self._grant = grant
+        self._mask = mask
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._unpinned: set[str] = set()
+        self._unreached = 0
+        self.steps: list[BuildStep] = []
+        self.decisions: list[Decision] = []
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What could not be had, each with its reason in a line."""
+        return tuple(
+            f"{step.purpose}: {_reason_line(step.message)}"
+            for step in self.steps
+            if step.outcome is StepOutcome.LEFT_OUT
+        )
+
+    async def run(self, steps: Iterable[Step]) -> None:
+        """Run steps in order. Raises PreconditionFailed where a required one fails, naming file and way out."""
+        for step in steps:
+            await self._run(step)
+
+    @property
+    def hollow(self) -> bool:
+        """Whether there was something to install, and nothing could be."""
+        installs = self._installs()
+        return bool(installs) and all(step.outcome is not StepOutcome.DONE for step in installs)
+
+    def _installs(self) -> list[BuildStep]:
+        return [step for step in self.steps if " install" in step.command or " ci " in step.command]
+
+    def check_network(self) -> None:
+        """Raise PreconditionFailed where nothing at all could be installed because the network was refused or away."""
+        if not self.hollow:
+            return
+        refusals = self._workspace.refusals
+        if not refusals:
+            return
+        step = self._installs()[0]
+        printed = "\n".join(step.message.splitlines()[-_SHOWN_LINES:])
+        raise PreconditionFailed(
+            f"nothing could be installed: {refusals[0].text}\n`{step.command}`, decided from "
+            f"{step.source or 'the repository'}:\n{printed}",
+            field="environment",
+            hint=way_out(refusals, self._grant),
+        )
+
+    async def _run(self, step: Step) -> bool:
+        """Whether the step, or all that took its place, worked."""
+        if not step.required and time.monotonic() > self._deadline:
+            self._note(step, StepOutcome.LEFT_OUT, 0.0, "no time was left for it")
+            return False
+        result, seconds, refused = await self._execute(step)
+        for _ in range(_MAX_REPAIRS):
+            if result.ok:
+                break
+            mended = await self._without_blamed(step, result)
+            if mended is None:
+                break
+            step = mended
+            result, more, refused = await self._execute(step)
+            seconds += more
+        if result.ok:
+            self._note(step, StepOutcome.DONE, seconds)
+            return True
+        message = self._message(result, refused)
+        if step.required:
+            raise PreconditionFailed(
+                f"setting up the environment failed: `{self._shown(step.argv)}`, decided from "
+                f"{step.source or 'the repository'}:\n{message}",
+                field=step.concerns,
+                hint=way_out(refused, self._grant) or _HINTS.get(step.concerns.partition("[")[0], ""),
+            )
+        replaced = bool(step.alternatives or step.pieces)
+        self._note(step, StepOutcome.REPLACED if replaced else StepOutcome.LEFT_OUT, seconds, message)
+        if self._unreached >= _MOST_REFUSALS:
+            self.check_network()
+        for alternative in step.alternatives:
+            position = len(self.steps)
+            if await self._run(alternative):
+                return True
+            # Had it been the only way its failure would count; here another one follows, or the pieces do.
+            self.steps[position:] = [_as_replaced(failed) for failed in self.steps[position:]]
+        if step.alternatives and not step.pieces:
+            self.steps[-1] = replace(self.steps[-1], outcome=StepOutcome.LEFT_OUT)
+        # All of them, whatever becomes of one.
+        results = [await self._run(piece) for piece in step.pieces]
+        return bool(results) and all(results)
+
+    async def _without_blamed(self, step: Step, result: CommandResult) -> Step | None:
+        """The step to run next, where pins or packages that stand in the way have been taken out."""
+        output = result.stdout.text()
+        if step.pinned and self._lock is not None:
+            blamed = offending_pins(output, self._lock.pins.keys() - self._unpinned)
+            if blamed:
+                self._unpinned |= blamed
+                await asyncio.to_thread(
+                    (self._root / CONSTRAINTS).write_text, self._lock.constraints(self._unpinned), "utf-8"
+                )
+                what = f"without the pins of {', '.join(sorted(blamed))}, which do not fit here"
+                self.decisions.append(Decision(what=what, source=step.source))
+                return step
+        if step.optional and (blamed := unavailable_packages(output, step.optional)):
+            gone = {argument for name in blamed for argument in step.optional[name]}
+            for name in sorted(blamed):
+                missing = Step(argv=step.argv, purpose=" ".join(step.optional[name]), source=step.source)
+                self._note(missing, StepOutcome.LEFT_OUT, 0.0, self._message(result, self._workspace.refusals))
+            rest = {name: arguments for name, arguments in step.optional.items() if name not in blamed}
+            return replace(step, argv=tuple(word for word in step.argv if word not in gone), optional=rest)
+        if step.removal is not None and (names := step.removal.blamed(output)):
+            removed = await self._workspace.run(self._command(replace(step, argv=(*step.removal.remove, *names))))
+            if removed.ok:
+                for name in names:
+                    wanted = step.removal.packages[name]
+                    missing = Step(argv=step.argv, purpose=f"{name} {wanted}", source=step.source)
+                    self._note(missing, StepOutcome.LEFT_OUT, 0.0, self._message(result, ()))
+                rest = {name: wanted for name, wanted in step.removal.packages.items() if name not in names}
+                return replace(step, argv=step.removal.then, removal=replace(step.removal, packages=rest))
+        return None
+
+    async def _execute(self, step: Step) -> tuple[CommandResult, float, tuple[Refusal, ...]]:
+        before = {id(refusal) for refusal in self._workspace.refusals}
+        started = time.monotonic()
+        result = await self._workspace.run(self._command(step))
+        refused = tuple(refusal for refusal in self._workspace.refusals if id(refusal) not in before)
+        self._unreached = self._unreached + 1 if refused and not result.ok else 0
+        return result, time.monotonic() - started, refused
+
+    def _command(self, step: Step) -> Command:
+        return Command(
+            argv=step.argv,
+            cwd=step.directory or ".",
+            variables=step.variables,
+            timeout_seconds=self._seconds,
+            merge_stderr=True,
+        )
+
+    def _note(self, step: Step, outcome: StepOutcome, seconds: float, message: str = "") -> None:
+        self.steps.append(
+            BuildStep(
+                purpose=step.purpose,
+                command=self._shown(step.argv),
+                outcome=outcome,
+                source=step.source,
+                seconds=round(seconds, 2),
+                message=message,
+            )
+        )
+
+    def _message(self, result: CommandResult, refused: tuple[Refusal, ...]) -> str:
+        lines = [line.rstrip() for line in self._mask(result.stdout.text()).splitlines() if line.strip()]
+        while len(lines) > 1 and sum(map(len, lines)) > _TAIL_CHARACTERS:
+            lines = lines[1:]
+        said = "\n".join(lines[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
+        end = "its time was up" if result.timed_out else f"exit code {result.exit_code}"
+        help_ = way_out(refused, self._grant)
+        return "\n".join(
+            part for part in (end, said, f"{refused[0].text}: {help_}" if refused and help_ else "") if part
+        )
+
+    def _shown(self, argv: tuple[str, ...]) -> str:
+        """A command as people would type it."""
+        if argv[1:4] == _PIP:
+            words = [
+                word for word in argv[4:] if not word.startswith(("--no-input", "--disable-pip", "--progress-bar"))
+            ]
+            argv = ("pip", *words)
+        if argv[:2] == ("sh", "-c"):
+            # A caller's line as it is; a script of ours by what it is given.
+            argv = argv[2:3] if len(argv) == 3 else argv[3:]
+        text = argv[0] if len(argv) == 1 else shlex.join(argv)
+        return self._mask(" ".join(text.split()))[:1000]
+
+
+_HINTS = {"environment.setup": "correct the set-up command, or leave it out", "environment": "see `fleet env explain`"}
+
+
+def way_out(refusals: Iterable[Refusal], grant: NetworkGrant) -> str:
+    """The setting that opens what the proxy refused; empty where it refused nothing that a setting opens."""
+    found = list(refusals)
+    private = dict.fromkeys(refusal.host for refusal in found if refusal.reason is RefusalReason.PRIVATE)
+    foreign = dict.fromkeys(refusal.host for refusal in found if refusal.reason is RefusalReason.NOT_GRANTED)
+    lines: list[str] = []
+    if private:
+        lines.append(f"FLEET_SETUP_PRIVATE_HOSTS={','.join((*grant.private_hosts, *private))}")
+    if foreign:
+        lines.append(f"FLEET_SETUP_HOSTS={','.join((*grant.hosts, *foreign))}")
+    if lines:
+        return f"set {' and '.join(lines)} for the server if it is yours to open"
+    if found:
+        return "can this machine reach it? FLEET_SETUP_VARIABLES hands set-up commands an index of your own"
+    return ""
+
+
+def _as_replaced(step: BuildStep) -> BuildStep:
+    return replace(step, outcome=StepOutcome.REPLACED) if step.outcome is StepOutcome.LEFT_OUT else step
+
+
+def _reason_line(message: str) -> str:
+    """The one line of a message that says most."""
+    lines = message.splitlines()
+    telling = [line for line in lines if "FLEET_SETUP" in line] or [
+        line for line in lines if line.lower().startswith(("error", "npm err", "fatal")) or "ERR" in line
+    ]
+    return (telling or lines[-1:] or [""])[0].strip()[:300]

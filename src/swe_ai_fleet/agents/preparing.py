@@ -1,0 +1,111 @@
+"""What the agent of an environment run is told, and how its answer is read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from pydantic import Field, ValidationError
+
+from swe_ai_fleet.agents.sub_agents.shapes import Shape, Text, Texts, objects_in
+from swe_ai_fleet.agents.templates import rendered
+from swe_ai_fleet.domain.baseline import Baseline
+from swe_ai_fleet.domain.environment_run import EnvironmentProposal
+from swe_ai_fleet.tools.secrets import well_formed
+
+TOOLS = ("files_read_file", "files_search_in_files", "files_list_files", "shell_run_command", "tests_run")
+MAX_STEPS = 15
+_MAX_LINES = 20
+_MAX_LINE_CHARS = 2_000
+_MAX_NOTES_CHARS = 2_000
+_MAX_FAILURES = 20
+_PROGRAMS = (
+    *(("pytest",), ("py.test",), ("python", "-m", "pytest"), ("python3", "-m", "pytest")),
+    *(("python", "-m", "unittest"), ("python3", "-m", "unittest")),
+    *(("npm", "test"), ("npm", "run"), ("pnpm", "test"), ("pnpm", "run"), ("yarn", "test"), ("yarn", "run")),
+    *(("node", "--test"), ("npx", "jest"), ("npx", "vitest", "run"), ("npx", "vitest"), ("npx", "mocha")),
+    *(("go", "test"), ("cargo", "test"), ("make",)),
+)
+_SHELL = re.compile(r"[|&;<>()$`\n*?~{}]")
+_HARMLESS = frozenset({"-v", "-q", "-vv", "-qq", "-race", "--workspace", "--all", "--all-features", "discover"})
+
+
+class ProposalShape(Shape):
+    setup: Texts = Field(default=[], description="Shell commands, in order.")
+    test_command: Text = Field(default="", description="How the tests are run; empty: as it was detected.")
+    notes: Text = Field(default="", description="What was learned, in a few sentences.")
+
+
+def instructions(*, directory: str) -> str:
+    """What the agent is told of its task; trusted text."""
+    return rendered("prepare", directory=directory or ".", lines=_MAX_LINES)
+
+
+def findings(baseline: Baseline) -> str:
+    """What is known of the untouched commit's tests and of the environment; untrusted text."""
+    parts = [f"Commit {baseline.commit}", *_of_environment(baseline)]
+    for suite in baseline.suites:
+        parts.append(f"`{suite.command}` on the untouched commit: {suite.line}")
+        failing = list(suite.tests.failing[:_MAX_FAILURES]) if suite.tests is not None else []
+        for title, lines in (("Cannot be collected", suite.uncollected[:_MAX_FAILURES]), ("Fail", failing)):
+            if lines:
+                parts.append(f"{title}:\n" + "\n".join(f"- {line}" for line in lines))
+        if suite.output:
+            parts.append(f"The end of what it printed:\n{suite.output}")
+    return "\n\n".join(parts)
+
+
+def _of_environment(baseline: Baseline) -> list[str]:
+    report = baseline.report
+    decided = [f"- {one.what}" + (f" ({one.source})" if one.source else "") for one in report.decisions]
+    missing = [f"- {text}" for text in report.left_out]
+    return [
+        f"{title}:\n" + "\n".join(lines)
+        for title, lines in (("What was decided", decided), ("What could not be installed", missing))
+        if lines
+    ]
+
+
+def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
+    """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
+    problem = "it holds no JSON object with the key setup or test_command"
+    for value in objects_in(well_formed(text.rpartition("</think>")[2])):
+        if not {"setup", "test_command"} & value.keys():
+            continue
+        try:
+            shape = ProposalShape.model_validate(value)
+        except (ValidationError, RecursionError):
+            problem = "its JSON object has another form than was asked for"
+            continue
+        return _checked(shape, source)
+    raise ValueError(problem)
+
+
+def _checked(shape: ProposalShape, source: str) -> EnvironmentProposal:
+    setup, command = tuple(shape.setup), shape.test_command.strip()
+    if not setup and not command:
+        raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
+    if len(setup) > _MAX_LINES or any(len(line) > _MAX_LINE_CHARS or "\0" in line for line in setup):
+        raise ValueError(f"it proposes more than {_MAX_LINES} commands, or one of more than {_MAX_LINE_CHARS} bytes")
+    if command and (reason := selects(command)):
+        raise ValueError(f"the test command `{command[:200]}` {reason}")
+    return EnvironmentProposal(setup=setup, test_command=command, notes=shape.notes[:_MAX_NOTES_CHARS], source=source)
+
+
+def selects(command: str) -> str:
+    """Why a test command cannot be taken from a model; empty where it can: options decide which tests count."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return "is no command"
+    program = next((known for known in _PROGRAMS if tuple(words[: len(known)]) == known), None)
+    if program is None or _SHELL.search(command):
+        return "runs no test runner that is known here"
+    if option := _first_option(words[len(program) :]):
+        return f"has the option {option[:64]}, which a proposal may not have: it could decide which tests count"
+    return ""
+
+
+def _first_option(words: Sequence[str]) -> str:
+    return next((word for word in words if (word.startswith("-") and word not in _HARMLESS) or "=" in word), "")

@@ -1,0 +1,50 @@
+"""The options of `fleet env`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from swe_ai_fleet.cli import options
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.options import Json
+
+env_app = typer.Typer(
+    help="What a repository's commands find when they run.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@env_app.callback()
+def env() -> None:
+    """What a repository's commands find when they run."""
+
+
+@env_app.command("explain")
+def explain(
+    *,
+    repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository.")] = ".",
+    ref: options.Ref = "",
+    setup: options.Setup = None,
+    env: options.Env = None,
+    path: options.Path_ = None,
+    test_command: options.TestCommand = "",
+    no_detect: options.NoDetect = False,
+    include_dirty: options.IncludeDirty = None,
+    json: Json = False,
+) -> None:
+    """Build a repository's environment, or take it from the cache; say what was decided and what each step did."""
+    from swe_ai_fleet.cli.environment import explain_environment as work
+    from swe_ai_fleet.cli.environment import specification
+
+    carry_out(
+        lambda screen, settings: work(
+            screen,
+            settings,
+            repo=repo,
+            ref=ref,
+            uncommitted=options.UNCOMMITTED[bool(include_dirty)],
+            spec=specification(setup, env, path, test_command=test_command, detect=not no_detect),
+        ),
+        json=json,
+    )

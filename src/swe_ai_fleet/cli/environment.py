@@ -1,0 +1,95 @@
+"""`fleet env explain`: an environment without a running fleet, and how it came to be."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.order import repo_ref
+from swe_ai_fleet.cli.pairs import pairs
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import plain_table
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.environment import Environment, StepOutcome
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, PinnedRepository, RepoRef, UncommittedChanges
+from swe_ai_fleet.runtime.sandboxes import with_rung
+from swe_ai_fleet.settings import Settings
+
+
+def specification(
+    setup: Sequence[str] | None,
+    variables: Sequence[str] | None,
+    path: Sequence[str] | None,
+    *,
+    test_command: str,
+    detect: bool,
+) -> EnvironmentSpec:
+    """What options ask for. Raises CommandFault."""
+    return EnvironmentSpec(
+        setup=tuple(setup or ()),
+        variables=pairs(variables or (), "--env"),
+        path=tuple(path or ()),
+        test_command=test_command,
+        detect=detect,
+    )
+
+
+async def explain_environment(
+    screen: Screen,
+    settings: Settings,
+    *,
+    repo: str,
+    ref: str,
+    uncommitted: UncommittedChanges,
+    spec: EnvironmentSpec,
+) -> Exit:
+    """Build the environment of a repository, or take it from the cache, and print how it came to be."""
+    # It brings the clients of models and NATS along, which nothing else here needs.
+    from swe_ai_fleet.runtime.factories import workspace_provider
+
+    named = repo_ref(repo, ref=ref, uncommitted=uncommitted)
+    reference = RepoRef(location=named.path or named.url, ref=ref, uncommitted=uncommitted)
+    workspaces = workspace_provider(await with_rung(settings))
+    pinned = await workspaces.pin(DEFAULT_TENANT, reference)
+    screen.note(f"building the environment of {pinned.commit[:12]}, or taking it from the cache ...")
+    environment = await workspaces.environment(pinned, spec)
+    if screen.json:
+        screen.document(_document(pinned, environment))
+    else:
+        _print(screen, pinned, environment)
+    return Exit.ACCEPTED
+
+
+def _document(pinned: PinnedRepository, environment: Environment) -> dict[str, object]:
+    return {
+        "commit": pinned.commit,
+        "subdirectory": pinned.subdirectory,
+        "key": environment.key,
+        "cached": environment.cached,
+        "variables": dict(environment.variables),
+        "path": list(environment.path),
+        "notes": list(environment.notes),
+        **to_plain(environment.report),
+    }
+
+
+def _print(screen: Screen, pinned: PinnedRepository, environment: Environment) -> None:
+    report = environment.report
+    origin = "taken from the cache" if environment.cached else f"built in {report.seconds:.1f} s"
+    screen.line(f"Environment of {pinned.commit[:12]}: {origin if environment.key else 'nothing to build'}")
+    screen.out.print(plain_table(("decided", "from"), [(said.what, said.source) for said in report.decisions]))
+    if report.steps:
+        rows = [(str(step.outcome), f"{step.seconds:.1f}", step.purpose, step.command) for step in report.steps]
+        screen.out.print(plain_table(("step", "seconds", "what for", "command"), rows))
+    for step in report.steps:
+        if step.outcome is not StepOutcome.DONE and step.message:
+            screen.line(f"{step.purpose} ({step.source}): {step.message}", style="yellow")
+    for text in report.left_out:
+        screen.line(f"left out: {text}", style="yellow")
+    for note in environment.notes:
+        screen.line(note)
+    command = shlex.join(report.test_command)
+    screen.line(
+        f"Tests: {command} (from {report.test_source})" if command else "Tests: none; name them with --test-command"
+    )

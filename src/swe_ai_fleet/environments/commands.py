@@ -1,0 +1,352 @@
+"""Command lines of a repository's automation, read as data: what they install, and whether they run tests."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import PurePosixPath
+
+PYTHON = "python3"
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
+_PYTHONS = re.compile(r"(?:python|pypy|py)(?:\d(?:\.\d+)?)?(?:\.exe)?")
+_UNREADABLE = re.compile(r"[$`{}]|\$\{\{")
+# Options of pytest that only say what is shown or written, spread a run, or stop it early.
+_REPORTING = re.compile(
+    r"--(?:cov|no-cov|junit|html|self-contained-html|durations|color|tb|verbosity|verbose|quiet|report-log|maxfail|"
+    r"exitfirst|dist|numprocesses|maxprocesses|codspeed|md-report|showlocals|capture|splits|group|instafail|pdb|lf|ff)"
+    r"(?:-[\w-]+)?(?:=.*)?"
+)
+_SHORT_REPORTING = re.compile(r"-(?:[vqsxl]+|r[a-zA-Z]+|n\S*)")
+_VALUED = frozenset(
+    {
+        *(
+            "-k",
+            "-m",
+            "-c",
+            "-o",
+            "-p",
+            "-W",
+            "-n",
+            "--ignore",
+            "--ignore-glob",
+            "--deselect",
+            "--rootdir",
+            "--confcutdir",
+        ),
+        *(
+            "--cov",
+            "--cov-report",
+            "--cov-config",
+            "--cov-fail-under",
+            "--junitxml",
+            "--junit-xml",
+            "--tb",
+            "--durations",
+        ),
+        *("--maxfail", "--dist", "--numprocesses", "--maxprocesses", "--color", "--html", "--timeout", "--import-mode"),
+        *("--durations-min", "--splits", "--group", "--report-log", "--override-ini"),
+    }
+)
+_PLACES = re.compile(
+    r"PATH|HOME|TMP|TMPDIR|TEMP|SHELL|USER|CI|PWD|LD_.*|DYLD_.*|PIP_.*|UV_.*|VIRTUALENV_.*|COV.*|TOX.*|NOX.*|.*_(?:TOKEN|KEY|"
+    r"PASSWORD|SECRET)|PYTHON(?:HOME|DONTWRITEBYTECODE|PYCACHEPREFIX|STARTUP|WARNINGS|UNBUFFERED)|.*PROXY|FORCE_COLOR|PY_COLORS|PYTEST_ADDOPTS"
+)
+_RUNNERS = frozenset({"nosetests", "nose2", "stestr", "trial", "green", "zope-testrunner", "ward", "virtue", "avocado"})
+_INSTALLED_BY = frozenset({"pip", "pip3"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What one piece of automation installs and runs.
+
+    `lines` are requirements, `files` lists of them, `targets` directories of the repository with their extras, as pip
+    takes them; `constraints` files of pins. `all_extras`, `all_groups` and `all_members` ask for everything. `tests`
+    are argvs that run tests, with `variables` in their environment; `pythons` the versions that they are run with.
+    """
+
+    source: str = ""
+    lines: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    without_extras: tuple[str, ...] = ()
+    all_extras: bool = False
+    all_groups: bool = False
+    all_members: bool = False
+    tests: tuple[tuple[str, ...], ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    pythons: tuple[str, ...] = ()
+
+    def __or__(self, other: Wish) -> Wish:
+        """Both of them; the first one's source."""
+        return Wish(
+            source=self.source or other.source,
+            lines=_both(self.lines, other.lines),
+            files=_both(self.files, other.files),
+            constraints=_both(self.constraints, other.constraints),
+            targets=_both(self.targets, other.targets),
+            extras=_both(self.extras, other.extras),
+            groups=_both(self.groups, other.groups),
+            without_extras=_both(self.without_extras, other.without_extras),
+            all_extras=self.all_extras or other.all_extras,
+            all_groups=self.all_groups or other.all_groups,
+            all_members=self.all_members or other.all_members,
+            tests=tuple(dict.fromkeys((*self.tests, *other.tests))),
+            variables={**other.variables, **self.variables},
+            pythons=_both(self.pythons, other.pythons),
+        )
+
+
+def _both(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*one, *other)))
+
+
+def script_words(script: str) -> Iterator[list[str]]:
+    """The simple commands of a shell script as words, as far as it can be read without running it."""
+    for line in script.replace("\\\n", " ").splitlines():
+        for part in re.split(r"&&|\|\||;|(?<!\|)\|(?!\|)", line):
+            try:
+                words = shlex.split(part.strip().lstrip("@-+"), comments=True)
+            except ValueError:
+                continue
+            if words:
+                yield words
+
+
+def read_commands(commands: Sequence[Sequence[str]], source: str) -> Wish:
+    """What commands install and which of them run tests."""
+    wish = Wish(source=source)
+    for command in commands:
+        words = _unwrapped(list(command))
+        wish |= _installs(words)
+        if test := test_argv(words):
+            # Before it was unwrapped, `uv run --extra x` said what it needs.
+            wish |= _installs(list(command))
+            assigned = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.fullmatch, command))
+            wish |= Wish(tests=(test,), variables=readable_variables(assigned))
+    return wish
+
+
+def readable_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of a test command's variables that mean the same here: nothing that says where or how things are stored."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if not _UNREADABLE.search(value) and not _PLACES.fullmatch(name) and "\0" not in value
+    }
+
+
+def test_argv(words: Sequence[str]) -> tuple[str, ...]:
+    """The argv that runs the tests, if a command does that: Python's as `python3 …`, without what only reports."""
+    words = _unwrapped(list(words))
+    module = _module(words)
+    if not module:
+        return ()
+    name, rest = module[0], [word for word in module[1:] if not _UNREADABLE.search(word)]
+    if {"--help", "--version", "--collect-only", "--co"}.intersection(rest):
+        return ()
+    if name in ("pytest", "py.test"):
+        return (PYTHON, "-m", "pytest", "-q", *pytest_arguments(rest))
+    if name == "unittest":
+        return (PYTHON, "-m", "unittest", *rest)
+    if name in _RUNNERS:
+        if name == "stestr" and rest[:1] != ["run"]:
+            return ()
+        return (name, *rest)
+    if name == "django-admin" and rest[:1] == ["test"]:
+        return (name, *rest)
+    script = PurePosixPath(name)
+    if script.suffix == ".py" and not name.startswith("/"):
+        if script.name == "manage.py" and rest[:1] == ["test"]:
+            return (PYTHON, name, *rest)
+        if re.fullmatch(r"(?:run_?)?tests?(?:_?(?:runner|suite))?\.py|run-?tests?\.py|alltests\.py", script.name):
+            return (PYTHON, name, *rest)
+    return ()
+
+
+test_argv.__test__ = False  # type: ignore[attr-defined]
+
+
+def pytest_arguments(words: Sequence[str]) -> tuple[str, ...]:
+    """A run's arguments without those that only say what is shown or written, stop it early, or spread it."""
+    kept: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        value = [rest.pop(0)] if word in _VALUED and rest else []
+        if not _REPORTING.fullmatch(word) and not _SHORT_REPORTING.fullmatch(word):
+            kept += [word, *value]
+    return tuple(kept)
+
+
+def paths_of(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The words of a pytest run that are neither options nor their values."""
+    found: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word in _VALUED:
+            rest = rest[1:]
+        elif not word.startswith("-"):
+            found.append(word)
+    return tuple(found)
+
+
+def _unwrapped(words: list[str]) -> list[str]:
+    """A command without what only starts it: assignments, `env`, `uv run`, `coverage run` and the like."""
+    while words:
+        name = PurePosixPath(words[0]).name
+        if _ASSIGNMENT.fullmatch(words[0]) and not words[0].startswith("-"):
+            words = words[1:]
+        elif name in ("env", "time", "xvfb-run", "command", "exec", "sudo", "nice"):
+            words = _after_options(words[1:], frozenset({"-a", "-s", "-u"}))
+        elif name in ("uv", "poetry", "pdm", "pipenv", "rye", "hatch") and words[1:2] == ["run"]:
+            valued = frozenset(
+                {"--python", "-p", "--with", "--group", "--extra", "--package", "--env-file", "--project"}
+            )
+            words = _after_options(words[2:], valued)
+            if name == "hatch" and words and ":" in words[0]:
+                words = [words[0].partition(":")[2], *words[1:]]
+        elif name == "coverage" and words[1:2] == ["run"]:
+            words = _python_part(_after_options(words[2:], frozenset({"--source", "--rcfile", "--omit", "--include"})))
+        elif _PYTHONS.fullmatch(name) and words[1:4] == ["-m", "coverage", "run"]:
+            words = ["coverage", *words[3:]]
+        else:
+            break
+    return words
+
+
+def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
+    """The words behind leading options; `-m NAME` belongs to what follows."""
+    while words and (words[0].startswith("-") or _ASSIGNMENT.fullmatch(words[0])) and words[0] not in ("-m", "--"):
+        words = words[2:] if words[0] in valued else words[1:]
+    if words[:1] == ["--"]:
+        return words[1:]
+    return ["python", *words] if words[:1] == ["-m"] else words
+
+
+def _python_part(words: list[str]) -> list[str]:
+    """What `coverage run` starts: a module or a script."""
+    return words if words[:1] == ["python"] else ["python", *words]
+
+
+def _module(words: list[str]) -> list[str]:
+    """The program or Python module that a command runs, and its arguments."""
+    if not words:
+        return []
+    name = PurePosixPath(words[0]).name
+    if not _PYTHONS.fullmatch(name):
+        program = words[0].removeprefix("./")
+        return [program if program.endswith(".py") else name, *words[1:]]
+    rest = words[1:]
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+        rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
+    if rest[:1] == ["-m"]:
+        return rest[1:]
+    return rest if rest[:1] != ["-c"] else []
+
+
+def _installs(words: list[str]) -> Wish:
+    module = _module(words)
+    if not module:
+        return Wish()
+    name, rest = PurePosixPath(module[0]).name, module[1:]
+    if name == "uv" and rest[:1] == ["pip"]:
+        name, rest = "pip", rest[1:]
+    if name in _INSTALLED_BY and rest[:1] == ["install"]:
+        return _pip_install(rest[1:])
+    if name == "uv" and rest[:1] in (["sync"], ["run"]):
+        return _flags(rest[1:])
+    if name in ("poetry", "pdm") and rest[:1] in (["install"], ["sync"]):
+        return _flags(rest[1:])
+    return Wish()
+
+
+def _flags(words: list[str]) -> Wish:
+    """The options of `uv sync`, `poetry install` and `pdm install` that choose what is installed."""
+    extras: list[str] = []
+    groups: list[str] = []
+    left_out: list[str] = []
+    chosen = {
+        **dict.fromkeys(("--extra", "--extras", "-E"), extras),
+        **dict.fromkeys(("--group", "--with", "-G", "--only-group", "--only"), groups),
+        "--no-extra": left_out,
+    }
+    rest = list(words)
+    everything: set[str] = set()
+    while rest:
+        option, equals, value = rest.pop(0).partition("=")
+        if option in chosen:
+            value = value if equals else (rest.pop(0) if rest else "")
+            chosen[option] += [part for part in re.split(r"[\s,]+", value) if part and not _UNREADABLE.search(part)]
+        everything.add(option)
+    return Wish(
+        extras=tuple(extras),
+        groups=tuple(group.removeprefix(":") for group in groups),
+        without_extras=tuple(left_out),
+        all_extras="--all-extras" in everything,
+        all_groups="--all-groups" in everything or ":all" in groups,
+        all_members="--all-packages" in everything,
+    )
+
+
+def _pip_install(words: list[str]) -> Wish:
+    lines: list[str] = []
+    files: list[str] = []
+    constraints: list[str] = []
+    groups: list[str] = []
+    targets: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        if word in ("-r", "-c", "-e", "--requirement", "--constraint", "--editable", "--group"):
+            option, value = word, rest.pop(0) if rest else ""
+        elif re.match(r"-[rce][^-]", word):
+            option, value = word[:2], word[2:].lstrip("=")
+        elif word.startswith("-"):
+            if not equals:
+                # Of an option that is not known here it is not known either whether a value follows.
+                rest = rest[1:] if word in ("-i", "--index-url", "--extra-index-url", "-f", "-t", "--target") else rest
+                continue
+        else:
+            option, value = "", word
+        if _UNREADABLE.search(value) or not value:
+            continue
+        match option:
+            case "-r" | "--requirement":
+                files.append(value)
+            case "-c" | "--constraint":
+                constraints.append(value)
+            case "--group":
+                groups.append(value.rpartition(":")[2])
+            case "-e" | "--editable":
+                targets.append(value)
+            case "" if re.match(r"\.{0,2}/|\.(?:\[|$)", value):
+                targets.append(value)
+            case "" if value.lower() not in (
+                "pip",
+                "setuptools",
+                "wheel",
+                "uv",
+                "tox",
+                "nox",
+                "poetry",
+                "hatch",
+                "pdm",
+            ):
+                lines.append(value)
+            case _:
+                continue
+    return Wish(
+        lines=tuple(lines),
+        files=tuple(files),
+        constraints=tuple(constraints),
+        groups=tuple(groups),
+        targets=tuple(targets),
+    )

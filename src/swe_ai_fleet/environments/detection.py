@@ -1,0 +1,144 @@
+"""What a repository needs and how it is tested: the recipe of an environment. Nothing of the repository is executed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.domain.task import EnvironmentSpec
+from swe_ai_fleet.environments.interpreters import Machine
+from swe_ai_fleet.environments.node_project import node_recipe, node_test_command
+from swe_ai_fleet.environments.pip_steps import Tooling
+from swe_ai_fleet.environments.python_recipe import python_recipe
+from swe_ai_fleet.environments.recipe import Recipe, Step
+from swe_ai_fleet.environments.repository_files import (
+    RepositoryFiles,
+    is_manifest,
+    is_native_source,
+)
+from swe_ai_fleet.environments.toolchains import toolchain_recipe
+from swe_ai_fleet.tools.tests.runners.detection import is_test, test_command
+
+_LFS = re.compile(r"^[^#\n]*\bfilter=lfs\b", re.M)
+_SHELL = re.compile(r"[|&;<>()$`\n*?~]")
+_NATIVE = re.compile(
+    r"\bext_modules\b|\bExtension\(|\bcythonize\b|rust_extensions|cffi_modules|cython|maturin|meson|scikit-build|pybind11|"
+    r"nanobind|cffi|mypyc|ext-modules|backend-path|^\s*build\s*=\s*[\"'{]",
+    re.I | re.M,
+)
+_BUILD_CODE = re.compile(
+    r"(?:.*/)?(?:hatch_build|build|versioneer|setup_\w+|_?setuphelp\w*|\w+_build|build_\w+|_build|_custom_build)\.py"
+)
+
+
+def detect(
+    files: RepositoryFiles, spec: EnvironmentSpec, machine: Machine, tooling: Tooling, *, directory: str = ""
+) -> Recipe:
+    """The recipe for a directory of a repository. A manifest that cannot be parsed is a note: its tool will say more.
+
+    With `spec.detect` off only a virtual environment and the caller's own commands are left; those always come last.
+    """
+    python = python_recipe(files, directory, machine, tooling)
+    node = node_recipe(files, directory, machine, tooling.base) if spec.detect else None
+    parts = [part for part in (python, node) if part is not None]
+    if spec.detect:
+        parts.append(toolchain_recipe(files, directory, machine, tooling.base))
+    recipe = Recipe(
+        python=python.python if python else None,
+        node=node.node if node else None,
+        steps=tuple(step for part in parts for step in part.steps),
+        files={path: text for part in parts for path, text in part.files.items()},
+        variables={name: value for part in parts for name, value in part.variables.items()},
+        build_variables={name: value for part in parts for name, value in part.build_variables.items()},
+        decisions=tuple(decision for part in parts for decision in part.decisions),
+    )
+    if python is not None and not spec.detect:
+        bare = tuple(step for step in recipe.steps if step.required)
+        recipe = replace(recipe, steps=bare, files={}, variables={}, build_variables={}, decisions=python.decisions[:1])
+    recipe = _with_tests(recipe, files, directory, python)
+    setup = tuple(
+        Step(
+            argv=("sh", "-c", line),
+            purpose=f"set-up command {number + 1}",
+            source="the caller",
+            concerns=f"environment.setup[{number}]",
+            directory=directory,
+            required=True,
+        )
+        for number, line in enumerate(spec.setup)
+    )
+    return replace(recipe, steps=(*recipe.steps, *setup), notes=tuple(_notes(files, directory)))
+
+
+def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
+    """The files that decide what an environment becomes: manifests everywhere; what is compiled, where that happens."""
+    found = [path for path in files.files if is_manifest(path) or _BUILD_CODE.fullmatch(path)]
+    manifests = [path for path in found if path.endswith(("pyproject.toml", "setup.py"))]
+    if any(_NATIVE.search(files.text(path)) for path in manifests):
+        found += [path for path in files.files if is_native_source(path)]
+        # A build backend of the repository's own.
+        for path in manifests:
+            for place in re.findall(r"backend-path\s*=\s*\[([^\]]*)\]", files.text(path)):
+                names = re.findall(r"[\"']([^\"']+)[\"']", place)
+                found += [name for name in files.files if name.endswith(".py") and name.startswith(tuple(names))]
+    if manifests:
+        # An editable installation maps the packages that it found: a new one needs a new installation.
+        found += sorted({"/".join(path.split("/")[:3]) + "/" for path in files.files if path.endswith("/__init__.py")})
+    return tuple(dict.fromkeys(found))
+
+
+def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: Recipe | None) -> Recipe:
+    """The recipe with the command that runs the tests: what automation says, else what the files look like."""
+    below = f"{directory}/" if directory else ""
+    names = {path.removeprefix(below): path for path in files.files if path.startswith(below)}
+    texts = {name: files.texts[path] for name, path in names.items() if path in files.texts}
+    guess = test_command(names, texts)
+    if python is not None and python.test_command and (not guess or guess[0].startswith("python")):
+        return replace(_tested(recipe, python.test_command, python.test_source), variables=recipe.variables)
+    if guess[:2] == ("npm", "test"):
+        argv, left_out = node_test_command(files, directory)
+        manifest = f"{below}package.json"
+        recipe = _tested(recipe, argv, manifest)
+        if left_out:
+            said = Decision(what=f"left out of the tests, since it tests nothing: {left_out}", source=manifest)
+            recipe = replace(recipe, decisions=(*recipe.decisions, said))
+        return recipe
+    tests = [path for path in names if is_test(path)]
+    source = {"go": "go.mod", "cargo": "Cargo.toml", "make": "Makefile"}.get(guess[0] if guess else "", "")
+    return _tested(recipe, guess, source or (f"{len(tests)} test files" if tests else "pytest's configuration"))
+
+
+def _tested(recipe: Recipe, argv: Sequence[str], source: str) -> Recipe:
+    if not argv:
+        return recipe
+    said = Decision(what=f"tests run as `{shlex.join(argv)}`", source=source)
+    return replace(recipe, test_command=tuple(argv), test_source=source, decisions=(*recipe.decisions, said))
+
+
+def caller_command(line: str) -> tuple[str, ...]:
+    """The argv of a test command that a caller wrote; what only a shell understands is left to one."""
+    try:
+        words = tuple(shlex.split(line))
+    except ValueError:
+        words = ()
+    return ("sh", "-c", line) if not words or _SHELL.search(line) or "=" in words[0] else words
+
+
+def _notes(files: RepositoryFiles, directory: str) -> list[str]:
+    below = f"{directory}/" if directory else ""
+    notes = [
+        f"{path.removeprefix(below)} cannot be parsed."
+        for path in files.named(directory, "pyproject.toml", "package.json")
+        if files.broken(path)
+    ]
+    if _LFS.search(files.text(".gitattributes")):
+        notes.append("Git LFS files are not fetched: they hold pointers, not content.")
+    return notes
+
+
+def digest(files: RepositoryFiles, directory: str = "") -> str:
+    """A digest of all that decides what an environment becomes."""
+    return files.digest(inputs(files, directory))

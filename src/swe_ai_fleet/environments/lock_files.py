@@ -1,0 +1,203 @@
+"""Lock files as pins: one version for each package that an interpreter of a given version would get."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from packaging.markers import InvalidMarker, Marker, default_environment
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, items, string, strings, table
+
+PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
+# What pip says of a pin that stands in the way, and of one that this interpreter cannot have.
+_CONSTRAINT = re.compile(r"\(constraint\) ([A-Za-z0-9][A-Za-z0-9._-]*)")
+_UNAVAILABLE = re.compile(
+    r"(?:No matching distribution found for|satisfies the requirement|from) ([A-Za-z0-9][A-Za-z0-9._-]*)=="
+)
+_NO_DISTRIBUTION = re.compile(r"No matching distribution found for ([A-Za-z0-9][A-Za-z0-9._-]*)")
+_UNBUILDABLE = re.compile(
+    r"(?:Failed building (?:wheel|editable) for|Failed to build (?:installable wheels for some pyproject.toml based "
+    r"projects \()?'?|╰─> |Could not build wheels for )([A-Za-z0-9][A-Za-z0-9._-]*)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """The pins of a lock file: versions by canonical name. Those in `ambiguous` have several versions and no pin."""
+
+    pins: Mapping[str, str]
+    ambiguous: tuple[str, ...] = ()
+    own_versions: Mapping[str, str]
+
+    def constraints(self, without: Iterable[str] = ()) -> str:
+        """A constraints file for pip, without some packages."""
+        left_out = set(without)
+        return "".join(f"{name}=={version}\n" for name, version in sorted(self.pins.items()) if name not in left_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    name: str
+    version: str
+    markers: tuple[str, ...] = ()
+    requires_python: str = ""
+    own: bool = False
+
+
+def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Lock:
+    """The pins that a lock file gives an interpreter on this machine. What cannot be read pins nothing."""
+    readers = {
+        "Pipfile.lock": _pipenv,
+        "uv.lock": _uv,
+        "poetry.lock": _poetry,
+        "pdm.lock": _pdm,
+        "pylock.toml": _pylock,
+    }
+    name = PurePosixPath(path).name
+    document = files.json(path) if name == "Pipfile.lock" else files.toml(path)
+    environment = marker_environment(python)
+    versions: dict[str, set[str]] = {}
+    own: dict[str, str] = {}
+    for entry in readers[name](document):
+        canonical = str(canonicalize_name(entry.name))
+        if not _is_version(entry.version):
+            continue
+        if entry.own:
+            own[canonical] = entry.version
+        elif _applies(entry, environment):
+            versions.setdefault(canonical, set()).add(entry.version)
+    return Lock(
+        pins={name: next(iter(found)) for name, found in versions.items() if len(found) == 1 and name not in own},
+        ambiguous=tuple(sorted(name for name, found in versions.items() if len(found) > 1)),
+        own_versions=own,
+    )
+
+
+def offending_pins(output: str, pinned: Iterable[str]) -> frozenset[str]:
+    """Those of the pinned packages that pip's output blames: in conflict, not to be had, or not to be built."""
+    blamed = {
+        str(canonicalize_name(match[1]))
+        for pattern in (_CONSTRAINT, _UNAVAILABLE, _UNBUILDABLE)
+        for match in pattern.finditer(output)
+    }
+    return frozenset(blamed.intersection(pinned))
+
+
+def unavailable_packages(output: str, asked: Iterable[str]) -> frozenset[str]:
+    """Those of the packages that were asked for that pip's output says cannot be had or built."""
+    blamed = {
+        str(canonicalize_name(match[1]))
+        for pattern in (_NO_DISTRIBUTION, _UNBUILDABLE)
+        for match in pattern.finditer(output)
+    }
+    return frozenset(blamed.intersection(asked))
+
+
+def marker_environment(python: tuple[int, int]) -> dict[str, str]:
+    """The values of environment markers for an interpreter of this machine, of that version."""
+    version = f"{python[0]}.{python[1]}"
+    here = {name: str(value) for name, value in default_environment().items()}
+    # A later patch release than any that a marker names.
+    return {**here, "python_version": version, "python_full_version": f"{version}.99", "extra": ""}
+
+
+def _applies(entry: _Entry, environment: dict[str, str]) -> bool:
+    if entry.requires_python and not _allows(entry.requires_python, environment["python_full_version"]):
+        return False
+    return not entry.markers or any(_holds(marker, environment) for marker in entry.markers)
+
+
+def _holds(marker: str, environment: dict[str, str]) -> bool:
+    try:
+        return Marker(marker).evaluate({**environment})
+    except (InvalidMarker, ValueError, KeyError):
+        return True
+
+
+def _allows(specifier: str, version: str) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return True
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _packages(document: Table, key: str) -> list[Table]:
+    return [table(item) for item in items(document.get(key))]
+
+
+def _uv(document: Table) -> Iterator[_Entry]:
+    for package in _packages(document, "package"):
+        source = table(package.get("source"))
+        own = bool({"editable", "virtual", "directory"}.intersection(source))
+        if "registry" in source or own:
+            yield _Entry(
+                name=string(package.get("name")),
+                version=string(package.get("version")),
+                markers=tuple(strings(package.get("resolution-markers"))),
+                own=own,
+            )
+
+
+def _poetry(document: Table) -> Iterator[_Entry]:
+    for package in _packages(document, "package"):
+        kind = string(table(package.get("source")).get("type"))
+        if kind in ("git", "url", "file"):
+            continue
+        markers = package.get("markers")
+        yield _Entry(
+            name=string(package.get("name")),
+            version=string(package.get("version")),
+            # For each group its own, or one for all.
+            markers=tuple(strings(list(table(markers).values())) or strings(markers)),
+            requires_python=string(package.get("python-versions")).replace("*", "") or "",
+            own=kind == "directory",
+        )
+
+
+def _pdm(document: Table) -> Iterator[_Entry]:
+    for package in _packages(document, "package"):
+        if any(name in package for name in ("git", "url", "path")):
+            continue
+        yield _Entry(
+            name=string(package.get("name")),
+            version=string(package.get("version")),
+            markers=tuple(strings(package.get("marker"))),
+            requires_python=string(package.get("requires_python")),
+        )
+
+
+def _pylock(document: Table) -> Iterator[_Entry]:
+    for package in _packages(document, "packages"):
+        if any(name in package for name in ("vcs", "directory", "archive")):
+            continue
+        yield _Entry(
+            name=string(package.get("name")),
+            version=string(package.get("version")),
+            markers=tuple(strings(package.get("marker"))),
+            requires_python=string(package.get("requires-python")),
+        )
+
+
+def _pipenv(document: Table) -> Iterator[_Entry]:
+    for section in ("default", "develop"):
+        for name, value in table(document.get(section)).items():
+            package = table(value)
+            yield _Entry(
+                name=name,
+                version=string(package.get("version")).removeprefix("=="),
+                markers=tuple(strings(package.get("markers"))),
+            )

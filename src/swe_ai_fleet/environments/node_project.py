@@ -1,0 +1,364 @@
+"""How the Node side of an environment is made: package manager, installation, what the `test` script runs."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.environments.automation import workflow_jobs
+from swe_ai_fleet.environments.interpreters import Machine
+from swe_ai_fleet.environments.recipe import NodeRecipe, Recipe, Removal, Step
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined, string, strings, table
+from swe_ai_fleet.tools.tests.runners.detection import test_script
+
+_DEPENDENCIES = ("dependencies", "devDependencies", "optionalDependencies")
+_MANAGER = re.compile(r"(npm|pnpm|yarn)@(\d+\.\d+\.\d+(?:-[\w.]+)?)(?:\+.*)?")
+_YARN_PATH = re.compile(r"yarn-(\d+\.\d+\.\d+)\.c?js")
+REGISTRY = "https://registry.npmjs.org"
+_QUIET = ("--no-audit", "--no-fund", "--loglevel=error", "--no-progress")
+# Without the scripts of the project itself, then those of its packages, which may fail.
+_NPM_WITHOUT_SCRIPTS = 'npm "$@" --ignore-scripts && { npm rebuild --loglevel=error || true; }'
+_PRUNE = """\
+// Takes dependencies out of manifests: arguments are manifests, then `--`, then names.
+const fs = require('fs');
+const at = process.argv.indexOf('--');
+const names = new Set(process.argv.slice(at + 1));
+for (const file of process.argv.slice(2, at)) {
+  const manifest = JSON.parse(fs.readFileSync(file, 'utf8'));
+  for (const kind of ['dependencies', 'devDependencies', 'optionalDependencies'])
+    for (const name of Object.keys(manifest[kind] || {}))
+      if (names.has(name)) delete manifest[kind][name];
+  fs.writeFileSync(file, JSON.stringify(manifest, null, 2));
+}
+"""
+PRUNE = "prune.js"
+_LINTERS = frozenset(
+    {
+        *("eslint", "xo", "standard", "prettier", "biome", "stylelint", "tsd", "dtslint", "publint", "attw", "knip"),
+        *("oxlint", "ts-standard", "semistandard", "jshint"),
+    }
+)
+_LINT_SCRIPT = re.compile(
+    r"(?:.*:)?(?:lint|types?|typecheck|type-?check|format|prettier|style|tsc|spell|standard|xo)(?:[:_-].*)?", re.I
+)
+_WRAPPERS = frozenset({"cross-env", "env", "npx", "c8", "nyc", "dotenv", "run-s"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
+_MAX_FOLLOWED = 3
+_BUILDS = re.compile(r"(?:build|compile|bootstrap|generate|codegen)(?:[:_-](?!.*(?:check|docs?|watch)).*)?", re.I)
+_TESTS = re.compile(r"(?:test|jest|vitest|mocha|unit|ci)(?:[:_-].*)?", re.I)
+_DYNAMIC = re.compile(r"[|<>()`$;*?]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Manager:
+    """A package manager: its name, the package and version that brings it, the lock that it reads."""
+
+    name: str
+    package: str = ""
+    lock: str = ""
+    source: str = ""
+    modern_yarn: bool = False
+
+
+def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe | None:
+    """The recipe for the packages of a directory, None where it needs none."""
+    root = _root(files, directory)
+    manifests = files.named(root, "package.json")
+    if not manifests:
+        return None
+    members = _members(files, root)
+    packages = [files.json(joined(place, "package.json")) for place in (root, *members)]
+    if not any(table(package.get(kind)) for package in packages for kind in _DEPENDENCIES):
+        return None
+    if "npm" not in machine.programs:
+        return Recipe(decisions=(Decision(what="this machine has no npm: nothing is installed", source=manifests[0]),))
+    manager = _manager(files, root)
+    steps: list[Step] = []
+    if manager.package:
+        install = ("npm", "install", "--prefix", f"{base}/pm", *_QUIET, manager.package)
+        steps.append(Step(argv=install, purpose=f"the package manager {manager.package}", source=manager.source))
+    steps.append(_install(files, root, members, manager, base))
+    steps += _builds(files, root)
+    decisions = [Decision(what=f"packages are installed with {manager.package or manager.name}", source=manager.source)]
+    if len(members):
+        decisions.append(Decision(what=f"a workspace of {len(members)} packages", source=manifests[0]))
+    if wanted := string(table(packages[0].get("engines")).get("node")):
+        decisions.append(Decision(what=f"it asks for Node {wanted}; this machine's is used", source=manifests[0]))
+    variables = {
+        "npm_config_update_notifier": "false",
+        # Yarn and pnpm would otherwise fetch the version that the repository names, which is the one that is there.
+        "YARN_ENABLE_TELEMETRY": "0",
+        "COREPACK_ENABLE_DOWNLOAD_PROMPT": "0",
+        **({"npm_config_manage_package_manager_versions": "false"} if manager.name == "pnpm" else {}),
+        **({"YARN_NODE_LINKER": "node-modules"} if manager.modern_yarn else {}),
+    }
+    return Recipe(
+        node=NodeRecipe(root=root, manager=manager.name, members=members),
+        steps=tuple(steps),
+        files={PRUNE: _PRUNE},
+        variables=variables,
+        build_variables=_build_variables(files, root, manager),
+        decisions=tuple(decisions),
+    )
+
+
+def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str, ...], str]:
+    """(the argv that runs a package's tests, what it leaves out of its `test` script); both empty where there is none.
+
+    Linters and type checkers beside the tests are left out: what they say is no test's result.
+    """
+    path = joined(directory, "package.json")
+    text = test_script(files.text(path))
+    if not text:
+        return (), ""
+    scripts = {name: value for name, value in table(files.json(path).get("scripts")).items() if isinstance(value, str)}
+    before = scripts.get("pretest", "")
+    skips_before = bool(before) and not _tests(before, scripts)
+    parts = [part.strip() for part in text.split("&&")]
+    kept = [part for part in parts if not _is_lint(part, scripts)]
+    left_out = [part for part in parts if part not in kept]
+    if skips_before and all(_is_lint(part.strip(), scripts) for part in before.split("&&")):
+        left_out.append(f"pretest: {before}")
+    else:
+        skips_before = False
+    whole = ("npm", "test", "--silent", *(("--ignore-scripts",) if skips_before else ()))
+    if len(kept) != 1 or kept == parts:
+        return whole, "; ".join(left_out) if kept == parts else ""
+    words = _words(kept[0])
+    if _DYNAMIC.search(kept[0]) or not words:
+        return whole, ""
+    if followed := _followed(words):
+        return ("npm", "run", followed, "--silent"), "; ".join(left_out)
+    assigned = [word for word in words if _ASSIGNMENT.fullmatch(word)][: _leading(words)]
+    command = words[len(assigned) :]
+    start = ("env", *assigned) if assigned else ()
+    program = command[0]
+    via = () if program in ("node", "npx", "npm", "pnpm", "yarn", "env") else ("npx", "--no", "--")
+    return (*start, *via, *command), "; ".join(left_out)
+
+
+def _leading(words: list[str]) -> int:
+    return next((i for i, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
+
+
+def _is_lint(part: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
+    """Whether one command of a script only lints, formats or checks types."""
+    words = _words(part)
+    while words and (_ASSIGNMENT.fullmatch(words[0]) or words[0] in _WRAPPERS):
+        words = words[1:]
+    if not words:
+        return False
+    program = PurePosixPath(words[0]).name
+    if program in _LINTERS or (program == "tsc" and {"--noEmit", "--noemit"}.intersection(words)):
+        return True
+    followed = _followed(words)
+    if followed:
+        text = scripts.get(followed, "")
+        if depth < _MAX_FOLLOWED and text:
+            return all(_is_lint(inner.strip(), scripts, depth + 1) for inner in text.split("&&")) or (
+                bool(_LINT_SCRIPT.fullmatch(followed)) and not _tests(text, scripts)
+            )
+        return bool(_LINT_SCRIPT.fullmatch(followed))
+    return False
+
+
+def _tests(text: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
+    """Whether a script runs tests somewhere."""
+    if re.search(
+        r"\b(?:jest|vitest|mocha|ava|tape|tap|uvu|karma|jasmine|playwright|cypress|lab|node (?:\S+ )*--test)\b", text
+    ):
+        return True
+    followed = [name for part in text.split("&&") if (name := _followed(_words(part)))]
+    return depth < _MAX_FOLLOWED and any(_tests(scripts.get(name, ""), scripts, depth + 1) for name in followed)
+
+
+def _followed(words: list[str]) -> str:
+    """The script that a command starts, empty for any other command."""
+    if len(words) >= 3 and words[0] in ("npm", "pnpm", "yarn") and words[1] in ("run", "run-script"):
+        return next((word for word in words[2:] if not word.startswith("-")), "")
+    if len(words) == 2 and words[0] in ("pnpm", "yarn") and not words[1].startswith("-"):
+        return words[1]
+    return ""
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def _root(files: RepositoryFiles, directory: str) -> str:
+    """The directory whose workspace a package belongs to, itself where it belongs to none."""
+    place = directory
+    while place:
+        place = place.rpartition("/")[0]
+        if directory in _members(files, place):
+            return place
+    return directory
+
+
+def _members(files: RepositoryFiles, root: str) -> tuple[str, ...]:
+    """The directories of a workspace's packages, relative to the top."""
+    package = files.json(joined(root, "package.json"))
+    declared = package.get("workspaces")
+    patterns = strings(declared) or strings(table(declared).get("packages"))
+    patterns += strings(files.yaml(joined(root, "pnpm-workspace.yaml")).get("packages"))
+    if not patterns:
+        return ()
+    below = f"{root}/" if root else ""
+    places = {
+        posixpath.dirname(path).removeprefix(below)
+        for path in files.files
+        if posixpath.basename(path) == "package.json" and path.startswith(below) and "node_modules" not in path
+    }
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matching = {
+            place for place in places if place and _fits(place, pattern.lstrip("!").removeprefix("./").rstrip("/"))
+        }
+        chosen = chosen - matching if pattern.startswith("!") else chosen | matching
+    return tuple(sorted(joined(root, place) for place in chosen))
+
+
+def _fits(place: str, pattern: str) -> bool:
+    if "**" in pattern:
+        return fnmatchcase(f"{place}/", pattern.replace("**/", "*").replace("**", "*") + "/") or fnmatchcase(
+            place, pattern.replace("/**", "/*").replace("**", "*")
+        )
+    parts, wanted = place.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _manager(files: RepositoryFiles, root: str) -> _Manager:
+    manifest = joined(root, "package.json")
+    named = _MANAGER.fullmatch(string(files.json(manifest).get("packageManager")))
+    known = ("pnpm-lock.yaml", "yarn.lock", "npm-shrinkwrap.json", "package-lock.json")
+    locks = {posixpath.basename(path): path for path in files.named(root, *known)}
+    name = named[1] if named else ""
+    if not name:
+        name = "pnpm" if "pnpm-lock.yaml" in locks else "yarn" if "yarn.lock" in locks else "npm"
+        # Where several are there, npm's own is what `npm ci` reads, and the machine has npm.
+        name = "npm" if "package-lock.json" in locks and name == "yarn" else name
+    if name == "pnpm":
+        lock = locks.get("pnpm-lock.yaml", "")
+        version = named[2] if named else _pnpm_version(files.text(lock))
+        return _Manager(name=name, package=f"pnpm@{version}", lock=lock, source=manifest if named else lock or manifest)
+    if name == "yarn":
+        lock = locks.get("yarn.lock", "")
+        modern = "__metadata:" in files.text(lock)[:2000] or (bool(named) and not str(named[2]).startswith("1."))
+        source = manifest if named else lock or manifest
+        if not modern:
+            return _Manager(name=name, package=f"yarn@{named[2] if named else '1.22.22'}", lock=lock, source=source)
+        in_path = _YARN_PATH.search(string(files.yaml(joined(root, ".yarnrc.yml")).get("yarnPath")))
+        version = named[2] if named else in_path[1] if in_path else _yarn_version(files.text(lock))
+        return _Manager(name=name, package=f"@yarnpkg/cli-dist@{version}", lock=lock, source=source, modern_yarn=True)
+    lock = locks.get("npm-shrinkwrap.json") or locks.get("package-lock.json", "")
+    return _Manager(name="npm", lock=lock, source=lock or manifest)
+
+
+def _pnpm_version(lock: str) -> str:
+    match = re.search(r"^lockfileVersion:\s*['\"]?(\d+)", lock, re.M)
+    return {"5": "7", "6": "8", "9": "10"}.get(match[1] if match else "", "10")
+
+
+def _yarn_version(lock: str) -> str:
+    match = re.search(r"^__metadata:\s*\n\s+version:\s*(\d+)", lock, re.M)
+    return "4" if match and int(match[1]) >= 8 else "3"
+
+
+def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manager: _Manager, base: str) -> Step:
+    """The step that installs: by the lock; else without what cannot be had; else without scripts."""
+    match manager.name:
+        case "pnpm":
+            locked = ("--frozen-lockfile",) if manager.lock else ()
+            commands = [("pnpm", "install", *locked), ("pnpm", "install", *locked, "--ignore-scripts")]
+            loose = ("pnpm", "install", "--no-frozen-lockfile", "--ignore-scripts")
+        case "yarn" if manager.modern_yarn:
+            locked = ("--immutable",) if manager.lock else ()
+            commands = [("yarn", "install", *locked), ("yarn", "install", *locked, "--mode=skip-build")]
+            loose = ("yarn", "install", "--no-immutable", "--mode=skip-build")
+        case "yarn":
+            plain = ("yarn", "install", "--non-interactive", *(("--frozen-lockfile",) if manager.lock else ()))
+            commands = [plain, (*plain, "--ignore-scripts", "--ignore-engines")]
+            loose = ("yarn", "install", "--non-interactive", "--ignore-scripts", "--ignore-engines")
+        case _:
+            kind = ("ci",) if manager.lock else ("install", "--no-package-lock")
+            commands = [("npm", *kind, *_QUIET), ("sh", "-c", _NPM_WITHOUT_SCRIPTS, "npm", *kind, *_QUIET)]
+            loose = ("sh", "-c", _NPM_WITHOUT_SCRIPTS, "npm", "install", "--legacy-peer-deps", *_QUIET)
+    manifests = [posixpath.relpath(joined(place, "package.json"), root or ".") for place in (root, *members)]
+    removal = Removal(
+        packages=_declared(files, (root, *members)),
+        remove=("node", f"{base}/{PRUNE}", *manifests, "--"),
+        then=loose,
+    )
+    source = manager.lock or joined(root, "package.json")
+    purposes = ("the packages, without the project's own scripts", "the packages, whatever their lock and peers say")
+    alternatives = tuple(
+        Step(argv=argv, purpose=purpose, source=source, directory=root)
+        for purpose, argv in zip(purposes, (commands[1], loose), strict=True)
+    )
+    return Step(
+        argv=commands[0],
+        purpose="the packages",
+        source=source,
+        directory=root,
+        removal=removal,
+        alternatives=alternatives,
+    )
+
+
+def _builds(files: RepositoryFiles, root: str) -> list[Step]:
+    """The scripts that a workflow builds with before it tests: packages of a workspace import what others build."""
+    scripts = table(files.json(joined(root, "package.json")).get("scripts"))
+    for path, commands in workflow_jobs(files):
+        built: list[Step] = []
+        for words in commands:
+            name = _followed(words) or (words[1] if words[:1] in (["npm"], ["yarn"]) and words[1:] else "")
+            if built and _TESTS.fullmatch(name):
+                return built
+            if _BUILDS.fullmatch(name) and name in scripts:
+                built.append(Step(argv=tuple(words), purpose=f"the script {name}", source=path, directory=root))
+    return []
+
+
+def _declared(files: RepositoryFiles, places: tuple[str, ...]) -> dict[str, str]:
+    """The dependencies that manifests declare, with what they ask for."""
+    return {
+        name: wanted
+        for place in places
+        for kind in _DEPENDENCIES
+        for name, wanted in table(files.json(joined(place, "package.json")).get(kind)).items()
+        if isinstance(wanted, str)
+    }
+
+
+def _build_variables(files: RepositoryFiles, root: str, manager: _Manager) -> dict[str, str]:
+    found = {
+        "HUSKY": "0",
+        "npm_config_loglevel": "error",
+        "npm_config_fund": "false",
+        "npm_config_audit": "false",
+        # A host that does not answer is asked again soon, and not for minutes.
+        "npm_config_fetch_retries": "2",
+        "npm_config_fetch_retry_mintimeout": "500",
+        "npm_config_fetch_retry_maxtimeout": "2000",
+    }
+    if manager.name == "yarn" and "registry" not in (
+        files.text(joined(root, ".yarnrc")) + files.text(joined(root, ".npmrc"))
+    ):
+        # Yarn's own registry is another name for npm's: one host to reach instead of two.
+        found["YARN_REGISTRY"] = REGISTRY
+    if manager.modern_yarn:
+        # Its cache belongs into the home directory, which is gone afterwards, and not into the checkout.
+        found |= {"YARN_ENABLE_GLOBAL_CACHE": "true", "YARN_ENABLE_IMMUTABLE_INSTALLS": "false", "YARN_HTTP_RETRY": "1"}
+        found.pop("YARN_REGISTRY", None)
+        if "npmRegistryServer" not in files.text(joined(root, ".yarnrc.yml")):
+            found["YARN_NPM_REGISTRY_SERVER"] = REGISTRY
+    return found

@@ -1,0 +1,246 @@
+"""The steps that make a virtual environment and fill it: everything at once, or piece by piece where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, shown
+from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
+from swe_ai_fleet.environments.recipe import Step
+from swe_ai_fleet.environments.requirement_files import RequirementFile, as_arguments
+
+CONSTRAINTS = "constraints.txt"
+BUILD_CONSTRAINTS = "build-constraints.txt"
+# The last release with everything that old setup files use and that still installs in place: 2to3 is gone before it,
+# `setuptools.command.test` and `pkg_resources` after it.
+OLD_SETUPTOOLS = "setuptools<72\n"
+_PIP_OPTIONS = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar=off")
+# pip as a directory on the path instead of a thousand files unpacked into each environment, which takes seconds.
+_ADD_PIP = """\
+for site in "$0"/lib/python3*/site-packages; do printf '%s\\n' "$1" > "$site/fleet-pip.pth" || exit 1; done
+printf '#!%s/bin/python\\nimport runpy\\nrunpy.run_module("pip", run_name="__main__")\\n' "$0" > "$0/bin/pip"
+chmod +x "$0/bin/pip" && ln -s pip "$0/bin/pip3"
+"""
+_ADD_SOURCES = """\
+for site in "$0"/lib/python3*/site-packages; do printf '%s\\n' "$@" > "$site/fleet-sources.pth" || exit 1; done
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tooling:
+    """Where a build finds things, as its commands see it.
+
+    `base` is the environment's directory, `pip` a directory with our own pip (empty: there is none), `workspace` the
+    checkout (empty where it lies somewhere else each time).
+    """
+
+    base: str
+    pip: str = ""
+    workspace: str = ""
+
+    @property
+    def venv(self) -> str:
+        return f"{self.base}/venv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A project of this repository that is installed in place."""
+
+    project: PythonProject
+    extras: tuple[str, ...] = ()
+
+    @property
+    def argument(self) -> str:
+        place = f"./{self.project.directory}" if self.project.directory else "."
+        return f"{place}[{','.join(self.extras)}]" if self.extras else place
+
+
+@dataclass(kw_only=True)
+class Wanted:
+    """What is to be installed, while it is collected."""
+
+    targets: dict[str, Target] = field(default_factory=dict[str, Target])
+    groups: list[Group] = field(default_factory=list[Group])
+    files: dict[str, RequirementFile] = field(default_factory=dict[str, RequirementFile])
+    constraints: list[str] = field(default_factory=list[str])
+
+    def packages(self) -> set[str]:
+        """The canonical names of all that is named anywhere."""
+        lines = [line for group in self.groups for line in group.lines]
+        lines += [line for file in self.files.values() for line in file.lines]
+        for target in self.targets.values():
+            lines += [*target.project.dependencies.lines]
+            lines += [line for extra in target.extras for line in target.project.extras.get(extra, ())]
+        return {package_of(line) for line in lines}
+
+
+def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]:
+    program = machine.pythons.get(choice.version, "python3") if choice.version != machine.default else "python3"
+    # Isolated (-I): a `venv.py` of the repository is not what is meant.
+    create = (program, "-I", "-m", "venv")
+    purpose = f"a virtual environment with Python {shown(choice.version)}"
+    if tooling.pip and allows(machine.pip_requires, choice.version):
+        add = ("sh", "-c", _ADD_PIP, tooling.venv, tooling.pip)
+        return [
+            Step(argv=(*create, "--without-pip", tooling.venv), purpose=purpose, required=True),
+            Step(argv=add, purpose="pip", required=True),
+        ]
+    newer = (f"{tooling.venv}/bin/python", "-m", "pip", *_PIP_OPTIONS, "--upgrade", "pip", "setuptools", "wheel")
+    return [
+        Step(argv=(*create, tooling.venv), purpose=purpose, required=True),
+        Step(argv=newer, purpose=f"the newest pip for Python {shown(choice.version)}"),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipSteps:
+    """Makes the steps for pip: everything at once, and the smaller pieces that take its place where that fails."""
+
+    tooling: Tooling
+    directory: str
+    lock: str
+    constraints: tuple[str, ...] = ()
+
+    def steps(self, shopping: Wanted) -> list[Step]:
+        targets, groups, files = list(shopping.targets.values()), shopping.groups, list(shopping.files.values())
+        if not (targets or groups or files):
+            return []
+        arguments: list[str] = []
+        for target in targets:
+            arguments += ["-e", target.argument]
+        for file in files:
+            arguments += self._file_arguments(file)
+        arguments += dict.fromkeys(
+            argument for group in groups for line in group.lines for argument in as_arguments(line)
+        )
+        pieces = [*self._projects(targets), *(self._group(group) for group in groups), *map(self._file, files)]
+        sources = dict.fromkeys(
+            [
+                *(target.project.source for target in targets),
+                *(group.source for group in groups),
+                *(f.path for f in files),
+            ]
+        )
+        parts = [
+            *(["the project"] if any(not target.project.directory for target in targets) else []),
+            *([f"{len(targets)} projects of the repository"] if len(targets) > 1 else []),
+            *(["its dependencies"] if targets else ["the dependencies"]),
+        ]
+        whole = self._pip(
+            *arguments,
+            purpose=" with ".join(dict.fromkeys(parts)),
+            source=", ".join(sources),
+            optional=_named([line for group in groups for line in group.lines]),
+        )
+        return [replace(whole, pieces=tuple(pieces))]
+
+    def lines(self, group: Group, purpose: str) -> Step:
+        """The step for a group, its lines one by one where that fails."""
+        arguments = [argument for line in group.lines for argument in as_arguments(line)]
+        single = [
+            self._pip(*as_arguments(line), purpose=line, source=group.source)
+            for line in group.lines
+            if as_arguments(line)
+        ]
+        return self._pip(
+            *arguments,
+            purpose=purpose,
+            source=group.source,
+            pieces=single if len(single) > 1 else (),
+            optional=_named(group.lines) if len(single) > 1 else {},
+        )
+
+    def _group(self, group: Group) -> Step:
+        return self.lines(group, f"group {group.name}")
+
+    def _file(self, file: RequirementFile) -> Step:
+        step = self.lines(Group(name=file.path, source=file.path, lines=file.lines), file.path)
+        whole = self._pip(*self._file_arguments(file), purpose=file.path, source=file.path)
+        return replace(whole, pieces=step.pieces)
+
+    def _file_arguments(self, file: RequirementFile) -> list[str]:
+        if file.plain:
+            prefix = f"{self.directory}/" if self.directory else ""
+            return ["-r", file.path.removeprefix(prefix)]
+        return [argument for line in file.lines for argument in as_arguments(line)]
+
+    def _projects(self, targets: Sequence[Target]) -> list[Step]:
+        if not targets:
+            return []
+        single = [self._project(target) for target in targets]
+        plain = [Target(project=target.project) for target in targets]
+        arguments = [part for target in plain for part in ("-e", target.argument)]
+        pieces = list(single)
+        if len(targets) > 1:
+            whole = self._pip(*arguments, purpose="the projects of the repository", source=targets[0].project.source)
+            pieces = [replace(whole, pieces=tuple(single))]
+        for target in targets:
+            for extra in target.extras:
+                group = Group(name=extra, source=target.project.source, lines=target.project.extras.get(extra, ()))
+                chosen = Target(project=target.project, extras=(extra,))
+                own = self._pip("-e", chosen.argument, purpose=f"extra {extra}", source=target.project.source)
+                pieces.append(
+                    replace(own, pieces=(self.lines(group, f"extra {extra}, by its lines"),) if group else ())
+                )
+        return pieces
+
+    def _project(self, target: Target) -> Step:
+        """One project in place; with older build tools; else its dependencies, and its sources on the path."""
+        project = target.project
+        plain = Target(project=project)
+        source = project.source
+        named = project.name or project.directory or "the project"
+        limit = f"{self.tooling.base}/{BUILD_CONSTRAINTS}"
+        older = self._pip(
+            *("-e", plain.argument),
+            purpose=f"{named} with a setuptools from before 2024",
+            source=source,
+            variables={"PIP_CONSTRAINT": limit, "PIP_BUILD_CONSTRAINT": limit},
+        )
+        pieces: list[Step] = []
+        if project.dependencies.lines:
+            pieces.append(self.lines(project.dependencies, f"the dependencies of {named}"))
+        if self.tooling.workspace:
+            root = project.source_root or project.directory
+            place = f"{self.tooling.workspace}/{root}" if root else self.tooling.workspace
+            add = ("sh", "-c", _ADD_SOURCES, self.tooling.venv, place)
+            pieces.append(Step(argv=add, purpose=f"{named} imported from {root or 'the top'}", source=source))
+        return self._pip("-e", plain.argument, purpose=named, source=source, alternatives=(older,), pieces=pieces)
+
+    def _pip(
+        self,
+        *arguments: str,
+        purpose: str,
+        source: str,
+        variables: Mapping[str, str] | None = None,
+        alternatives: tuple[Step, ...] = (),
+        pieces: Iterable[Step] = (),
+        optional: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> Step:
+        pins: list[str] = ["-c", f"{self.tooling.base}/{CONSTRAINTS}"] if self.lock else []
+        prefix = f"{self.directory}/" if self.directory else ""
+        for path in self.constraints:
+            pins += ["-c", path.removeprefix(prefix)]
+        python = f"{self.tooling.venv}/bin/python"
+        return Step(
+            argv=(python, "-I", "-m", "pip", *_PIP_OPTIONS, *pins, *arguments),
+            purpose=purpose,
+            source=source,
+            directory=self.directory,
+            pinned=bool(self.lock),
+            variables=variables or {},
+            alternatives=alternatives,
+            pieces=tuple(pieces),
+            optional=optional or {},
+        )
+
+
+def _named(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The arguments that ask for each package."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in lines:
+        if name := package_of(line):
+            found[name] = (*found.get(name, ()), *as_arguments(line))
+    return found

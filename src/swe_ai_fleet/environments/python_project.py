@@ -1,0 +1,503 @@
+"""What a Python project declares: its dependencies, extras and groups, how its version is made, what is compiled."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from swe_ai_fleet.environments.poetry import poetry_requirement, version_specifier
+from swe_ai_fleet.environments.repository_files import (
+    RepositoryFiles,
+    Table,
+    inside,
+    items,
+    joined,
+    string,
+    strings,
+    table,
+)
+
+_WANTED = frozenset(
+    {
+        *("test", "tests", "testing", "pytest", "unit", "unittest", "unittests", "ci"),
+        *("dev", "devel", "develop", "development"),
+    }
+)
+_UNWANTED = frozenset(
+    {
+        *(
+            "doc",
+            "docs",
+            "documentation",
+            "lint",
+            "linting",
+            "linters",
+            "typing",
+            "types",
+            "type",
+            "mypy",
+            "style",
+            "pre",
+        ),
+        *("release", "publish", "deploy", "format", "formatting", "random", "bench", "benchmark", "benchmarks", "perf"),
+        *("min", "minimum", "minimal", "lowest", "nightly", "upstream", "gpu", "cuda", "profile", "profiling"),
+    }
+)
+_VERSION_TOOLS = (
+    "setuptools-scm", "hatch-vcs", "flit-scm", "versioningit", "poetry-dynamic-versioning", "uv-dynamic-versioning",
+    "setuptools-git-versioning", "dunamai",
+)  # fmt: skip
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Requirements that belong together: PEP 508 lines, and directories of the repository to install."""
+
+    name: str
+    source: str
+    lines: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.directories)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonProject:
+    """One project in a directory of the repository.
+
+    `installable` says that pip can install it as a package. `dependencies` are those that can be read without running
+    anything. `version_tool` makes the version out of git tags, empty where none does. `source_root` is the directory
+    that its packages are imported from.
+    """
+
+    directory: str = ""
+    source: str = ""
+    name: str = ""
+    installable: bool = False
+    requires_python: str = ""
+    classifiers: tuple[str, ...] = ()
+    dependencies: Group = field(default_factory=lambda: Group(name="dependencies", source=""))
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    groups: tuple[Group, ...] = ()
+    version_tool: str = ""
+    source_root: str = ""
+
+    def group(self, name: str) -> Group | None:
+        """A group by its name, however that is spelled."""
+        wanted = canonicalize_name(name)
+        return next((group for group in self.groups if canonicalize_name(group.name) == wanted), None)
+
+    def extra_named(self, name: str) -> str:
+        """An extra's own spelling of its name, empty where there is none."""
+        wanted = canonicalize_name(name)
+        return next((extra for extra in self.extras if canonicalize_name(extra) == wanted), "")
+
+
+def wanted(name: str) -> bool:
+    """Whether an extra or group of that name is what tests need."""
+    return bool(_words(name) & _WANTED) and not is_for_something_else(name)
+
+
+def is_for_something_else(name: str) -> bool:
+    """Whether an extra or group of that name serves documentation, linters, releases and the like."""
+    return bool(_words(name) & _UNWANTED)
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(re.split(r"[-_.]", name.lower()))
+
+
+def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject | None:
+    """The project in a directory, None where its manifests say nothing."""
+    manifests = files.named(directory, "pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "hatch.toml")
+    if not manifests:
+        return None
+    pyproject = files.toml(joined(directory, "pyproject.toml"))
+    setup_text = files.text(joined(directory, "setup.py"))
+    setup = _setup_arguments(setup_text)
+    config = _setup_config(files.text(joined(directory, "setup.cfg")))
+    declared = table(pyproject.get("project"))
+    poetry = table(table(pyproject.get("tool")).get("poetry"))
+    is_setup = bool(re.search(r"\bsetup\(", setup_text))
+    extras: dict[str, tuple[str, ...]] = {}
+    for group in (table(declared.get("optional-dependencies")), config.extras, table(setup.get("extras_require"))):
+        extras |= {name: requirements(strings(lines)) for name, lines in group.items()}
+    extras |= {name: () for name in (*table(poetry.get("extras")), *_made_extras(pyproject)) if name not in extras}
+    groups = [
+        *_dependency_groups(table(pyproject.get("dependency-groups")), joined(directory, "pyproject.toml")),
+        *_tool_groups(files, directory, pyproject),
+        *_pipfile_groups(files, joined(directory, "Pipfile")),
+    ]
+    tests_require = requirements((*config.tests_require, *strings(setup.get("tests_require"))))
+    if tests_require:
+        groups.append(Group(name="tests", source=_tests_require_source(directory, setup), lines=tests_require))
+    requires_python = (
+        string(declared.get("requires-python"))
+        or version_specifier(string(table(poetry.get("dependencies")).get("python")))
+        or config.requires_python
+        or string(setup.get("python_requires"))
+    )
+    package = table(table(pyproject.get("tool")).get("uv")).get("package")
+    installable = package is not False and poetry.get("package-mode") is not False
+    return PythonProject(
+        directory=directory,
+        source=manifests[0],
+        name=string(declared.get("name")) or string(poetry.get("name")) or config.name or string(setup.get("name")),
+        installable=installable and ("build-system" in pyproject or is_setup or package is True),
+        requires_python=requires_python,
+        classifiers=(
+            *strings(declared.get("classifiers")),
+            *strings(poetry.get("classifiers")),
+            *config.classifiers,
+            *strings(setup.get("classifiers")),
+        ),
+        dependencies=_dependencies(files, directory, declared, poetry, config, setup),
+        extras=extras,
+        groups=tuple(groups),
+        version_tool=_version_tool(pyproject, setup_text, config.setup_requires),
+        source_root=_source_root(files, directory),
+    )
+
+
+def workspace_members(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
+    """The directories of a uv, Hatch or PDM workspace's members, the root left out."""
+    tool = table(files.toml(joined(directory, "pyproject.toml")).get("tool"))
+    workspace = table(table(tool.get("uv")).get("workspace"))
+    hatch = table(tool.get("hatch"))
+    patterns = [*strings(workspace.get("members")), *strings(table(hatch.get("workspace")).get("members"))]
+    excluded = strings(workspace.get("exclude"))
+    below = f"{directory}/" if directory else ""
+    places = [
+        posixpath.dirname(path)
+        for path in files.files
+        if posixpath.basename(path) == "pyproject.toml"
+        and path.startswith(below)
+        and posixpath.dirname(path) != directory
+    ]
+    return tuple(
+        place
+        for place in sorted(places)
+        if any(_matches(place.removeprefix(below), pattern) for pattern in patterns)
+        and not any(_matches(place.removeprefix(below), pattern) for pattern in excluded)
+    )
+
+
+def requirements(lines: Iterable[str]) -> tuple[str, ...]:
+    """Those of the lines that are PEP 508 requirements: nothing that pip would take for an option or a path."""
+    return tuple(line.strip() for line in lines if is_requirement(line))
+
+
+def is_requirement(line: str) -> bool:
+    """Whether a line is one PEP 508 requirement."""
+    try:
+        Requirement(line.strip())
+    except InvalidRequirement:
+        return False
+    return "\n" not in line
+
+
+def package_of(line: str) -> str:
+    """The canonical name of the package that a requirement names, empty where it is none."""
+    try:
+        return str(canonicalize_name(Requirement(line).name))
+    except InvalidRequirement:
+        return ""
+
+
+def local_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
+    """`tool.uv.sources` that lie in the repository: directories by canonical package name; workspace members too."""
+    found: dict[str, str] = {}
+    for place in (directory, ""):
+        sources = table(table(table(files.toml(joined(place, "pyproject.toml")).get("tool")).get("uv")).get("sources"))
+        for name, value in sources.items():
+            path = string(table(value).get("path"))
+            target = joined(place, path) if path else ""
+            if target and inside(target) and files.named(target, "pyproject.toml", "setup.py"):
+                found.setdefault(str(canonicalize_name(name)), target)
+    return found
+
+
+def pinned_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
+    """`tool.uv.sources` that lie elsewhere: PEP 508 lines by canonical package name."""
+    found: dict[str, str] = {}
+    tool = table(files.toml(joined(directory, "pyproject.toml")).get("tool"))
+    for name, value in table(table(tool.get("uv")).get("sources")).items():
+        source = table(value)
+        revision = next((string(source.get(key)) for key in ("rev", "tag", "branch") if source.get(key)), "")
+        place = string(source.get("git"))
+        line = f"{name} @ git+{place}{'@' + revision if revision else ''}" if place else ""
+        if url := string(source.get("url")):
+            line = f"{name} @ {url}"
+        if line and is_requirement(line):
+            found[str(canonicalize_name(name))] = line
+    return found
+
+
+def _matches(path: str, pattern: str) -> bool:
+    parts, wanted_parts = path.split("/"), posixpath.normpath(pattern).split("/")
+    if "**" in wanted_parts:
+        return fnmatchcase(path, pattern.replace("**", "*"))
+    return len(parts) == len(wanted_parts) and all(map(fnmatchcase, parts, wanted_parts))
+
+
+def _dependencies(
+    files: RepositoryFiles, directory: str, declared: Table, poetry: Table, config: _SetupConfig, setup: Table
+) -> Group:
+    source = next(iter(files.named(directory, "pyproject.toml", "setup.cfg", "setup.py")), "")
+    if "dependencies" in declared:
+        return Group(name="dependencies", source=source, lines=requirements(strings(declared.get("dependencies"))))
+    if poetry:
+        return _poetry_group("dependencies", table(poetry.get("dependencies")), directory, source)
+    lines = requirements((*config.install_requires, *strings(setup.get("install_requires"))))
+    return Group(name="dependencies", source=source, lines=lines)
+
+
+def _poetry_group(name: str, dependencies: Table, directory: str, source: str) -> Group:
+    lines: list[str] = []
+    directories: list[str] = []
+    for package, value in dependencies.items():
+        if package.lower() == "python":
+            continue
+        for specification in items(value) or [value]:
+            if table(specification).get("optional"):
+                continue
+            path = string(table(specification).get("path"))
+            if path and inside(joined(directory, path)):
+                directories.append(joined(directory, path))
+            elif line := poetry_requirement(package, specification):
+                lines.append(line)
+    return Group(name=name, source=source, lines=requirements(lines), directories=tuple(directories))
+
+
+def _made_extras(pyproject: Table) -> tuple[str, ...]:
+    """The names of extras whose requirements Hatch's metadata hooks make when the project is built."""
+    hooks = table(table(table(table(pyproject.get("tool")).get("hatch")).get("metadata")).get("hooks"))
+    return tuple(name for hook in hooks.values() for name in table(table(hook).get("optional-dependencies")))
+
+
+def _dependency_groups(groups: Table, source: str) -> list[Group]:
+    """PEP 735 groups, those that they include among them."""
+
+    def lines(name: str, seen: frozenset[str]) -> list[str]:
+        key = next((key for key in groups if canonicalize_name(key) == canonicalize_name(name)), "")
+        if not key or key in seen or len(seen) > _MAX_DEPTH:
+            return []
+        found: list[str] = []
+        for item in items(groups[key]):
+            if isinstance(item, str):
+                found.append(item)
+            elif included := string(table(item).get("include-group")):
+                found += lines(included, seen | {key})
+        return found
+
+    return [
+        Group(name=name, source=source, lines=tuple(dict.fromkeys(requirements(lines(name, frozenset())))))
+        for name in groups
+    ]
+
+
+def _tool_groups(files: RepositoryFiles, directory: str, pyproject: Table) -> list[Group]:
+    """The groups of uv's, PDM's, Poetry's and Hatch's own tables."""
+    source = joined(directory, "pyproject.toml")
+    tool = table(pyproject.get("tool"))
+    poetry, pdm, hatch = (table(tool.get(name)) for name in ("poetry", "pdm", "hatch"))
+    found = [
+        Group(name="dev", source=source, lines=requirements(strings(table(tool.get("uv")).get("dev-dependencies")))),
+        _poetry_group("dev", table(poetry.get("dev-dependencies")), directory, source),
+    ]
+    for name, group in table(poetry.get("group")).items():
+        found.append(_poetry_group(name, table(table(group).get("dependencies")), directory, source))
+    for name, lines in table(pdm.get("dev-dependencies")).items():
+        local = tuple(
+            place
+            for line in strings(lines)
+            if line.startswith("-e ") and inside(place := joined(directory, _pdm_path(line)))
+        )
+        found.append(Group(name=name, source=source, lines=requirements(strings(lines)), directories=local))
+    environments = {
+        **{name: (value, source) for name, value in table(hatch.get("envs")).items()},
+        **{
+            name: (value, joined(directory, "hatch.toml"))
+            for name, value in table(files.toml(joined(directory, "hatch.toml")).get("envs")).items()
+        },
+    }
+    for name, (value, file) in environments.items():
+        environment = table(value)
+        lines = (*strings(environment.get("dependencies")), *strings(environment.get("extra-dependencies")))
+        is_test = name == "default" or wanted(name.removeprefix("hatch-"))
+        found.append(Group(name=f"test-{name}" if is_test else name, source=file, lines=requirements(lines)))
+    return [group for group in found if group]
+
+
+def _pdm_path(line: str) -> str:
+    text = line.removeprefix("-e ").strip().partition("#")[0]
+    return text.removeprefix("file:///${PROJECT_ROOT}/").removeprefix("file:///").removeprefix("./")
+
+
+def _pipfile_groups(files: RepositoryFiles, path: str) -> list[Group]:
+    document = files.toml(path)
+    found: list[Group] = []
+    for section, name in (("packages", "dependencies"), ("dev-packages", "dev")):
+        lines: list[str] = []
+        directories: list[str] = []
+        for package, value in table(document.get(section)).items():
+            place = string(table(value).get("path"))
+            if place:
+                directories += [target] if inside(target := joined(posixpath.dirname(path), place)) else []
+            elif line := poetry_requirement(package, value):
+                lines.append(line)
+        found.append(Group(name=name, source=path, lines=requirements(lines), directories=tuple(directories)))
+    return [group for group in found if group]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SetupConfig:
+    """What setup.cfg declares."""
+
+    name: str = ""
+    install_requires: tuple[str, ...] = ()
+    tests_require: tuple[str, ...] = ()
+    setup_requires: str = ""
+    extras: Mapping[str, object] = field(default_factory=dict[str, object])
+    requires_python: str = ""
+    classifiers: tuple[str, ...] = ()
+
+
+def _setup_config(text: str) -> _SetupConfig:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return _SetupConfig()
+
+    def lines(section: str, option: str) -> tuple[str, ...]:
+        value = parser.get(section, option, fallback="") or ""
+        return tuple(line.strip() for line in value.replace(";\n", "\n").splitlines() if line.strip())
+
+    extras = "options.extras_require"
+    return _SetupConfig(
+        name=parser.get("metadata", "name", fallback="") or "",
+        install_requires=lines("options", "install_requires"),
+        tests_require=lines("options", "tests_require"),
+        setup_requires=" ".join(lines("options", "setup_requires")),
+        extras={name: list(lines(extras, name)) for name in parser.options(extras)}
+        if parser.has_section(extras)
+        else {},
+        requires_python=parser.get("options", "python_requires", fallback="") or "",
+        classifiers=(*lines("metadata", "classifiers"), *lines("metadata", "classifier")),
+    )
+
+
+def _setup_arguments(text: str) -> Table:
+    """The arguments of `setup()` in a setup.py, as far as they can be read without running it."""
+    try:
+        module = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    known: dict[str, object] = {}
+    call: ast.Call | None = None
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and _called(node.func) == "setup":
+            call = node
+    for statement in module.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            _learn(statement.targets[0], _value(statement.value, known), known)
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            _learn(statement.target, _value(statement.value, known), known)
+    if call is None:
+        return {}
+    found: dict[str, object] = {}
+    for keyword in call.keywords:
+        value = _value(keyword.value, known)
+        found |= {keyword.arg: value} if keyword.arg else table(value)
+    return found
+
+
+def _called(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _learn(target: ast.expr, value: object, known: dict[str, object]) -> None:
+    if isinstance(target, ast.Name):
+        known[target.id] = value
+    elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+        key = _value(target.slice, known)
+        if isinstance(key, str):
+            known[target.value.id] = {**table(known.get(target.value.id)), key: value}
+
+
+def _value(node: ast.expr, known: Mapping[str, object], depth: int = 0) -> object:
+    """What an expression stands for, None where only running it could tell."""
+    if depth > _MAX_DEPTH * 4:
+        return None
+
+    def inner(part: ast.expr) -> object:
+        return _value(part, known, depth + 1)
+
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return known.get(name)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            return [value for part in parts for value in (_spread(part, inner))]
+        case ast.Dict(keys=keys, values=values):
+            pairs: dict[str, object] = {}
+            for key, part in zip(keys, values, strict=True):
+                value = inner(part)
+                pairs |= table(value) if key is None else {str(inner(key)): value}
+            return pairs
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            first, second = inner(left), inner(right)
+            if isinstance(first, str) and isinstance(second, str):
+                return first + second
+            return [*items(first), *items(second)]
+        case ast.Subscript(value=holder, slice=key):
+            return table(inner(holder)).get(str(inner(key)))
+        case ast.Call(func=function, args=parts, keywords=keywords) if _called(function) in (
+            "dict",
+            "list",
+            "sorted",
+            "set",
+        ):
+            if keywords:
+                return {keyword.arg: inner(keyword.value) for keyword in keywords if keyword.arg}
+            return inner(parts[0]) if parts else []
+        case _:
+            return None
+
+
+def _spread(part: ast.expr, inner: Callable[[ast.expr], object]) -> list[object]:
+    value = inner(part.value if isinstance(part, ast.Starred) else part)
+    return items(value) if isinstance(part, ast.Starred) else [value]
+
+
+def _tests_require_source(directory: str, setup: Table) -> str:
+    return joined(directory, "setup.py" if setup.get("tests_require") else "setup.cfg")
+
+
+def _version_tool(pyproject: Table, setup_text: str, setup_requires: str) -> str:
+    tool = table(pyproject.get("tool"))
+    requires = " ".join(strings(table(pyproject.get("build-system")).get("requires")))
+    named = f"{requires} {setup_requires} {setup_text if 'use_scm_version' in setup_text else ''}".replace("_", "-")
+    if "use_scm_version" in setup_text or "setuptools_scm" in tool:
+        return "setuptools-scm"
+    if string(table(table(tool.get("pdm")).get("version")).get("source")) == "scm":
+        return "pdm-backend"
+    return next((name for name in _VERSION_TOOLS if name in named), "")
+
+
+def _source_root(files: RepositoryFiles, directory: str) -> str:
+    prefix = joined(directory, "src") + "/"
+    is_src = any(path.startswith(prefix) and path.count("/") == prefix.count("/") + 1 for path in files.files)
+    return prefix.rstrip("/") if is_src else directory

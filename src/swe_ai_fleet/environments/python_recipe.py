@@ -1,0 +1,380 @@
+"""How the Python side of an environment is made: which interpreter, what pip installs, how tests are run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from packaging.utils import canonicalize_name
+
+from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.environments.automation import read_automation
+from swe_ai_fleet.environments.commands import Wish, paths_of
+from swe_ai_fleet.environments.interpreters import Choice, Machine, choose_python
+from swe_ai_fleet.environments.lock_files import PYTHON_LOCKS
+from swe_ai_fleet.environments.pip_steps import (
+    BUILD_CONSTRAINTS,
+    OLD_SETUPTOOLS,
+    PipSteps,
+    Target,
+    Tooling,
+    Wanted,
+    venv_steps,
+)
+from swe_ai_fleet.environments.python_project import (
+    Group,
+    PythonProject,
+    is_for_something_else,
+    local_sources,
+    package_of,
+    pinned_sources,
+    read_project,
+    wanted,
+    workspace_members,
+)
+from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined, strings, table
+from swe_ai_fleet.environments.requirement_files import read_requirements, wanted_files
+from swe_ai_fleet.tools.tests.runners.detection import PYTEST, uses_pytest
+
+# Options in pytest's configuration that a plug-in must understand.
+_PLUGINS = (
+    (r"--(?:no-)?cov\b", "pytest-cov"),
+    (r"(?:^|\s)-n[ =]?(?:auto|\d)|--dist\b|--numprocesses\b", "pytest-xdist"),
+    (r"--timeout\b|^\s*timeout\s*=", "pytest-timeout"),
+    (r"asyncio_mode\b|--asyncio-mode\b", "pytest-asyncio"),
+    (r"--benchmark-", "pytest-benchmark"),
+    (r"--reruns\b", "pytest-rerunfailures"),
+    (r"--random-order\b", "pytest-random-order"),
+    (r"--mypy\b", "pytest-mypy"),
+    (r"--flake8\b", "pytest-flake8"),
+    (r"--html\b", "pytest-html"),
+    (r"DJANGO_SETTINGS_MODULE|--ds=|django_find_project", "pytest-django"),
+    (r"--doctest-plus|doctest_plus", "pytest-doctestplus"),
+    (r"--snapshot-|--inline-snapshot", "inline-snapshot"),
+)
+_HEADING = re.compile(r"^\W*(?:version|release|v)?\s*\[?v?(\d+\.\d+(?:\.\d+)*)\b", re.I | re.M)
+_HIGH_VERSION = "999.0.0"
+
+
+def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tooling: Tooling) -> Recipe | None:
+    """The recipe for the Python in a directory, None where there is none."""
+    below = f"{directory}/" if directory else ""
+    has_code = any(path.endswith(".py") and path.startswith(below) for path in files.files)
+    if not has_code and not files.named(directory, "pyproject.toml", "requirements.txt", "Pipfile"):
+        return None
+    project = read_project(files, directory)
+    choice = _python(files, directory, machine, project, read_automation(files, directory))
+    wishes = read_automation(files, directory, choice.version)
+    decisions = [Decision(what=choice.reason, source=choice.source)]
+    lock = files.nearest(directory, *PYTHON_LOCKS)
+    shopping = _collect(files, directory, project, wishes, decisions)
+    if lock and (shopping.targets or shopping.groups or shopping.files):
+        decisions.append(Decision(what="its pins constrain what pip installs", source=lock))
+    test_command, test_source, variables = _test_command(files, directory, wishes)
+    missing = _plugins(files, directory, test_command) - shopping.packages()
+    install = PipSteps(tooling=tooling, directory=directory, lock=lock, constraints=tuple(shopping.constraints))
+    packages = bool(shopping.targets or shopping.groups or shopping.files)
+    steps = [*venv_steps(machine, choice, tooling), *install.steps(shopping)]
+    if packages and missing:
+        lines = tuple(sorted(missing))
+        purpose = "what pytest's configuration asks for" if missing != {"pytest"} else "pytest, which nothing names"
+        steps.append(install.lines(Group(name="plug-ins", source=test_source, lines=lines), purpose))
+    build_variables = _pretended_versions(files, shopping, decisions)
+    return Recipe(
+        python=PythonRecipe(
+            version=choice.version, lock=lock if packages else "", packages=packages, project=bool(shopping.targets)
+        ),
+        steps=tuple(steps),
+        files={BUILD_CONSTRAINTS: OLD_SETUPTOOLS} if shopping.targets else {},
+        variables=variables,
+        build_variables=build_variables,
+        test_command=test_command,
+        test_source=test_source,
+        decisions=tuple(decisions),
+    )
+
+
+def _python(
+    files: RepositoryFiles, directory: str, machine: Machine, project: PythonProject | None, wishes: Sequence[Wish]
+) -> Choice:
+    tested = [(version, wish.source) for wish in wishes for version in wish.pythons]
+    requires = ("", "")
+    if project is not None:
+        tested += [(text, project.source) for text in project.classifiers]
+        requires = (project.requires_python, project.source)
+    # `py311-django4` is a Python too.
+    tested = [(text.partition("-")[0] if text.startswith("py") else text, source) for text, source in tested]
+    pinned = files.text(files.nearest(directory, ".python-version")).splitlines()[:1]
+    return choose_python(machine, pinned="".join(pinned), requires=requires, tested=tested)
+
+
+# -- what is installed -------------------------------------------------------------------------------------------------
+
+
+def _collect(
+    files: RepositoryFiles,
+    directory: str,
+    project: PythonProject | None,
+    wishes: Sequence[Wish],
+    decisions: list[Decision],
+) -> Wanted:
+    shopping = Wanted()
+    wish = Wish()
+    for each in wishes:
+        wish |= each
+    root = _workspace_root(files, directory)
+    members = [member for place in workspace_members(files, root) if (member := read_project(files, place)) is not None]
+    locals_ = {str(canonicalize_name(member.name)): member for member in members if member.name}
+    for place in local_sources(files, directory).values():
+        if (found := read_project(files, place)) is not None and found.name:
+            locals_.setdefault(str(canonicalize_name(found.name)), found)
+    projects = [*([project] if project else []), *(members if root == directory else ())]
+    if project is not None and project.name:
+        locals_[str(canonicalize_name(project.name))] = project
+    for each in projects:
+        _collect_project(files, each, wish, shopping, locals_, is_main=each is project)
+    for path in dict.fromkeys((*wanted_files(files, directory), *_named_files(files, directory, wish))):
+        read = read_requirements(files, path, directory)
+        shopping.constraints += read.constraints
+        for target in read.targets:
+            _want_target(files, target, shopping)
+        if read.lines:
+            shopping.files[path] = read
+    for target in wish.targets:
+        _want_target(files, target, shopping, directory)
+    shopping.constraints += [path for name in wish.constraints if (path := joined(directory, name)) in files.files]
+    for each in wishes:
+        known = shopping.packages() | locals_.keys()
+        if each.source.startswith(".") and "pytest" in known:
+            # A pipeline installs much that only serves itself; it is asked where nothing else knows.
+            continue
+        lines = tuple(line for line in each.lines if package_of(line) not in {*known, ""})
+        if lines:
+            shopping.groups.append(Group(name="requirements", source=each.source, lines=lines))
+    _resolve_locals(shopping, locals_)
+    _decide(shopping, decisions)
+    return shopping
+
+
+def _collect_project(
+    files: RepositoryFiles,
+    project: PythonProject,
+    wish: Wish,
+    shopping: Wanted,
+    locals_: Mapping[str, PythonProject],
+    *,
+    is_main: bool,
+) -> None:
+    named = {canonicalize_name(name) for name in wish.extras}
+    left_out = {canonicalize_name(name) for name in wish.without_extras}
+    extras = [
+        name
+        for name in project.extras
+        if canonicalize_name(name) not in left_out
+        and (wish.all_extras or wanted(name) or (is_main and canonicalize_name(name) in named))
+    ]
+    pinned = pinned_sources(files, project.directory)
+    if project.installable:
+        shopping.targets[project.directory] = Target(project=project, extras=tuple(extras))
+        elsewhere = tuple(pinned[name] for line in project.dependencies.lines if (name := package_of(line)) in pinned)
+        if elsewhere:
+            shopping.groups.append(Group(name="sources", source=project.source, lines=elsewhere))
+        for place in project.dependencies.directories:
+            _want_target(files, place, shopping)
+    else:
+        lines = [*project.dependencies.lines, *(line for extra in extras for line in project.extras[extra])]
+        own = Group(
+            name="dependencies",
+            source=project.dependencies.source or project.source,
+            lines=tuple(dict.fromkeys(pinned.get(package_of(line), line) for line in lines)),
+            directories=project.dependencies.directories,
+        )
+        if own:
+            shopping.groups.append(own)
+    tool = table(files.toml(joined(project.directory, "pyproject.toml")).get("tool"))
+    defaults = strings(table(tool.get("uv")).get("default-groups"))
+    chosen = (name for name in defaults if not is_for_something_else(name))
+    asked = {canonicalize_name(name) for name in (*wish.groups, *chosen)}
+    for group in project.groups:
+        if wish.all_groups or wanted(group.name) or canonicalize_name(group.name) in asked:
+            lines = tuple(pinned.get(package_of(line), line) for line in group.lines)
+            shopping.groups.append(Group(name=group.name, source=group.source, lines=lines))
+            for place in group.directories:
+                _want_target(files, place, shopping)
+
+
+def _want_target(files: RepositoryFiles, target: str, shopping: Wanted, directory: str = "") -> None:
+    """Install a directory of the repository in place, `path[extras]`."""
+    match = re.fullmatch(r"(?P<path>[^\[]*)(?:\[(?P<extras>[\w.,\s-]+)\])?", target)
+    if match is None:
+        return
+    place = joined(directory, match["path"] or ".")
+    place = "" if place == "." else place
+    known = shopping.targets.get(place)
+    project = known.project if known else read_project(files, place)
+    if project is None or not project.installable:
+        return
+    asked = [name for text in (match["extras"] or "").split(",") if (name := project.extra_named(text.strip()))]
+    extras = dict.fromkeys((*(known.extras if known else filter(wanted, project.extras)), *asked))
+    shopping.targets[place] = Target(project=project, extras=tuple(extras))
+
+
+def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> None:
+    """Have requirements for projects of this repository mean these: none is looked for on an index."""
+    changed = True
+    while changed:
+        changed = False
+        lines = [line for group in shopping.groups for line in group.lines]
+        for target in list(shopping.targets.values()):
+            lines += target.project.dependencies.lines
+            lines += [line for extra in target.extras for line in target.project.extras.get(extra, ())]
+        for line in lines:
+            project = locals_.get(package_of(line))
+            if project is None or not project.installable:
+                continue
+            known = shopping.targets.get(project.directory)
+            asked = re.search(r"\[([\w.,\s-]+)\]", line.partition(";")[0])
+            names = [
+                name for text in (asked[1] if asked else "").split(",") if (name := project.extra_named(text.strip()))
+            ]
+            extras = tuple(dict.fromkeys((*(known.extras if known else ()), *names)))
+            if known is None or extras != known.extras:
+                shopping.targets[project.directory] = Target(project=project, extras=extras)
+                changed = True
+    installed = {
+        str(canonicalize_name(target.project.name)) for target in shopping.targets.values() if target.project.name
+    }
+    shopping.groups = [
+        Group(
+            name=group.name,
+            source=group.source,
+            lines=tuple(line for line in group.lines if package_of(line) not in installed),
+        )
+        for group in shopping.groups
+    ]
+    shopping.groups = [group for group in shopping.groups if group]
+
+
+def _named_files(files: RepositoryFiles, directory: str, wish: Wish) -> list[str]:
+    return [path for name in wish.files if (path := joined(directory, name)) in files.texts]
+
+
+def _workspace_root(files: RepositoryFiles, directory: str) -> str:
+    """The directory whose workspace a directory belongs to, itself where there is none."""
+    place = directory
+    while place:
+        place = place.rpartition("/")[0]
+        if directory in workspace_members(files, place):
+            return place
+    return directory
+
+
+def _decide(shopping: Wanted, decisions: list[Decision]) -> None:
+    for target in shopping.targets.values():
+        project = target.project
+        extras = f" with {', '.join(target.extras)}" if target.extras else ""
+        named = project.name or project.directory or "the project"
+        decisions.append(Decision(what=f"{named} is installed in place{extras}", source=project.source))
+    for group in shopping.groups:
+        what = "dependencies" if group.name in ("dependencies", "requirements", "sources") else f"group {group.name}"
+        decisions.append(Decision(what=f"{what}: {_some(group.lines)}", source=group.source))
+    decisions += [
+        Decision(what=f"requirements: {_some(file.lines)}", source=file.path) for file in shopping.files.values()
+    ]
+
+
+def _some(lines: Sequence[str]) -> str:
+    names = [package_of(line) or line for line in lines]
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+# -- tests -------------------------------------------------------------------------------------------------------------
+
+
+def _test_command(
+    files: RepositoryFiles, directory: str, wishes: Sequence[Wish]
+) -> tuple[tuple[str, ...], str, Mapping[str, str]]:
+    """(argv, the file that says so, variables): the first automation that runs tests; empty where none does."""
+    below = f"{directory}/" if directory else ""
+    for wish in wishes:
+        for argv in wish.tests:
+            if argv[1:3] != ("-m", "pytest"):
+                return argv, wish.source, wish.variables
+            is_workflow = wish.source.startswith(".")
+            arguments = list(argv[len(PYTEST) :])
+            missing = [path for path in paths_of(arguments) if not _exists(files, below, path)]
+            if missing or is_workflow:
+                # In a workflow one job may run a part only.
+                gone = paths_of(arguments) if is_workflow else missing
+                arguments = [word for word in arguments if word not in gone]
+            return (*PYTEST, *arguments), wish.source, wish.variables
+    return (), "", {}
+
+
+def _exists(files: RepositoryFiles, below: str, path: str) -> bool:
+    place = joined(below.rstrip("/"), path.partition("::")[0])
+    return place in (".", "") or place in files.files or any(name.startswith(f"{place}/") for name in files.files)
+
+
+def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ...]) -> set[str]:
+    """The packages that running pytest as it is configured needs; none where the tests are not pytest's."""
+    below = f"{directory}/" if directory else ""
+    names = [path.removeprefix(below) for path in files.files if path.startswith(below)]
+    texts = {path.removeprefix(below): text for path, text in files.texts.items() if path.startswith(below)}
+    if test_command[: len(PYTEST) - 1] != PYTEST[:-1] and (test_command or not uses_pytest(names, texts)):
+        return set()
+    settings = [shlex.join(test_command)]
+    for name in ("pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg"):
+        found = re.search(r"^\[(?:tool:)?pytest\]$(.*?)(?=^\[|\Z)", texts.get(name, ""), re.M | re.S)
+        settings += [found[1]] if found else []
+    pytest_table = table(table(files.toml(joined(directory, "pyproject.toml")).get("tool")).get("pytest"))
+    options = table(pytest_table.get("ini_options")) or pytest_table
+    settings += [f"{name} = {' '.join(strings(value)) or value}" for name, value in options.items()]
+    text = "\n".join(settings)
+    return {"pytest", *(package for pattern, package in _PLUGINS if re.search(pattern, text, re.M))}
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+def _pretended_versions(files: RepositoryFiles, shopping: Wanted, decisions: list[Decision]) -> dict[str, str]:
+    """The variables that tell a build the version that it would read off tags, where there are none."""
+    if files.versions_tagged:
+        return {}
+    found: dict[str, str] = {}
+    for target in shopping.targets.values():
+        project = target.project
+        if not project.version_tool:
+            continue
+        version, source = _told_version(files)
+        found |= _version_variables(project, version)
+        named = f"from {source}" if source else "made up, for want of any"
+        what = f"version {version} ({named}): {project.version_tool} finds no tag in the history"
+        decisions.append(Decision(what=what, source=project.source))
+    return found
+
+
+def _version_variables(project: PythonProject, version: str) -> dict[str, str]:
+    match project.version_tool:
+        case "pdm-backend":
+            return {"PDM_BUILD_SCM_VERSION": version}
+        case "poetry-dynamic-versioning":
+            return {"POETRY_DYNAMIC_VERSIONING_BYPASS": version}
+        case "uv-dynamic-versioning":
+            return {"UV_DYNAMIC_VERSIONING_BYPASS": version}
+        case _:
+            name = re.sub(r"[-_.]+", "_", project.name).upper()
+            return {f"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_{name}" if name else "SETUPTOOLS_SCM_PRETEND_VERSION": version}
+
+
+def _told_version(files: RepositoryFiles) -> tuple[str, str]:
+    """(the newest version that the repository names, the file): of PKG-INFO, else of a change log's first heading."""
+    if match := re.search(r"^Version: (\S+)$", files.text("PKG-INFO"), re.M):
+        return match[1], "PKG-INFO"
+    for path, text in files.texts.items():
+        is_log = "/" not in path and re.match(r"(?:change|news|history|releases?)", path, re.I)
+        if is_log and (heading := _HEADING.search(text[:20_000])):
+            return heading[1], path
+    return _HIGH_VERSION, ""

@@ -1,0 +1,105 @@
+"""How an environment is made: the steps in order, and what was decided from which file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.domain.environment import Decision
+
+_FAULT = re.compile(r"\berr(?:or)?\b|\bERR_|YN00|Couldn't find|not found|No matching", re.I)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """How an installation goes on without packages that cannot be had.
+
+    `packages` are the names that may be left out, with what was asked for; `remove` is the argv that takes some out of
+    the manifests, their names behind it, and `then` the one that installs the rest.
+    """
+
+    packages: Mapping[str, str]
+    remove: tuple[str, ...]
+    then: tuple[str, ...]
+
+    def blamed(self, output: str) -> tuple[str, ...]:
+        """Those of the packages that a package manager's output blames."""
+        faults = "\n".join(line for line in output.splitlines() if _FAULT.search(line))
+        named = set(re.findall(r"@?[\w.][\w./-]*(?=@|['\":,\s]|$)", faults))
+        return tuple(
+            name
+            for name, wanted in self.packages.items()
+            if name in named
+            or ("://" in wanted and wanted.partition("#")[0] in faults)
+            or re.search(rf"/{re.escape(name).replace('/', '(?:/|%2[fF])')}(?::| |$)", faults, re.M)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command of a build.
+
+    `source` is the file that it was decided from, `purpose` says in words what it is for. Where it fails, it is tried
+    without what can be blamed (pins, if it is `pinned`; arguments for `optional` packages, by name; packages, by its
+    `removal`), then the first of `alternatives`
+    that works takes its place, then all of `pieces` are tried. What still fails is left out, unless it is `required`:
+    then the build fails, and `concerns` is the field that its
+    fault names. `directory` is relative to the repository.
+    """
+
+    argv: tuple[str, ...]
+    purpose: str
+    source: str = ""
+    concerns: str = "environment"
+    directory: str = ""
+    required: bool = False
+    pinned: bool = False
+    optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    removal: Removal | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    alternatives: tuple[Step, ...] = ()
+    pieces: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonRecipe:
+    """The Python side: the version of the interpreter, the file with pins, what is built natively.
+
+    `version` is (major, minor). `lock` is the path of the lock file whose pins become constraints, empty where there is
+    none. `packages` says that something is installed with pip, `project` that the repository's own package is.
+    """
+
+    version: tuple[int, int]
+    lock: str = ""
+    packages: bool = False
+    project: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecipe:
+    """The Node side: where packages are installed, with which package manager, and the workspace's members.
+
+    `root` and `members` are directories relative to the repository's top.
+    """
+
+    root: str = ""
+    manager: str = "npm"
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """All of it. `files` are written into the environment before the first step; their paths are relative to it."""
+
+    python: PythonRecipe | None = None
+    node: NodeRecipe | None = None
+    steps: tuple[Step, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    build_variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    test_command: tuple[str, ...] = ()
+    test_source: str = ""
+    decisions: tuple[Decision, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,200 @@
+"""The files of a commit as detection reads them: every path, and the text of manifests, locks and automation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import cast
+
+import yaml
+
+from swe_ai_fleet.tools.tests.runners.detection import is_test
+
+Table = Mapping[str, object]
+
+_LOCKS = frozenset(
+    {
+        *("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "package-lock.json", "npm-shrinkwrap.json"),
+        *("pnpm-lock.yaml", "yarn.lock", "go.sum", "Cargo.lock"),
+    }
+)
+_MANIFESTS = frozenset(
+    {
+        *("pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "hatch.toml", "pytest.ini", ".pytest.ini", "tox.ini"),
+        *("noxfile.py", "MANIFEST.in", "PKG-INFO", ".python-version", "package.json", "pnpm-workspace.yaml", ".npmrc"),
+        *(".yarnrc", ".yarnrc.yml", ".nvmrc", "go.mod", "go.work", "Cargo.toml", "rust-toolchain", ".gitmodules"),
+        *("rust-toolchain.toml", "Makefile", "makefile", "GNUmakefile", "conftest.py", ".gitattributes", "pylock.toml"),
+    }
+)
+_CHANGE_LOG = re.compile(r"(?:changelog|changes|history|news|releases?)(?:\.(?:md|rst|txt))?", re.I)
+_REQUIREMENTS = re.compile(r"[\w.-]*(?:requirements?|constraints?)[\w.-]*\.(?:txt|in)", re.I)
+_REQUIREMENT_DIRECTORIES = frozenset({"requirements", "reqs", "requirement"})
+_WORKFLOW = re.compile(r"\.github/workflows/[^/]+\.ya?ml|\.gitlab-ci\.yml|\.travis\.yml")
+_NATIVE = frozenset(
+    {
+        *(".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".pyx", ".pxd", ".pxi", ".rs", ".f", ".f90", ".cu", ".S"),
+        *(".build", ".cmake"),
+    }
+)
+_NATIVE_NAMES = frozenset({"CMakeLists.txt", "Cargo.toml", "Cargo.lock", "meson.build", "meson.options"})
+_FOREIGN = frozenset({"node_modules", "site-packages", ".git"})
+_DEEPEST = 6
+_YAML_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryFiles:
+    """Paths relative to the repository's top, with the object id of each, and the text of those that were read.
+
+    `tree` identifies the whole content. `versions_tagged` says that a tag of the commit's ancestry names a version;
+    `submodules` are paths whose content is there, with what identifies it.
+    """
+
+    tree: str = ""
+    files: Mapping[str, str]
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    versions_tagged: bool = False
+    submodules: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def text(self, path: str) -> str:
+        """The text of a file, empty where there is none or it was not read."""
+        return self.texts.get(path, "")
+
+    def toml(self, path: str) -> Table:
+        """A TOML document, empty where it cannot be parsed."""
+        try:
+            return tomllib.loads(self.text(path))
+        except (tomllib.TOMLDecodeError, RecursionError):
+            return {}
+
+    def json(self, path: str) -> Table:
+        """A JSON object, empty where it cannot be parsed."""
+        try:
+            return table(json.loads(self.text(path) or "{}"))
+        except (ValueError, RecursionError):
+            return {}
+
+    def yaml(self, path: str) -> Table:
+        """A YAML mapping without tags or aliases, empty where it cannot be parsed or is larger than 512 KiB."""
+        return parsed_yaml(self.text(path))
+
+    def broken(self, path: str) -> bool:
+        """Whether a TOML or JSON file has text that cannot be parsed."""
+        parse = tomllib.loads if path.endswith(".toml") else json.loads
+        try:
+            parse(self.text(path) or ("" if path.endswith(".toml") else "{}"))
+        except (ValueError, RecursionError):
+            return True
+        return False
+
+    def named(self, directory: str, *names: str) -> list[str]:
+        """Those of the names that exist in a directory, as paths."""
+        return [path for name in names if (path := joined(directory, name)) in self.files]
+
+    def nearest(self, directory: str, *names: str) -> str:
+        """The first of the names in a directory or the nearest one above it, as a path; empty where none is."""
+        place = directory
+        while True:
+            if found := self.named(place, *names):
+                return found[0]
+            if not place:
+                return ""
+            place = place.rpartition("/")[0]
+
+    def digest(self, paths: Iterable[str]) -> str:
+        """A digest of the files: whether each exists and what it holds."""
+        facts = "".join(f"{path}\0{self.files.get(path, '')}\n" for path in sorted(set(paths)))
+        return hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class _BoundedLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
+    """PyYAML's safe loader without aliases: a few lines of them can stand for gigabytes."""
+
+    def compose_node(self, parent: object, index: object) -> object:
+        if self.check_event(yaml.events.AliasEvent):  # type: ignore[no-untyped-call]
+            raise yaml.YAMLError("aliases are not read")
+        return super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+
+
+def parsed_yaml(text: str) -> Table:
+    """A YAML mapping without aliases, empty where it is none or larger than 512 KiB."""
+    if len(text) > _YAML_BYTES:
+        return {}
+    try:
+        return table(yaml.load(text, Loader=_BoundedLoader))  # noqa: S506 - derived from the safe loader
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+
+
+def joined(directory: str, path: str) -> str:
+    """A path below a directory; the top is the empty text."""
+    return posixpath.normpath(posixpath.join(directory, path)) if directory else posixpath.normpath(path)
+
+
+def inside(path: str) -> bool:
+    """Whether a normalised relative path stays inside the repository."""
+    return not path.startswith(("/", "../", "~")) and path != ".."
+
+
+def is_requirements(path: str) -> bool:
+    """Whether a path looks like a list of requirements for pip."""
+    place = PurePosixPath(path)
+    here = _REQUIREMENTS.fullmatch(place.name) is not None
+    return here or (place.suffix in (".txt", ".in") and place.parent.name in _REQUIREMENT_DIRECTORIES)
+
+
+def is_manifest(path: str) -> bool:
+    """Whether detection reads a file, and an environment therefore depends on it."""
+    place = PurePosixPath(path)
+    depth = len(place.parts)
+    if depth > _DEEPEST or _FOREIGN.intersection(place.parts):
+        return False
+    if place.name in _MANIFESTS or place.name in _LOCKS:
+        return True
+    if _WORKFLOW.fullmatch(path) or (depth == 1 and _CHANGE_LOG.fullmatch(place.name)):
+        return True
+    return depth <= 3 and is_requirements(path)
+
+
+def is_lock(path: str) -> bool:
+    """Whether a file is a lock of some package manager."""
+    return PurePosixPath(path).name in _LOCKS
+
+
+def is_native_source(path: str) -> bool:
+    """Whether a file goes into the building of an extension module."""
+    place = PurePosixPath(path)
+    return place.suffix in _NATIVE or place.name in _NATIVE_NAMES
+
+
+def is_read(path: str) -> bool:
+    """Whether the text of a file helps detection: manifests, and tests that tell their runner."""
+    return is_manifest(path) or is_test(path)
+
+
+def table(value: object) -> Table:
+    """The value if it is a mapping, else an empty one."""
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def items(value: object) -> list[object]:
+    """The value if it is a list, else an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def strings(value: object) -> list[str]:
+    """The strings in the value if it is a list, the value itself if it is one, else none."""
+    if isinstance(value, str):
+        return [value]
+    return [item for item in items(value) if isinstance(item, str)]
+
+
+def string(value: object) -> str:
+    """The value if it is a string, else an empty one."""
+    return value if isinstance(value, str) else ""

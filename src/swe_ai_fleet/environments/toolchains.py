@@ -1,0 +1,34 @@
+"""Go modules and Rust crates: fetched once, read-only and without a network afterwards."""
+
+from __future__ import annotations
+
+from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.environments.interpreters import Machine
+from swe_ai_fleet.environments.recipe import Recipe, Step
+from swe_ai_fleet.environments.repository_files import RepositoryFiles
+
+
+def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe:
+    """What Go and Rust in a directory need, as far as the machine has them."""
+    steps: list[Step] = []
+    variables: dict[str, str] = {}
+    building: dict[str, str] = {}
+    decisions: list[Decision] = []
+    module = next(iter(files.named(directory, "go.mod")), "")
+    # A module without requirements has no sums.
+    if module and "go" in machine.programs and ("require" in files.text(module)):
+        modules = f"{base}/go/mod"
+        steps.append(Step(argv=("go", "mod", "download"), purpose="the Go modules", source=module, directory=directory))
+        building |= {"GOMODCACHE": modules, "GOFLAGS": "-modcacherw", "GOCACHE": "/tmp/go-build"}  # noqa: S108
+        variables |= {"GOMODCACHE": modules, "GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
+    crate = next(iter(files.named(directory, "Cargo.toml")), "")
+    if crate and "cargo" in machine.programs:
+        locked = ("--locked",) if files.nearest(directory, "Cargo.lock") else ()
+        fetch = Step(argv=("cargo", "fetch", *locked), purpose="the Rust crates", source=crate, directory=directory)
+        steps.append(fetch)
+        building["CARGO_HOME"] = f"{base}/cargo"
+        variables |= {"CARGO_HOME": f"{base}/cargo", "CARGO_NET_OFFLINE": "true"}
+    for name, manifest in (("go", module), ("cargo", crate)):
+        if manifest and name not in machine.programs:
+            decisions.append(Decision(what=f"this machine has no {name}", source=manifest))
+    return Recipe(steps=tuple(steps), variables=variables, build_variables=building, decisions=tuple(decisions))

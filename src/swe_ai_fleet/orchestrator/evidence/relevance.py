@@ -1,0 +1,53 @@
+"""Which tests a change is most likely to show in: those the task names, those it changes, those of what it changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from pathlib import PurePosixPath
+
+from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames
+from swe_ai_fleet.orchestrator.evidence.patch import Patch
+from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
+
+_MAX_TESTS_READ = 400
+_MAX_GROUP = 200
+
+
+def first_tests(
+    patch: Patch, names: TaskNames, paths: Collection[str], text: Callable[[str], str]
+) -> tuple[tuple[str, ...], ...]:
+    """Groups of test files in the order in which they are to run; the rest follows.
+
+    The tests that the task names, those that the patch changes, those that import or speak of a changed module.
+
+    Args:
+        paths: All files of the repository.
+        text: A file's text, empty where it cannot be read. Blocking.
+    """
+    tests = sorted(path for path in paths if is_test(path) and language_of(path))
+    named = names.files(tests)
+    changed = [path for path in patch.paths if is_test(path)]
+    modules = _modules(path for path in patch.paths if not is_test(path))
+    known = {*named, *changed}
+    importing = [
+        path for path in tests[:_MAX_TESTS_READ] if path not in known and modules and modules.search(text(path))
+    ]
+    groups = (tuple(group[:_MAX_GROUP]) for group in (named, changed, importing))
+    return tuple(group for group in groups if group)
+
+
+def _modules(paths: Iterable[str]) -> re.Pattern[str] | None:
+    """What finds a changed module's name in the imports of a test."""
+    words: dict[str, None] = {}
+    for path in paths:
+        place = PurePosixPath(path)
+        if not language_of(path):
+            continue
+        stem = place.parent.name if place.stem in ("__init__", "index", "mod", "lib", "main") else place.stem
+        if len(stem) >= 3:
+            words[stem] = None
+    if not words:
+        return None
+    either = "|".join(map(re.escape, list(words)[:100]))
+    return re.compile(rf"^.*\b(?:import|from|require|use)\b.*\b(?:{either})\b", re.M)

@@ -1,0 +1,187 @@
+"""Test runs by content: what ran once on a tree, in an environment, by a command, is not run again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import zlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.test_run import TestRun
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.tools.tests.runners.plan import Selection
+
+TEST_RUNS_BUCKET = "agent-test-runs"
+TEST_RUNS_KEPT_SECONDS = 5 * 86_400.0
+TEST_RUNS_BYTES = 512 * 1024 * 1024
+_FORMAT = 1
+_KEPT = 64
+_MAX_BYTES = 900_000
+"""Of a stored run, compressed; NATS takes messages of 1 MiB."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A commit with its environment: what tests run on. `name` tells its clones from others'."""
+
+    name: str
+    repository: PinnedRepository
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A test command.
+
+    `strict` marks a check that the caller named: its exit code decides. `seconds` limit the whole run. Where `argv` is
+    empty, `line` runs in a shell.
+    """
+
+    name: str
+    argv: tuple[str, ...] = ()
+    line: str = ""
+    directory: str = "."
+    seconds: float = 600.0
+    strict: bool = False
+    required: bool = True
+    expected_exit_code: int = 0
+
+
+def run_key(tenant: str, environment: Environment, suite: Suite, selection: Selection, repetition: int = 0) -> str:
+    """Equal where a run comes to the same: tenant, tree, environment, network, command, limit, selection, repetition.
+
+    The key is made of digests only, so that it may stand in a subject.
+    """
+    facts = [
+        *(_FORMAT, environment.tree, environment.key),
+        *(sorted(environment.variables.items()), environment.path, repr(environment.network)),
+        *(suite.argv, suite.line, suite.directory, suite.seconds),
+        *(selection.paths, selection.keyword, selection.deselect, repetition),
+    ]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return f"{hashlib.sha256(tenant.encode()).hexdigest()[:16]}.{digest}"
+
+
+class KnownBaselines:
+    """`ports.Baselines` by what ran already.
+
+    Args:
+        runs: What ran.
+        suites: Gives what is run for a task in an environment.
+    """
+
+    def __init__(self, runs: TestRuns, suites: Callable[[Task, Environment], Sequence[Suite]]) -> None:
+        self._runs = runs
+        self._suites = suites
+
+    async def known(self, task: Task, environment: Environment) -> TestRun | None:
+        """The first run with tests that somebody made of the untouched commit; None while there is none."""
+        for suite in self._suites(task, environment):
+            run = await self._runs.find(run_key(task.tenant, environment, suite, Selection()))
+            if run is not None and run.reported:
+                return run
+        return None
+
+
+@dataclass(slots=True)
+class _Shared:
+    task: asyncio.Task[TestRun]
+    waiting: int = 0
+
+
+class TestRuns:
+    """Runs that are known to this process, and to the others by `store`. Used within one event loop.
+
+    Args:
+        store: Shared with the other processes of the fleet; None: nothing is shared.
+    """
+
+    __test__ = False
+
+    def __init__(self, store: KeyValue | None = None) -> None:
+        self._store = store
+        self._known: OrderedDict[str, TestRun] = OrderedDict()
+        self._running: dict[tuple[str, str], _Shared] = {}
+
+    async def find(self, key: str) -> TestRun | None:
+        """The run under a key, if anybody has made it. A store that does not answer has none."""
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        if self._store is None:
+            return None
+        try:
+            entry = await self._store.get(key)
+            found = from_json(TestRun, zlib.decompress(entry.value)) if entry is not None else None
+        except (FleetError, ValueError, zlib.error) as error:
+            _log.warning("evidence.test_run_not_read", reason=str(error)[:200])
+            return None
+        if found is not None:
+            self._keep(key, found)
+        return found
+
+    async def of(self, execution_id: str, key: str, run: Callable[[], Awaitable[TestRun]]) -> TestRun:
+        """The run under a key: known, being made for the same execution, or made now.
+
+        It goes on while anybody waits for it. Raises what `run` raises; only a run that reported tests is kept.
+        """
+        if (found := await self.find(key)) is not None:
+            return found
+        # The clone belongs to the execution: when that is over, nobody else may be looking at it.
+        name = (execution_id, key)
+        shared = self._running.get(name)
+        if shared is None:
+            shared = self._running[name] = _Shared(asyncio.create_task(self._made(key, run)))
+        shared.waiting += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting:
+                self._running.pop(name, None)
+                shared.task.cancel()
+                # Its clone is gone when this returns, however it ended; the awaited result was given above.
+                await asyncio.gather(shared.task, return_exceptions=True)
+
+    async def _made(self, key: str, run: Callable[[], Awaitable[TestRun]]) -> TestRun:
+        made = await run()
+        if made.reported:
+            self._keep(key, made)
+            await self._put(key, made)
+        return made
+
+    def _keep(self, key: str, run: TestRun) -> None:
+        self._known[key] = run
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+
+    async def _put(self, key: str, run: TestRun) -> None:
+        if self._store is None:
+            return
+        data = await asyncio.to_thread(_packed, run)
+        try:
+            if len(data) <= _MAX_BYTES:
+                await self._store.put(key, data)
+        except FleetError as error:
+            # It is known here; the others make their own.
+            _log.warning("evidence.test_run_not_stored", reason=str(error)[:200])
+
+
+def _packed(run: TestRun) -> bytes:
+    data = zlib.compress(to_json(run))
+    if len(data) > _MAX_BYTES:
+        results = {
+            name: replace(result, traceback="", message=result.message[:200]) for name, result in run.results.items()
+        }
+        data = zlib.compress(to_json(replace(run, results=results, output="")))
+    return data

@@ -1,0 +1,418 @@
+"""One suite on one candidate: run on both sides, compared, and repeated where one run proves too little."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from swe_ai_fleet.domain.baseline import unusable
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.test_run import TestRun
+from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, files_of
+from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
+from swe_ai_fleet.orchestrator.evidence.comparison import (
+    WHOLE_RUN,
+    Comparison,
+    TaskNames,
+    Touched,
+    alike,
+    compare,
+    counts,
+    function_of,
+)
+from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
+from swe_ai_fleet.orchestrator.evidence.violation import Concern, allowed_concerns
+from swe_ai_fleet.tools.tests.runners.plan import Selection
+
+RERUNS = 2
+MAX_RERUN_TESTS = 20
+"""More new failures than this are no accident, and are not run again."""
+WHOLE_RERUN_SECONDS = 60.0
+"""A suite that takes no longer is run again as a whole: a test that only fails among the others fails again."""
+MAX_WHOLE_RERUN_SECONDS = 300.0
+"""A longer one is, where its tests cannot be chosen from, not run again at all."""
+_NAMED = 20
+_NAMED_SHORT = 3
+_MAX_PROBLEMS = 50
+
+Variant = Callable[[], Awaitable[Subject | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A suite that judges one candidate.
+
+    Attributes:
+        bench: Where tests run.
+        suite: What runs.
+        task: Tests that it names have to pass, however they ended before.
+        base: The untouched commit.
+        candidate: The same with the patch.
+        first: Tests that are run before the rest.
+        touched: The test files that the change touches.
+        own_tests: Gives the untouched source with the candidate's test files; None where they can't be told apart.
+        by_old_rules: Gives the candidate without its changes of how tests are run, itself where it has none; None where
+            they can't be told apart.
+        whole_seconds: A suite that took longer is run again in part, by the files of the tests in question.
+    """
+
+    bench: Bench
+    suite: Suite
+    task: Task
+    base: Subject
+    candidate: Subject
+    touched: Touched
+    first: tuple[tuple[str, ...], ...] = ()
+    own_tests: Variant | None = None
+    by_old_rules: Variant | None = None
+    whole_seconds: float = WHOLE_RERUN_SECONDS
+
+    async def result(self, files: CloneFiles) -> CheckResult:
+        """What the suite says of the candidate; skipped with the reason where it can say nothing.
+
+        Args:
+            files: Of a clone of the candidate in which nothing has run.
+        """
+        before = await self.bench.attempt(self.base, self.suite)
+        selection = Selection(first=self.first) if self.first and not self.suite.strict else Selection()
+        known = before if isinstance(before, TestRun) else None
+        after = await self.bench.attempt(self.candidate, self.suite, selection, before=known)
+        if isinstance(after, NoRun):
+            return self._skipped(f"the tests could not be run: {after.reason}")
+        if not isinstance(before, TestRun):
+            return self._unheld(after, before.reason)
+        if not (before.framework or before.reported or after.reported):
+            return await self._by_exit_code(after, before)
+        if reason := unusable(before):
+            return self._unheld(after, reason, before)
+        own = await self._own(files, before)
+        compared = compare(after, before, own, self.touched, TaskNames(self.task), strict=self.suite.strict)
+        if Concern.TESTS in allowed_concerns(self.task.constraints):
+            compared = replace(compared, vanished=())
+        compared, flaky = await self._repeated(after, before, compared, files)
+        return self._judged(after, before, compared, flaky)
+
+    async def _own(self, files: CloneFiles, before: TestRun) -> TestRun | None:
+        """The candidate's test files on the untouched source."""
+        if self.own_tests is None or not self.touched.files:
+            return None
+        subject = await self.own_tests()
+        if subject is None:
+            return None
+        there = tuple(path for path in self.touched.files if files.has(path) and not _is_support(path))
+        own = await self.bench.attempt(subject, self.suite, Selection(paths=there), before=before)
+        if isinstance(own, NoRun) and before.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000:
+            own = await self.bench.attempt(subject, self.suite, before=before)
+        return own if isinstance(own, TestRun) else None
+
+    async def _repeated(
+        self, after: TestRun, before: TestRun, compared: Comparison, files: CloneFiles
+    ) -> tuple[Comparison, tuple[str, ...]]:
+        """The comparison without what does not stand up to further runs, and the tests that turned out flaky."""
+        flaky: list[str] = []
+        doubted = [test for test in (*compared.broken, *compared.own_failing) if test in after.results]
+        if WHOLE_RUN in compared.broken or 0 < len(compared.broken) + len(compared.own_failing) <= MAX_RERUN_TESTS:
+            still, whole_again = doubted, WHOLE_RUN in compared.broken
+            for repetition in range(1, RERUNS + 1):
+                again = await self._again(self.candidate, still, after, files, repetition, whole=whole_again)
+                if again is None:
+                    break
+                if _conclusive(again, after):
+                    still = [test for test in still if test in again.failing]
+                    whole_again = whole_again and again.exit_code not in (0, before.exit_code)
+                if not still and not whole_again:
+                    break
+            flaky = [test for test in doubted if test not in still]
+            kept = {*still, *([WHOLE_RUN] if whole_again else [])}
+            compared = replace(
+                compared,
+                broken=tuple(test for test in compared.broken if test in kept),
+                own_failing=tuple(test for test in compared.own_failing if test in kept),
+            )
+        if compared.otherwise:
+            compared = await self._settled(compared, after, before, files)
+        if compared.shown and not compared.against:
+            shown = await self._confirmed(compared, after, before, files)
+            flaky += [test for test in compared.shown if test not in shown]
+            compared = replace(
+                compared,
+                shown=shown,
+                own_shown=tuple(test for test in compared.own_shown if test in shown),
+            )
+        return compared, tuple(dict.fromkeys(flaky))
+
+    async def _settled(self, compared: Comparison, after: TestRun, before: TestRun, files: CloneFiles) -> Comparison:
+        """The comparison with those tests alone that fail otherwise each time; what they say may differ by chance."""
+        doubted = compared.otherwise
+        with_it = without = None
+        if len(doubted) <= MAX_RERUN_TESTS:
+            with_it = await self._again(self.candidate, doubted, after, files, 1)
+            without = await self._again(self.base, doubted, before, files, 1)
+
+        def stays(test: str) -> bool:
+            return all(
+                again is not None and test in again.failing and alike(again.results[test].message, said.message)
+                for again, said in ((with_it, after.results[test]), (without, before.results.get(test)))
+                if said is not None
+            )
+
+        still = tuple(test for test in doubted if with_it is not None and without is not None and stays(test))
+        old = tuple(test for test in doubted if test not in still)
+        return replace(compared, otherwise=still, old=(*compared.old, *old))
+
+    async def _confirmed(
+        self, compared: Comparison, after: TestRun, before: TestRun, files: CloneFiles
+    ) -> tuple[str, ...]:
+        """Those of the shown tests that fail without the change once more, and pass with it once more."""
+        shown = list(compared.shown)
+        candidate = await self.by_old_rules() if self.by_old_rules is not None else self.candidate
+        with_it = await self._again(candidate, shown, after, files, 1, alone=True) if candidate is not None else None
+        if with_it is None:
+            return ()
+        shown = [test for test in shown if test in with_it.passing]
+        own = set(compared.own_shown)
+        fixed = [test for test in shown if test not in own]
+        kept: set[str] = set()
+        if fixed:
+            without = await self._again(self.base, fixed, before, files, 1, alone=True)
+            kept |= {test for test in fixed if without is not None and _fails(without, test)}
+        if mine := [test for test in shown if test in own]:
+            subject = await self.own_tests() if self.own_tests is not None else None
+            again = self._again(subject, mine, before, files, 1, alone=True) if subject is not None else None
+            without = await again if again is not None else None
+            kept |= {test for test in mine if without is not None and _fails(without, test)}
+        return tuple(test for test in compared.shown if test in kept)
+
+    async def _again(
+        self,
+        subject: Subject,
+        tests: Sequence[str],
+        last: TestRun,
+        files: CloneFiles,
+        repetition: int,
+        *,
+        whole: bool = False,
+        alone: bool = False,
+    ) -> TestRun | None:
+        """Another run of the suite, or of the files of some tests where it takes long; None where neither can be."""
+        short = last.duration_ms <= self.whole_seconds * 1000 and not alone
+        paths = () if whole or short else files_of(tests, files)
+        if not paths and last.duration_ms > MAX_WHOLE_RERUN_SECONDS * 1000:
+            return None
+        again = await self.bench.attempt(
+            subject, self.suite, Selection(paths=paths), before=last, repetition=repetition
+        )
+        return again if isinstance(again, TestRun) else None
+
+    def _judged(self, after: TestRun, before: TestRun, compared: Comparison, flaky: Collection[str]) -> CheckResult:
+        against = list(compared.against)
+        failed_check = self.suite.strict and after.exit_code != self.suite.expected_exit_code
+        passed = not against and not failed_check
+        details = {"baseline": counts(before), "command": after.command}
+        for title, tests in (
+            ("fail without the change", compared.shown),
+            ("failing before", compared.old),
+            ("flaky", flaky),
+            ("new failures", compared.broken),
+            ("own tests failing", compared.own_failing),
+            ("still failing", compared.named),
+            ("failing in another way", compared.otherwise),
+            ("not run any more", compared.vanished),
+            ("cannot run here", compared.unable),
+        ):
+            if tests:
+                details[title] = _listed(tests)
+        if own := _own_tests(compared):
+            details["own tests"] = own
+        if notes := _notes(after, before):
+            details["notes"] = "\n".join(notes)
+        return self._result(
+            after,
+            passed=passed,
+            message=_message(after, before, compared, flaky, failed_check=failed_check),
+            problems=tuple(against[:_MAX_PROBLEMS]),
+            shown=compared.shown if passed else (),
+            warnings=len(flaky),
+            details=details,
+        )
+
+    async def _by_exit_code(self, after: TestRun, before: TestRun) -> CheckResult:
+        """A command of which nothing but its end is known, held against its end without the change."""
+        expected = self.suite.expected_exit_code
+        passed, passed_before = (_ends_well(run, expected) for run in (after, before))
+        shown = False
+        if passed and not passed_before:
+            again = [
+                await self.bench.attempt(subject, self.suite, before=before, repetition=1)
+                for subject in (self.base, self.candidate)
+            ]
+            ends = [isinstance(run, TestRun) and _ends_well(run, expected) for run in again]
+            shown = ends == [False, True]
+        elif passed_before and not passed:
+            again = await self.bench.attempt(self.candidate, self.suite, before=before, repetition=1)
+            passed = isinstance(again, TestRun) and _ends_well(again, expected)
+        ends = f"ends with {_end(after)}, without the change with {_end(before)}"
+        if not self.suite.strict and not passed and not passed_before:
+            return replace(self._skipped(f"`{after.command}` {ends}"), output=after.output)
+        return self._result(
+            after,
+            passed=passed,
+            message=f"`{after.command}` {ends}",
+            shown=(f"`{after.command}`",) if shown else (),
+            details={"baseline": _end(before), "command": after.command},
+        )
+
+    def _unheld(self, after: TestRun, reason: str, before: TestRun | None = None) -> CheckResult:
+        """A run that nothing can be held against; only a check that the caller named is judged by its end alone."""
+        details = {"baseline": f"none: {reason}", "command": after.command}
+        if notes := _notes(after, before):
+            details["notes"] = "\n".join(notes)
+        if not self.suite.strict:
+            said = f" ({counts(after)} with the change)" if after.reported else ""
+            skipped = self._skipped(f"the untouched commit tells nothing: {reason}{said}")
+            return replace(skipped, output=after.output, details=details, duration_ms=after.duration_ms)
+        passed = after.exit_code == self.suite.expected_exit_code and not after.stopped
+        message = "" if passed else after.stopped or f"exit code {after.exit_code}"
+        return self._result(after, passed=passed, message=message, details=details)
+
+    def _result(
+        self,
+        after: TestRun,
+        *,
+        passed: bool,
+        message: str,
+        problems: tuple[str, ...] = (),
+        shown: tuple[str, ...] = (),
+        warnings: int = 0,
+        details: Mapping[str, str],
+    ) -> CheckResult:
+        summary = after.summary
+        share = summary.passed / after.ran if after.ran else float(passed)
+        return CheckResult(
+            kind=CheckKind.COMMAND if self.suite.strict else CheckKind.DRY_RUN,
+            name=self.suite.name,
+            passed=passed,
+            required=self.suite.required,
+            score=round(0.5 * share + 0.5 * passed, 4),
+            message=message,
+            output=after.output,
+            exit_code=after.exit_code,
+            problems=problems,
+            warnings=warnings,
+            tests=summary if after.reported else None,
+            shown=shown[:_MAX_PROBLEMS],
+            details=details,
+            duration_ms=after.duration_ms,
+        )
+
+    def _skipped(self, reason: str) -> CheckResult:
+        kind = CheckKind.COMMAND if self.suite.strict else CheckKind.DRY_RUN
+        return CheckResult(kind=kind, name=self.suite.name, passed=False, skipped_reason=reason)
+
+
+def _conclusive(again: TestRun, first: TestRun) -> bool:
+    """Whether a test that is not among the failures of a further run has passed it."""
+    if not again.ran or (again.stopped and again.exit_code is None) or again.unnamed.failed:
+        return False
+    # Some runners name a test otherwise when only a part is run: a failure that nobody knows may be any of them.
+    return all(test in first.results for test in again.failing)
+
+
+def _fails(run: TestRun, test: str) -> bool:
+    result = run.results.get(test) or run.results.get(test.partition("::")[0])
+    if result is None:
+        result = next((one for name, one in run.results.items() if function_of(name) == function_of(test)), None)
+    return result is not None and result.outcome.bad
+
+
+def _is_support(path: str) -> bool:
+    """Whether a test file holds no tests itself."""
+    name = path.rpartition("/")[2]
+    return name in ("conftest.py", "__init__.py") or not name.endswith(_TEST_SUFFIXES)
+
+
+_TEST_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".go", ".rs")
+
+
+def _own_tests(compared: Comparison) -> str:
+    if not compared.own:
+        return ""
+    count, shown = len(compared.own), len(compared.own_shown)
+    fail = "fails" if shown == 1 else "fail"
+    return f"{count} new or changed test{'' if count == 1 else 's'}, {shown} {fail} without the change"
+
+
+def _notes(after: TestRun, before: TestRun | None) -> list[str]:
+    notes = [*after.notes]
+    if after.stopped:
+        notes.append(f"with the change: {after.stopped}")
+    if before is not None and before.stopped:
+        notes.append(f"untouched commit: {before.stopped}")
+    for run, where in ((after, "with the change"), (before, "untouched commit")):
+        if run is not None and (run.hung or run.crashed):
+            notes += [f"{where}: {test} hangs" for test in run.hung[:_NAMED_SHORT]]
+            notes += [f"{where}: {test} crashes the test run" for test in run.crashed[:_NAMED_SHORT]]
+    return notes
+
+
+def _message(
+    after: TestRun, before: TestRun, compared: Comparison, flaky: Collection[str], *, failed_check: bool
+) -> str:
+    said: list[str] = []
+    if compared.broken:
+        said.append(f"{_tests(compared.broken)} with the change and not without: {_short(compared.broken)}")
+    if compared.own_failing:
+        said.append(f"{_tests(compared.own_failing)} that the change itself brings: {_short(compared.own_failing)}")
+    if compared.named:
+        said.append(f"{_tests(compared.named)} that the task is about: {_short(compared.named)}")
+    if compared.otherwise:
+        otherwise = _short(compared.otherwise)
+        said.append(f"{_tests(compared.otherwise)} in another way than without the change: {otherwise}")
+    if compared.vanished:
+        said.append(f"not run any more: {_short(compared.vanished)}")
+    if failed_check and not said:
+        said.append(after.stopped or f"exit code {after.exit_code}")
+    if not said:
+        said.append(_shown(after, before, compared))
+    if compared.old:
+        said.append(f"{len(compared.old)} failed before and fail{'s' if len(compared.old) == 1 else ''} now")
+    if compared.unable:
+        said.append(f"{len(compared.unable)} of its own cannot run here: {_short(compared.unable)}")
+    if flaky:
+        said.append(f"{len(flaky)} flaky")
+    return "; ".join(said)
+
+
+def _shown(after: TestRun, before: TestRun, compared: Comparison) -> str:
+    """What a run without a fault shows."""
+    own = f" ({text})" if (text := _own_tests(compared)) else ""
+    if compared.shown:
+        one = len(compared.shown) == 1
+        tests = "1 test fails" if one else f"{len(compared.shown)} tests fail"
+        passes = f"pass{'es' if one else ''} with it: {_short(compared.shown)}"
+        return f"{tests} without the change and {passes}{own}; {after.summary.passed} passed"
+    nothing = "no test fails without the change" if not compared.own else "its tests pass without the change too"
+    return f"{after.summary.passed} passed, {nothing}{own}"
+
+
+def _ends_well(run: TestRun, expected: int) -> bool:
+    return not run.stopped and run.exit_code == expected
+
+
+def _end(run: TestRun) -> str:
+    return run.stopped or f"exit code {run.exit_code}"
+
+
+def _tests(tests: Collection[str]) -> str:
+    return f"{len(tests)} tests fail" if len(tests) > 1 else "1 test fails"
+
+
+def _short(tests: Sequence[str]) -> str:
+    shown = ", ".join(tests[:_NAMED_SHORT])
+    return shown + (f" and {len(tests) - _NAMED_SHORT} more" if len(tests) > _NAMED_SHORT else "")
+
+
+def _listed(tests: Collection[str]) -> str:
+    shown = list(tests)[:_NAMED]
+    return "\n".join((*shown, *([f"and {len(tests) - _NAMED} more"] if len(tests) > _NAMED else [])))

@@ -1,0 +1,188 @@
+"""What an execution stands on: its baseline, and where that comes to nothing, an environment run that mends it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.agents.preparing import MAX_STEPS, TOOLS, findings, instructions, read_proposal
+from swe_ai_fleet.domain.answer import Answer
+from swe_ai_fleet.domain.baseline import Baseline, gets_on_better, wants_help
+from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
+from swe_ai_fleet.domain.errand import AnswerAssignment, BaselineAssignment
+from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed
+from swe_ai_fleet.domain.event import BaselineFinished, ChecksStarted, EnvironmentRunFinished
+from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind
+from swe_ai_fleet.domain.workflow import AgentConfig
+from swe_ai_fleet.orchestrator.run_names import ENVIRONMENT
+from swe_ai_fleet.orchestrator.underway import Underway
+
+MAX_TOKENS = 200_000
+MAX_SECONDS = 900.0
+_PART = 4
+_COMMAND_CHARS = 500
+_REASON_CHARS = 2_000
+_ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})
+_QUESTION = "Which set-up commands make this repository's own tests run?"
+
+
+@dataclass(kw_only=True)
+class Groundwork:
+    """The groundwork of one execution, done while something else goes on; an async context.
+
+    The untouched commit is tested first. Where its tests get on badly, an agent looks for what the environment lacks;
+    what it proposes is tried from nothing and used, now and by later executions, if more tests pass then.
+
+    Attributes:
+        work: The execution.
+        usage: What the environment run spent.
+    """
+
+    work: Underway
+    usage: Usage = field(default_factory=Usage)
+    _laying: asyncio.Task[str] | None = None
+
+    async def __aenter__(self) -> Groundwork:
+        self._laying = asyncio.create_task(self._lay())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._laying is not None:
+            self._laying.cancel()
+            await asyncio.gather(self._laying, return_exceptions=True)
+
+    async def laid(self) -> str:
+        """Wait for its end; any number of tasks may, and none of them ends it. Raises Fenced, Unavailable.
+
+        Gives the commands that are run on the untouched commit and on every candidate.
+        """
+        return await asyncio.shield(self._laying) if self._laying is not None else ""
+
+    async def _lay(self) -> str:
+        known = self.work.known
+        baseline = known.baseline
+        if baseline is None:
+            baseline = await self._first()
+        if known.environment_run is not None:
+            self.usage += known.environment_run.usage
+        elif baseline is not None and self._may_help(baseline):
+            baseline = await self._improve(baseline)
+        found = "; ".join(suite.command for suite in baseline.suites) if baseline is not None else ""
+        return self._named_checks or found[:_COMMAND_CHARS]
+
+    @property
+    def _named_checks(self) -> str:
+        return "; ".join(check.command for check in self.work.task.constraints.checks)[:_COMMAND_CHARS]
+
+    async def _first(self) -> Baseline | None:
+        """The baseline, recorded; what keeps it from being made is recorded, too."""
+        await self.work.journal.append(ChecksStarted(command=self._named_checks))
+        try:
+            found = BaselineFinished(baseline=await self._baseline(self.work.task))
+        except Fenced:
+            raise
+        except FleetError as error:
+            found = BaselineFinished(error=str(error)[:_REASON_CHARS])
+        await self.work.journal.append(found)
+        return found.baseline
+
+    async def _baseline(self, task: Task) -> Baseline:
+        return await self.work.runs.check(
+            BaselineAssignment(execution_id=task.execution_id, task=task, repository=self.work.repository)
+        )
+
+    def _may_help(self, baseline: Baseline) -> bool:
+        """Whether an environment run is asked for, and could change anything."""
+        task = self.work.task
+        return (
+            task.kind is not TaskKind.JUDGE
+            and task.environment.detect
+            and task.enable_tools
+            and task.approval not in _ASKING
+            and not task.constraints.checks
+            and not baseline.report.learned
+            and wants_help(baseline)
+        )
+
+    async def _improve(self, before: Baseline) -> Baseline:
+        """The baseline after an environment run, whose proposal is tried; recorded."""
+        run, after = await self._run(before)
+        self.usage += run.usage
+        if run.answered:
+            # That nothing was found is worth knowing too: nobody looks a second time.
+            found = run.proposal if run.kept else None
+            found = found or EnvironmentProposal(source=self._source, notes=run.reason)
+            await self.work.recipes.keep(self.work.task.tenant, before.recipe_key, found)
+        if run.kept:
+            self.work.journal.post(BaselineFinished(baseline=after))
+        await self.work.journal.append(EnvironmentRunFinished(run=run))
+        return after if run.kept and after is not None else before
+
+    @property
+    def _source(self) -> str:
+        return f"{self.work.task.execution_id}/{ENVIRONMENT}"
+
+    async def _run(self, before: Baseline) -> tuple[EnvironmentRun, Baseline | None]:
+        """The run, and the baseline with what it proposes; None where there is nothing to be tried."""
+        run = EnvironmentRun(agent_id=ENVIRONMENT, before=before.line)
+        try:
+            answer = await self._asked(before)
+        except Fenced:
+            raise
+        except FleetError as error:
+            return replace(run, reason=str(error)[:_REASON_CHARS]), None
+        run = replace(run, usage=answer.usage, answered=bool(answer.text))
+        if not answer.text:
+            return replace(run, reason=answer.error[:_REASON_CHARS]), None
+        try:
+            proposal = read_proposal(answer.text, source=self._source)
+            if proposal.test_command and not all(suite.unusable for suite in before.suites):
+                # Tests that the detected command runs are those that count.
+                proposal = replace(proposal, test_command="")
+            run = replace(run, proposal=proposal)
+            environment = proposal.amending(self.work.task.environment)
+            after = await self._baseline(replace(self.work.task, environment=environment))
+        except (PreconditionFailed, ValueError) as error:
+            return replace(run, reason=str(error)[:_REASON_CHARS]), None
+        except Fenced:
+            raise
+        except FleetError as error:
+            return replace(run, answered=False, reason=str(error)[:_REASON_CHARS]), None
+        kept = gets_on_better(before, after)
+        reason = "more tests pass with it" if kept else "no more tests pass with it"
+        return replace(run, kept=kept, reason=reason, after=after.line), after
+
+    async def _asked(self, before: Baseline) -> Answer:
+        task = self.work.task
+        constraints = replace(task.constraints, limits=_limits(task))
+        return await self.work.runs.carry_out(
+            AnswerAssignment(
+                execution_id=task.execution_id,
+                agent_id=ENVIRONMENT,
+                task=replace(task, context="", constraints=constraints),
+                repository=self.work.repository,
+                query=_QUESTION,
+                config=AgentConfig(
+                    role=str(task.role),
+                    tools=TOOLS,
+                    use_tools=True,
+                    system_prompt=instructions(directory=task.repo.subdirectory),
+                    max_iterations=MAX_STEPS,
+                ),
+                background=findings(before),
+                workshop=True,
+            )
+        )
+
+
+def _limits(task: Task) -> Limits:
+    """A part of what one candidate may spend, beside the candidates."""
+    limits = task.constraints.totals.share(task.constraints.limits, parts=max(1, task.num_agents))
+    return replace(
+        limits,
+        max_iterations=min(MAX_STEPS, limits.max_iterations),
+        max_tokens=max(1, limits.max_tokens // _PART) if limits.max_tokens else MAX_TOKENS,
+        max_cost=limits.max_cost / _PART,
+        timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds),
+    )

@@ -1,0 +1,229 @@
+"""Runs a test runner in the sandbox, watches each test, and goes on without those that hang or crash the runner.
+
+Executed by the fleet's Python with the standard library alone; `supervise.py SPEC`, a JSON object:
+
+    argv           the runner's command
+    stream         where results come from: `file` (the runner's plug-in appends them to `events`), or a class of
+                   `streams.py` that reads what the runner prints
+    events         the path of the events, one JSON object a line (see `events.py`)
+    seconds        limit of the whole; the rest of the suite is given up when it is over
+    start_seconds  limit until the first test begins, and between two tests
+    test_seconds   limit of one test
+    limits         {id: seconds} of tests that are known to take longer
+
+The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_DONE (a file with the events of earlier attempts: what
+ended there is not run again) and FLEET_TEST_SECONDS. Exit code: the runner's own, 124 where the time was up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from streams import STREAMS, Stream
+
+TIME_IS_UP = 124
+_RESTARTS = 12
+_TICK_SECONDS = 0.1
+_GRACE_SECONDS = 3.0
+# A runner stops a test that takes too long by itself, where it can; only what it cannot stop is killed.
+_MARGIN_SECONDS = 5.0
+
+
+class Progress:
+    """What the events file says so far."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.running: dict[str, float] = {}
+        self.ended: dict[str, str] = {}
+        self.finished = False
+        self.heard = time.monotonic()
+        self._file = open(path, "ab+")  # noqa: SIM115 - open for as long as the process lives
+        self._position = 0
+        self._rest = b""
+
+    def read(self) -> None:
+        self._file.seek(self._position)
+        data = self._file.read()
+        self._position += len(data)
+        if data:
+            self.heard = time.monotonic()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            try:
+                event = json.loads(line)
+                kind, name = event["e"], event.get("id", "")
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+            if kind == "start":
+                self.running[name] = time.monotonic()
+            elif kind == "end":
+                self.running.pop(name, None)
+                self.ended[name] = event.get("o", "")
+            elif kind == "collected":
+                self.running.pop(name, None)
+            elif kind == "finish":
+                self.finished = True
+
+    def append(self, **event: Any) -> None:
+        self._file.write(json.dumps(event).encode() + b"\n")
+        self._file.flush()
+        self.read()
+
+    def restart(self) -> None:
+        self.running.clear()
+        self.finished = False
+        self.heard = time.monotonic()
+
+
+class Attempt:
+    """One process of the runner."""
+
+    def __init__(self, spec: dict[str, Any], argv: list[str], stream: Stream, progress: Progress) -> None:
+        done = spec["events"] + ".done"
+        shutil.copyfile(spec["events"], done)
+        variables = dict(
+            os.environ,
+            FLEET_TEST_EVENTS=spec["events"],
+            FLEET_TEST_DONE=done,
+            FLEET_TEST_SECONDS=str(spec["test_seconds"]),
+        )
+        self._spec, self._stream, self._progress = spec, stream, progress
+        self._pipe = stream.reads_output
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if self._pipe else None,
+            stderr=subprocess.STDOUT,
+            env=variables,
+            start_new_session=True,
+        )
+        self._selector = selectors.DefaultSelector()
+        if self.process.stdout is not None:
+            os.set_blocking(self.process.stdout.fileno(), False)
+            self._selector.register(self.process.stdout, selectors.EVENT_READ)
+
+    def watch(self, deadline: float) -> str:
+        """How it went: `ended`, `hung` or `time`; all its processes are gone afterwards."""
+        while True:
+            closed = self._hear()
+            self._progress.read()
+            if self.process.poll() is not None and (closed or not self._pipe):
+                break
+            now = time.monotonic()
+            if now > deadline:
+                return self._stop("time")
+            if self._overdue(now):
+                return self._stop("hung")
+            if self.process.poll() is not None:
+                # A child that it left behind holds the pipe open.
+                self._kill(signal.SIGKILL)
+        self._kill(signal.SIGKILL)
+        self._hear()
+        self._progress.read()
+        return "ended"
+
+    def _hear(self) -> bool:
+        """Pass on what the runner prints; True at the end of its output."""
+        if self.process.stdout is None:
+            time.sleep(0.02 if self._progress.running else 0.05)
+            return True
+        if not self._selector.get_map():
+            time.sleep(0.02)
+            return True
+        for _ in self._selector.select(_TICK_SECONDS):
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not data:
+                self._selector.unregister(self.process.stdout)
+                self._stream.close(self._progress.append)
+                return True
+            self._stream.feed(data, self._progress.append)
+        return False
+
+    def _overdue(self, now: float) -> bool:
+        limits, usual = self._spec.get("limits", {}), self._spec["test_seconds"]
+        if not self._progress.running:
+            return now - self._progress.heard > self._spec["start_seconds"]
+        return any(
+            now - began > max(limits.get(name, usual), usual) + _MARGIN_SECONDS
+            for name, began in self._progress.running.items()
+        )
+
+    def _stop(self, why: str) -> str:
+        self._kill(signal.SIGTERM)
+        give_up = time.monotonic() + _GRACE_SECONDS
+        while self.process.poll() is None and time.monotonic() < give_up:
+            self._hear()
+        self._kill(signal.SIGKILL)
+        self.process.wait()
+        self._hear()
+        # What ended while it was being stopped has ended, what was running still is.
+        running = dict(self._progress.running)
+        self._progress.read()
+        if why == "hung" and not self._progress.running:
+            self._progress.running.update(running)
+        return why
+
+    def _kill(self, number: int) -> None:
+        try:
+            os.killpg(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def main(spec: dict[str, Any]) -> int:
+    deadline = time.monotonic() + spec["seconds"]
+    progress = Progress(spec["events"])
+    argv = list(spec["argv"])
+    for _ in range(_RESTARTS + 1):
+        stream = STREAMS[spec["stream"]]()
+        before = len(progress.ended)
+        attempt = Attempt(spec, argv, stream, progress)
+        how = attempt.watch(deadline)
+        code = attempt.process.returncode
+        culprits = list(progress.running)
+        if how == "time":
+            for name in culprits:
+                progress.append(e="cut", id=name)
+            progress.append(e="stop", why="time")
+            return TIME_IS_UP
+        if how == "ended" and (progress.finished or (stream.complete(code) and not culprits)):
+            return code if code >= 0 else 128 - code
+        if how == "hung" and not culprits:
+            progress.append(e="stop", why="silent")
+            return TIME_IS_UP
+        for name in culprits:
+            seconds = max(spec.get("limits", {}).get(name, 0), spec["test_seconds"])
+            message = f"not finished within {seconds:g} s" if how == "hung" else f"the test run died here: {_how(code)}"
+            progress.append(e="end", id=name, o="error", m=message, k="hung" if how == "hung" else "crashed")
+        again = stream.again(list(spec["argv"]), progress.ended, culprits)
+        if not culprits or again is None or len(progress.ended) == before:
+            progress.append(e="stop", why="died" if how == "ended" else "hung", m=_how(code))
+            return code if code >= 0 else 128 - code
+        argv = again
+        progress.restart()
+    progress.append(e="stop", why="died")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

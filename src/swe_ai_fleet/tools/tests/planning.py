@@ -1,0 +1,123 @@
+"""Which plan runs a test command: the framework that the command belongs to, started so that it reports each test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.tests.runners.cargo import cargo_plan
+from swe_ai_fleet.tools.tests.runners.frameworks import framework_of
+from swe_ai_fleet.tools.tests.runners.go import go_plan
+from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+from swe_ai_fleet.tools.tests.runners.javascript import npm_plan
+from swe_ai_fleet.tools.tests.runners.make import make_plan
+from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_path, not_installed
+from swe_ai_fleet.tools.tests.runners.premises import probe
+from swe_ai_fleet.tools.tests.runners.pytest import pytest_plan
+from swe_ai_fleet.tools.tests.runners.unittests import checked_name, unittest_plan
+from swe_ai_fleet.tools.tests.running import inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, and the files that were listed to make it, where they had to be."""
+
+    plan: Plan
+    inventory: Inventory | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Makes plans for one workspace.
+
+    Attributes:
+        workspace: Where the tests run.
+        known_seconds: Limits of single tests, by id, that are longer than the usual one.
+        max_failures: pytest stops after so many; None: never.
+    """
+
+    workspace: Workspace
+    known_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    max_failures: int | None = None
+
+    async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> Planned:
+        """The plan for a command in a directory. Raises ToolFailure for a selection that its runner cannot be given."""
+        match framework_of(argv):
+            case "pytest":
+                return Planned(plan=self._pytest(argv, selection))
+            case "unittest":
+                return Planned(plan=await self._unittest(argv, selection))
+            case "":
+                return Planned(plan=_plain(argv, selection, directory))
+            case "make":
+                inventory = await Inventory.take(self.workspace)
+                if selection.keyword or not all(map(inventory.is_directory, selection.paths)):
+                    raise ToolFailure("make takes no paths or keyword: leave them out, or use shell_run_command")
+                return Planned(plan=make_plan(inventory, directory, argv[-1], argv), inventory=inventory)
+            case framework:
+                inventory = await Inventory.take(self.workspace)
+                return await self.project(framework, inventory, directory, selection, argv)
+
+    async def project(
+        self,
+        framework: str,
+        inventory: Inventory,
+        directory: str,
+        selection: Selection,
+        base: tuple[str, ...] = (),
+    ) -> Planned:
+        """The plan for the Go module, crate or npm package in a directory; its paths exist."""
+        paths = tuple(inventory.real(checked_path(path)) for path in selection.paths)
+        # A path that is the project's own directory means all of it.
+        selection = replace(selection, paths=tuple(path for path in paths if path != directory))
+        if framework == "go":
+            plan = go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
+        elif framework == "cargo":
+            scratch, _ = await probe(self.workspace, "sh")
+            plan = cargo_plan(inventory, directory, selection, scratch, base or ("cargo", "test"))
+        else:
+            plan = npm_plan(inventory, directory, selection, self.workspace)
+        return Planned(plan=plan, inventory=inventory)
+
+    def _pytest(self, argv: tuple[str, ...], selection: Selection) -> Plan:
+        return pytest_plan(
+            argv,
+            selection,
+            plugin_directory=inside(self.workspace),
+            variables=self.workspace.environment.variables,
+            known_seconds=self.known_seconds,
+            max_failures=self.max_failures,
+        )
+
+    async def _unittest(self, argv: tuple[str, ...], selection: Selection) -> Plan:
+        tree = Tree(self.workspace.root, self.workspace.mount)
+        selection = replace(selection, paths=tuple(checked_name(tree, path) for path in selection.paths))
+        directory = inside(self.workspace)
+        return unittest_plan(selection, argv, program_directory=directory, known_seconds=self.known_seconds)
+
+
+def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
+    if selection.some:
+        raise ToolFailure(
+            f"these tests are run by `{' '.join(argv)}`, which takes no paths or keyword from here: "
+            "call it without them, or select with shell_run_command"
+        )
+    return Plan(framework="", argv=argv, told=argv, absent=not_installed(argv[0], "it"), cwd=directory, stream="output")
+
+
+def plain_keyword(keyword: str | None) -> str:
+    """A keyword as pytest takes it. Raises ToolFailure for an empty one."""
+    if keyword is not None and (not keyword.strip() or "\0" in keyword):
+        raise ToolFailure(f"{keyword[:80]!r} selects nothing; leave it out to run all tests")
+    return keyword or ""
+
+
+def checked_ids(names: Sequence[str]) -> tuple[str, ...]:
+    """Ids of tests to leave out. Raises ToolFailure for what is none."""
+    for name in names:
+        if not name.strip() or "\0" in name or len(name) > 1_000:
+            raise ToolFailure(f"{name[:80]!r} is no id of a test")
+    return tuple(names)

@@ -1,0 +1,326 @@
+"""`fleet judge` and `fleet deliver` as people use them: real patches, a real fleet, no model for judging."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import git, make_repository, write_files
+from tests.conftest import FleetUnderTest
+from tests.fleet_command import Ran, Shell, ended
+from tests.scripts import FAILING, HELLO, HELLO_FILES
+
+FILES = {
+    "calc.py": "def add(a, b):\n    return a - b\n\n\ndef half(x):\n    return x / 2\n",
+    "test_calc.py": (
+        "import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n\n\n"
+        "def test_half():\n    assert calc.half(4) == 2\n"
+    ),
+}
+FIXED = FILES["calc.py"].replace("a - b", "a + b")
+HOSTILE_NAME = "$(touch owned);\x1b]0;owned\x07 -rf.patch"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", FILES)
+
+
+@pytest.fixture
+def patches(repository: Path, tmp_path: Path) -> Mapping[str, Path]:
+    """A patch of each kind, as git writes them, and one that git does not take."""
+    changes = {
+        "fix.patch": {"calc.py": FIXED},
+        "comment.diff": {"calc.py": f"# Sums.\n{FILES['calc.py']}"},
+        "wrong.patch": {"calc.py": FILES["calc.py"].replace("x / 2", "x / 3")},
+        HOSTILE_NAME: {"README": "Sums.\n"},
+    }
+    made = {name: _patch(repository, files, tmp_path / name) for name, files in changes.items()}
+    made["late.patch"] = tmp_path / "late.patch"
+    made["late.patch"].write_text(made["fix.patch"].read_text().replace("a - b", "a * b"))
+    return made
+
+
+def _patch(repository: Path, files: Mapping[str, str], path: Path) -> Path:
+    write_files(repository, files)
+    git(repository, "add", "--all")
+    git(repository, "diff", "--cached", f"--output={path}")
+    git(repository, "reset", "--quiet", "--hard")
+    return path
+
+
+async def judged(shell: Shell, repository: Path, *arguments: str, **variables: str) -> Ran:
+    return await shell.fleet("judge", "--repo", str(repository), *arguments, **variables)
+
+
+def a_task() -> str:
+    return f"judge-{uuid.uuid4().hex[:10]}"
+
+
+async def events_of(shell: Shell, name: str) -> list[Any]:
+    return [json.loads(line) for line in (await shell.fleet("watch", "--json", name)).out.splitlines()]
+
+
+async def test_patches_are_judged_ranked_and_told_in_words(
+    shell: Shell, repository: Path, patches: Mapping[str, Path]
+) -> None:
+    before = git(repository, "for-each-ref"), git(repository, "status", "--porcelain")
+    options = [part for path in patches.values() for part in ("--patch", str(path))]
+    task_id = a_task()
+    ran = await judged(shell, repository, *options, "--task-id", task_id, "--base", "HEAD")
+    assert ran.code == 0, ran.out + ran.err
+    assert "\x1b" not in ran.out + ran.err and "\x07" not in ran.out + ran.err
+    lines = ran.out.splitlines()
+    assert "baseline: 1 pass, 1 fail: test_calc.py::test_add" in lines
+    verdicts = [line for line in lines if line[:1].isdigit()]
+    assert [line.split(". ", 1)[1] for line in verdicts[:1] + verdicts[3:]] == [
+        "fix: verified",
+        "wrong: refuted",
+        "late: refuted",
+    ]
+    assert {line.split(". ", 1)[1] for line in verdicts[1:3]} == {
+        "comment: unverified",
+        "touch-owned-0-owned--rf: unverified",
+    }
+    assert any("1 test fails without the change and passes with it: test_calc.py::test_add" in line for line in lines)
+    assert any("1 test fails with the change and not without: test_calc.py::test_half" in line for line in lines)
+    assert any("patch applies: " in line and "does not apply" in line for line in lines)
+    assert lines[-1].startswith("completed: fix is the best (")
+    for shown in ("5 patches on", "baseline: runs the repository's tests", "fix: runs python3 -m pytest -q"):
+        assert shown in ran.err
+    # Nothing of it reaches the repository, and a file's name is only a name.
+    assert (git(repository, "for-each-ref"), git(repository, "status", "--porcelain")) == before
+    assert not list(repository.parent.rglob("owned"))
+
+    document = (await shell.fleet("show", "--json", task_id)).document
+    best = document["candidates"][0]
+    assert (best["candidate_id"], best["verdict"]) == ("fix", "verified")
+    assert (document["kind"], document["verdict"], document["winner"]) == ("judge", "verified", "fix")
+    assert document["baseline"]["summary"] == "1 pass, 1 fail: test_calc.py::test_add"
+    assert document["agents"] == []
+    kinds = [event["type"] for event in await events_of(shell, task_id)]
+    assert kinds.count("baseline_finished") == 1
+    assert kinds.count("checks_started") == 6 and kinds.count("checks_finished") == 5
+    listed = (await shell.fleet("list", "--task-id", task_id)).out
+    assert "judge" in listed and "verified" in listed
+    # What was judged can be had and delivered by its name.
+    exported = await shell.fleet("export", task_id, "--agent", "wrong", "--format", "patch")
+    assert exported.out == patches["wrong.patch"].read_text()
+    delivered = await shell.fleet(
+        "deliver", task_id, "fix", "--branch", "by-hand", "--as", "ana", "--reason", "It fits"
+    )
+    assert delivered.code == 0, delivered.err
+    assert git(repository, "show", "by-hand:calc.py") == FIXED.strip()
+    assert "Fleet-Delivered-By: ana" in git(repository, "log", "-1", "--format=%B", "by-hand")
+
+
+async def test_the_exit_code_is_the_verdict_on_the_best(
+    shell: Shell, repository: Path, patches: Mapping[str, Path]
+) -> None:
+    comment, wrong, late = (str(patches[name]) for name in ("comment.diff", "wrong.patch", "late.patch"))
+    unverified = await judged(shell, repository, "--json", "--patch", comment, "--patch", wrong)
+    assert (unverified.code, unverified.document["exit_code"], unverified.document["status"]) == (6, 6, "completed")
+    assert unverified.document["verdict"] == "unverified"
+    wanting = await judged(shell, repository, "--json", "--patch", comment, "--require-verified")
+    assert (wanting.code, wanting.document["status"], wanting.document["winner"]) == (1, "no_winner", "")
+    refuted = await judged(shell, repository, "--json", "--patch", late, "--patch", wrong)
+    assert (refuted.code, refuted.document["verdict"], refuted.document["status"]) == (1, "refuted", "no_winner")
+    # The task's own words: a test that they name has to pass.
+    named = await judged(shell, repository, "--json", "--patch", comment, "--task", "Make test_add pass")
+    assert (named.code, named.document["verdict"]) == (1, "refuted")
+    check = await judged(shell, repository, "--json", "--patch", comment, "--check", "grep -q Sums calc.py")
+    assert (check.code, check.document["verdict"]) == (0, "verified")
+    assert "grep -q Sums calc.py" in check.document["verdict_reasons"][0]
+
+
+async def test_a_repository_without_tests_proves_nothing(shell: Shell, tmp_path: Path) -> None:
+    bare = make_repository(tmp_path / "bare", {"calc.py": FILES["calc.py"]})
+    patch = _patch(bare, {"calc.py": FIXED}, tmp_path / "fix.patch")
+    ran = await judged(shell, bare, "--json", "--patch", str(patch))
+    assert (ran.code, ran.document["verdict"]) == (6, "unverified")
+    assert "no test command was found" in ran.document["verdict_reasons"][0]
+    assert ran.document["candidates"][0]["score"] <= 0.67
+
+
+async def test_a_patch_may_come_from_standard_input(
+    shell: Shell, repository: Path, patches: Mapping[str, Path]
+) -> None:
+    cold = Shell(home=shell.home, model_url=shell.model_url)
+    # As `$(git diff)` gives it: without its last line feed.
+    diff = patches["fix.patch"].read_bytes().removesuffix(b"\n")
+    process = await cold.start("judge", "--json", "--repo", str(repository), "--patch", "-", stdin=diff)
+    ran = await ended(process)
+    assert (ran.code, ran.document["winner"]) == (0, "stdin"), ran.err
+
+
+async def test_what_cannot_be_judged_is_bad_usage(shell: Shell, repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.patch").write_text("\n")
+    (tmp_path / "large.patch").write_bytes(b"x" * (3 * 1024 * 1024 + 1))
+    (tmp_path / "good.patch").write_text("--- a/x\n+++ b/x\n")
+    for name, said in (("empty.patch", "is empty"), ("large.patch", "is too large"), ("none.patch", "cannot read")):
+        ran = await judged(shell, repository, "--patch", str(tmp_path / name))
+        assert (ran.code, said in ran.err) == (2, True), ran.err
+    ran = await judged(shell, repository, "--patch", str(tmp_path / "good.patch"), "--base", "no-such-ref")
+    assert ran.code == 2 and "no-such-ref" in ran.err
+    assert (await shell.fleet("judge", "--repo", str(repository))).code == 2
+
+
+async def test_judging_needs_neither_agents_nor_a_model_server(
+    repository: Path, patches: Mapping[str, Path], tmp_path: Path
+) -> None:
+    alone = Shell(home=tmp_path / "alone")
+    ran = await judged(alone, repository, "--local", "--json", "--patch", str(patches["fix.patch"]))
+    assert (ran.code, ran.document["verdict"]) == (0, "verified"), ran.err
+    assert ran.document["usage"]["total_tokens"] == 0
+
+
+async def test_the_same_commit_is_tested_once_for_all_candidates_and_executions(shell: Shell, tmp_path: Path) -> None:
+    slow = {**FILES, "test_slow.py": "import time\n\n\ndef test_slow():\n    time.sleep(1.3)\n"}
+    repository = make_repository(tmp_path / "slow", slow)
+    first = _patch(repository, {"calc.py": FIXED}, tmp_path / "first.patch")
+    second = _patch(repository, {"calc.py": f"# x\n{FIXED}"}, tmp_path / "second.patch")
+    whole = await judged(shell, repository, "--json", "--patch", str(first), "--patch", str(second))
+    again = await judged(shell, repository, "--json", "--patch", str(second))
+    assert (whole.code, again.code) == (0, 0)
+    (suite,), (known,) = (one.document["baseline"]["tests"]["suites"] for one in (whole, again))
+    assert suite["duration_ms"] > 1_300
+    # To the millisecond: it is the same run.
+    assert known == suite
+
+
+async def test_where_nobody_won_the_three_commands_work_as_they_are_printed(shell: Shell, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    task_id = a_task()
+    ran = await shell.fleet(
+        "run", "--repo", str(repository), "--agents", "1", "--task-id", task_id, f"{FAILING} Greet."
+    )
+    assert ran.code == 1, ran.err
+    lines = ran.out.splitlines()
+    start = lines.index("what helps:")
+    commands = [shlex.split(line) for line in lines[start + 1 :]]
+    assert [command[:2] for command in commands] == [["fleet", "show"], ["fleet", "export"], ["fleet", "deliver"]]
+    kept = f"refs/fleet/refused/{task_id}"
+    assert any(line.startswith(f"agent-dev-1 is kept as {kept} (") for line in lines)
+    assert "refuted: the best, agent-dev-1" in lines
+    assert any(line.startswith("  tests: 1 test fails") for line in lines)
+    assert "def hello_world" in git(repository, "show", f"{kept}:utils.py")
+    assert git(repository, "branch", "--list", "fleet/*") == ""
+
+    shown, exported, delivered = [await shell.fleet(*command[1:]) for command in commands]
+    assert (shown.code, exported.code, delivered.code) == (0, 0, 0), shown.err + exported.err + delivered.err
+    assert lines[start:] == shown.out.splitlines()[-4:]
+    assert exported.out.startswith("diff --git a/utils.py b/utils.py\n") and "+    return 'Hi'" in exported.out
+    branch = f"fleet/{task_id}-agent-dev-1"
+    assert f"agent-dev-1 stands on branch {branch} as " in delivered.out
+    assert "return 'Hi'" in git(repository, "show", f"{branch}:utils.py")
+    # Who had it done stands in the log; the same again changes nothing.
+    assert (await shell.fleet(*commands[2][1:])).out == delivered.out
+    told = [event for event in await events_of(shell, task_id) if event["type"] == "candidate_delivered"]
+    assert len(told) == 1 and told[0]["payload"]["by"]
+    assert (
+        f"agent-dev-1 was delivered by {told[0]['payload']['by']} on branch {branch}"
+        in (await shell.fleet("show", task_id)).out
+    )
+    assert (await shell.fleet("deliver", task_id, "nobody")).code == 2
+    assert (await shell.fleet("deliver", task_id, "agent-dev-1", "--branch", "main")).code == 2
+
+
+async def test_an_unverified_winner_is_delivered_marked_and_told_by_exit_code_6(shell: Shell, tmp_path: Path) -> None:
+    tests = "import utils\n\n\ndef test_one():\n    assert utils.one() == 1\n"
+    repository = make_repository(tmp_path / "repository", {**HELLO_FILES, "test_utils.py": tests})
+    task_id = a_task()
+    ran = await shell.fleet("run", "--repo", str(repository), "--agents", "1", "--task-id", task_id, HELLO)
+    assert ran.code == 6, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0] == "unverified: agent-dev-1 won"
+    assert "no test fails without the change" in lines[1]
+    assert f"branch fleet/{task_id}" in lines
+    assert "Fleet-Verdict: unverified" in git(repository, "log", "-1", "--format=%B", f"fleet/{task_id}")
+    watched = await shell.fleet("watch", "--json", task_id)
+    shown = await shell.fleet("show", "--json", task_id)
+    assert (watched.code, shown.code, shown.document["exit_code"]) == (6, 0, 6)
+    # The delivered tree is the one that was judged: nothing runs again, its evidence stands.
+    events = {event["type"]: event["payload"] for event in map(json.loads, watched.out.splitlines())}
+    delivered = events["winner_delivered"]
+    assert delivered["delivered"]["tree"] == git(repository, "rev-parse", f"fleet/{task_id}^{{tree}}").strip()
+    assert delivered["report"] == events["checks_finished"]["report"]
+
+    wanting = await shell.fleet(
+        *(
+            "run",
+            "--json",
+            "--require-verified",
+            "--repo",
+            str(repository),
+            "--agents",
+            "1",
+            "--task-id",
+            a_task(),
+            HELLO,
+        )
+    )
+    document = wanting.document
+    assert (wanting.code, document["status"], document["verdict"], document["branch"]) == (
+        *(1, "no_winner", "unverified"),
+        "",
+    )
+    assert document["refused_kept"]["delivered"]["branch"] == f"refs/fleet/refused/{document['task_id']}"
+    assert [command.split()[1] for command in document["next"]] == ["show", "export", "deliver"]
+
+
+async def test_a_batch_tells_verdicts_row_by_row(shell: Shell, tmp_path: Path) -> None:
+    tests = "import utils\n\n\ndef test_one():\n    assert utils.one() == 1\n"
+    proven = make_repository(tmp_path / "proven", HELLO_FILES)
+    untested = make_repository(tmp_path / "untested", {**HELLO_FILES, "test_utils.py": tests})
+    records = [
+        {"instance_id": name, "repo": str(path), "base_commit": "HEAD", "problem_statement": HELLO}
+        for name, path in (("proven", proven), ("untested", untested))
+    ]
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    ran = await shell.fleet("batch", "--json", str(file), "--agents", "1", "--output", str(tmp_path / "out"))
+    documents = [json.loads(line) for line in ran.out.splitlines()]
+    rows = {row["instance_id"]: row for row in documents[:-1]}
+    assert {name: (row["verdict"], row["exit_code"]) for name, row in rows.items()} == {
+        "proven": ("verified", 0),
+        "untested": ("unverified", 6),
+    }
+    assert (ran.code, documents[-1]["verdicts"]) == (6, {"verified": 1, "unverified": 1})
+
+
+async def test_an_execution_whose_environment_fails_names_the_command_that_explains_it(
+    shell: Shell, repository: Path, patches: Mapping[str, Path]
+) -> None:
+    ran = await judged(shell, repository, "--patch", str(patches["fix.patch"]), "--setup", "echo nothing there; false")
+    assert ran.code == 6, ran.out
+    lines = ran.out.splitlines()
+    assert any(line.startswith("baseline: none: ") for line in lines)
+    assert "1. fix: unverified" in lines
+    head = git(repository, "rev-parse", "HEAD").strip()
+    assert lines[-2:] == ["what helps:", f"  fleet env explain --repo {repository} --ref {head}"]
+
+
+async def test_plain_lines_follow_a_judgement_as_it_happens(
+    fleet: FleetUnderTest,
+    model_server: ScriptedModelServer,
+    shell: Shell,
+    repository: Path,
+    patches: Mapping[str, Path],
+) -> None:
+    """What is run is told when it begins, before anything is known of it."""
+    process = await shell.start("judge", "--repo", str(repository), "--patch", str(patches["fix.patch"]))
+    assert process.stderr is not None
+    seen: list[str] = []
+    async with asyncio.timeout(60):
+        while not seen or "baseline: 1 pass" not in seen[-1]:
+            seen.append((await process.stderr.readline()).decode())
+    assert any("baseline: runs the repository's tests" in line for line in seen)
+    assert (await ended(process)).code == 0

@@ -1,0 +1,274 @@
+"""Test runs that always report: what hangs, crashes or cannot be collected is named, and the rest still runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.test_run import TestOutcome, TestRun
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools.tests.planning import Planner
+from swe_ai_fleet.tools.tests.runners.plan import Selection
+from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+
+PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest", "-q")
+UNITTEST = (f"{sys.prefix}/bin/python", "-m", "unittest", "discover")
+ENVIRONMENT = Environment(
+    mounts=tuple(Mount(source=prefix, target=prefix) for prefix in sorted({sys.prefix, sys.base_prefix})),
+    variables={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+)
+QUICK = TestLimits(whole=60, test=1, start=20)
+Files = Mapping[str, str]
+Run = Callable[..., object]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "clone"
+    path.mkdir()
+    subprocess.run(["git", "init", "-q", "-b", "main", str(path)], check=True)
+    return path
+
+
+@pytest.fixture
+async def workspace(root: Path) -> AsyncIterator[Workspace]:
+    async with open_workspace(root, environment=ENVIRONMENT) as opened:
+        yield opened
+
+
+async def run(
+    workspace: Workspace,
+    files: Files,
+    argv: tuple[str, ...] = PYTEST,
+    *,
+    limits: TestLimits = QUICK,
+    selection: Selection | None = None,
+) -> TestRun:
+    for name, text in files.items():
+        (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace.root / name).write_text(text)
+    planned = await Planner(workspace=workspace, known_seconds=limits.known).plan(argv, selection or Selection())
+    return await run_tests(workspace, planned.plan, limits, inventory=planned.inventory)
+
+
+def outcomes(found: TestRun) -> dict[str, str]:
+    return {name: str(result.outcome) for name, result in found.results.items()}
+
+
+OK = "def test_ok():\n    pass\n"
+
+
+async def test_a_file_that_cannot_be_collected_is_a_result_of_its_own(workspace: Workspace) -> None:
+    found = await run(
+        workspace,
+        {"tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n", "tests/test_c.py": OK},
+    )
+    assert outcomes(found) == {
+        "tests/test_b.py": "error",
+        "tests/test_a.py::test_ok": "passed",
+        "tests/test_c.py::test_ok": "passed",
+    }
+    assert "absent_module" in found.results["tests/test_b.py"].message
+    assert not found.stopped
+    assert not found.green
+
+
+async def test_every_kind_of_end(workspace: Workspace) -> None:
+    text = """
+import pytest, unittest
+
+def test_ok(): pass
+def test_wrong(): assert 1 == 2, "one is not two"
+@pytest.fixture
+def broken(): raise RuntimeError("no fixture")
+def test_set_up(broken): pass
+@pytest.fixture
+def untidy():
+    yield
+    raise RuntimeError("not tidied up")
+def test_tear_down(untidy): pass
+@pytest.mark.skip(reason="later")
+def test_skipped(): pass
+@pytest.mark.xfail
+def test_expected(): assert False
+@pytest.mark.xfail(strict=True)
+def test_unexpected(): pass
+@pytest.mark.parametrize("n", [1, 2])
+def test_each(n): assert n == 1
+class TestCase(unittest.TestCase):
+    def test_sub(self):
+        for n in range(3):
+            with self.subTest(n=n):
+                self.assertNotEqual(n, 1)
+"""
+    found = await run(workspace, {"test_all.py": text})
+    assert outcomes(found) == {
+        "test_all.py::test_ok": "passed",
+        "test_all.py::test_wrong": "failed",
+        "test_all.py::test_set_up": "error",
+        "test_all.py::test_tear_down": "error",
+        "test_all.py::test_skipped": "skipped",
+        "test_all.py::test_expected": "skipped",
+        "test_all.py::test_unexpected": "failed",
+        "test_all.py::test_each[1]": "passed",
+        "test_all.py::test_each[2]": "failed",
+        "test_all.py::TestCase::test_sub": "failed",
+    }
+    assert found.results["test_all.py::test_wrong"].message == "AssertionError: one is not two\nassert 1 == 2"
+    assert found.results["test_all.py::test_skipped"].message == "Skipped: later"
+    assert found.exit_code == 1
+
+
+async def test_a_test_that_hangs_is_named_and_the_rest_still_runs(workspace: Workspace) -> None:
+    spinning = (
+        "import time\n\ndef test_a(): pass\n\ndef test_spins():\n    while True:\n        time.sleep(0.01)\n\n"
+        "def test_z(): pass\n"
+    )
+    found = await run(workspace, {"test_spin.py": spinning, "test_x.py": OK})
+    assert outcomes(found) == {
+        "test_spin.py::test_a": "passed",
+        "test_spin.py::test_spins": "failed",
+        "test_spin.py::test_z": "passed",
+        "test_x.py::test_ok": "passed",
+    }
+    assert "not finished within 1 s" in found.results["test_spin.py::test_spins"].message
+    assert "time.sleep(0.01)" in found.results["test_spin.py::test_spins"].traceback
+
+
+async def test_a_test_that_cannot_be_interrupted_is_killed_and_the_rest_still_runs(workspace: Workspace) -> None:
+    stubborn = (
+        "import signal, time\n\ndef test_a(): pass\n\ndef test_deaf():\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])\n    time.sleep(600)\n\n"
+        "def test_z(): pass\n"
+    )
+    found = await run(workspace, {"test_deaf.py": stubborn})
+    assert outcomes(found) == {
+        "test_deaf.py::test_a": "passed",
+        "test_deaf.py::test_deaf": "error",
+        "test_deaf.py::test_z": "passed",
+    }
+    assert found.hung == ("test_deaf.py::test_deaf",)
+    assert not found.stopped
+
+
+async def test_a_test_that_crashes_the_interpreter_is_named_and_the_rest_still_runs(workspace: Workspace) -> None:
+    crash = (
+        "import os, signal\n\ndef test_a(): pass\n\ndef test_dies():\n    os.kill(os.getpid(), signal.SIGSEGV)\n\n"
+        "def test_z():\n    pass\n"
+    )
+    leaves = "import os\n\ndef test_leaves():\n    os._exit(0)\n"
+    found = await run(workspace, {"test_crash.py": crash, "test_leave.py": leaves})
+    assert outcomes(found) == {
+        "test_crash.py::test_a": "passed",
+        "test_crash.py::test_dies": "error",
+        "test_crash.py::test_z": "passed",
+        "test_leave.py::test_leaves": "error",
+    }
+    assert found.crashed == ("test_crash.py::test_dies", "test_leave.py::test_leaves")
+    assert found.results["test_crash.py::test_dies"].message == "the test run died here: SIGSEGV"
+
+
+async def test_a_file_that_hangs_when_it_is_imported_is_left_out(workspace: Workspace) -> None:
+    hangs = "import threading\nthreading.Event().wait()\n"
+    found = await run(workspace, {"sub/test_hangs.py": hangs, "test_ok.py": OK})
+    assert outcomes(found) == {"sub/test_hangs.py": "error", "test_ok.py::test_ok": "passed"}
+    assert found.hung == ("sub/test_hangs.py",)
+
+
+async def test_the_time_of_the_whole_cuts_from_the_end(workspace: Workspace) -> None:
+    slow = "import time, pytest\n\n@pytest.mark.parametrize('n', range(100))\ndef test_slow(n):\n    time.sleep(0.2)\n"
+    found = await run(workspace, {"test_slow.py": slow}, limits=replace(QUICK, whole=4))
+    assert 3 < len(found.passing) < 60
+    assert found.stopped == "the time limit of 4 s was reached"
+    assert found.exit_code is None
+
+
+async def test_what_is_wanted_first_runs_first(workspace: Workspace) -> None:
+    files = {f"test_{name}.py": OK for name in "abcd"}
+    selection = Selection(first=(("test_c.py::test_ok",), ("test_d.py",)), deselect=("test_b.py::test_ok",))
+    found = await run(workspace, files, selection=selection)
+    assert list(found.results) == ["test_c.py::test_ok", "test_d.py::test_ok", "test_a.py::test_ok"]
+
+
+async def test_options_for_an_absent_plug_in_are_left_out(workspace: Workspace) -> None:
+    found = await run(workspace, {"pytest.ini": "[pytest]\naddopts = --cov=src -n 4\n", "test_ok.py": OK})
+    assert outcomes(found) == {"test_ok.py::test_ok": "passed"}
+    assert "addopts" in found.notes[0]
+
+
+async def test_stopping_at_the_first_failure_is_not_taken_over(workspace: Workspace) -> None:
+    files = {"pytest.ini": "[pytest]\naddopts = -x\n", "test_a.py": "def test_no():\n    assert 0\n", "test_b.py": OK}
+    assert len((await run(workspace, files)).results) == 2
+
+
+async def test_a_known_slow_test_gets_its_time(workspace: Workspace) -> None:
+    slow = "import time\n\ndef test_slow():\n    time.sleep(2)\n"
+    limits = replace(QUICK, known={"test_slow.py::test_slow": 10.0})
+    assert (await run(workspace, {"test_slow.py": slow}, limits=limits)).green
+
+
+async def test_a_run_that_dies_before_any_test_says_why(workspace: Workspace) -> None:
+    found = await run(workspace, {"conftest.py": "import os\nos._exit(3)\n", "test_ok.py": OK})
+    assert not found.reported
+    assert found.stopped == "the test runner ended early (exit code 3)"
+    assert not found.green
+
+
+async def test_unittest_reports_as_pytest_does(workspace: Workspace) -> None:
+    text = """
+import os, time, unittest
+
+class T(unittest.TestCase):
+    def test_a(self): pass
+    def test_b_hangs(self): time.sleep(60)
+    def test_c_dies(self): os._exit(7)
+    def test_d(self): self.assertEqual(1, 2)
+    @unittest.skip("later")
+    def test_e(self): pass
+    def test_f(self):
+        with self.subTest(n=1): self.fail("sub")
+    def test_g(self): raise OSError("gone")
+
+class U(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls): raise RuntimeError("no class")
+    def test_a(self): pass
+"""
+    found = await run(workspace, {"test_all.py": text, "test_broken.py": "import absent_module\n"}, UNITTEST)
+    assert outcomes(found) == {
+        "test_all.T.test_a": "passed",
+        "test_all.T.test_b_hangs": "failed",
+        "test_all.T.test_c_dies": "error",
+        "test_broken": "error",
+        "test_all.T.test_d": "failed",
+        "test_all.T.test_e": "skipped",
+        "test_all.T.test_f (n=1)": "failed",
+        "test_all.T.test_g": "error",
+        "test_all.U": "error",
+    }
+    assert found.crashed == ("test_all.T.test_c_dies",)
+    assert found.results["test_broken"].message.startswith("test_broken.py:1: ModuleNotFoundError")
+    assert found.results["test_all.T.test_b_hangs"].outcome is TestOutcome.FAILED
+    left_out = await run(workspace, {}, UNITTEST, selection=Selection(deselect=("test_all.T.test_c_dies",)))
+    assert left_out.crashed == ()
+    assert "test_all.T.test_c_dies" not in left_out.results
+
+
+async def test_a_command_of_no_known_runner_is_judged_by_its_end(workspace: Workspace) -> None:
+    found = await run(workspace, {"check.sh": "echo fine; exit 3\n"}, ("sh", "check.sh"))
+    assert (found.exit_code, found.reported, found.framework) == (3, False, "")
+    slow = await run(
+        workspace, {"check.sh": "echo begun; sleep 60\n"}, ("sh", "check.sh"), limits=replace(QUICK, whole=1)
+    )
+    assert slow.stopped == "the time limit of 1 s was reached"
+    assert "begun" in slow.output

@@ -1,0 +1,234 @@
+"""What people read at the end of an execution: the verdict first, and what to type next."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from swe_ai_fleet.cli.documents import execution_document
+from swe_ai_fleet.cli.exits import Exit, exit_of_state
+from swe_ai_fleet.cli.judge import names
+from swe_ai_fleet.cli.outcome import next_commands, print_outcome
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import (
+    Artifacts,
+    Candidate,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    Delivered,
+    RankedCandidate,
+)
+from swe_ai_fleet.domain.candidate import TestSummary as Tests
+from swe_ai_fleet.domain.event import CandidateDelivered, ExecutionStatus, RefusedKept
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
+from swe_ai_fleet.watching.narration import checks_text
+
+PATCH = BlobRef(name="default/e/aa", digest="aa", size=9)
+REASONS = ("tests: 3 tests fail with the change", "lint: x", "policy: y", "a fourth reason")
+
+
+def a_state(
+    verdict: Verdict | None, status: ExecutionStatus = ExecutionStatus.COMPLETED, kind: TaskKind = TaskKind.ORCHESTRATE
+) -> ExecutionState:
+    """An execution with one candidate."""
+    task = Task(task_id="t", kind=kind, description="Fix it", repo=RepoRef(location="/srv/my app"))
+    candidate = Candidate(
+        candidate_id="fix",
+        agent_id="fix",
+        role=Role.DEV,
+        summary="",
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(patch=PATCH, insertions=1),
+        usage=Usage(),
+        audit_head="",
+        submitted_at="",
+    )
+    won = status is ExecutionStatus.COMPLETED
+    report = CheckReport(candidate_id="fix", verdict=verdict, reasons=REASONS if verdict else (), tree="f" * 40)
+    ranked = RankedCandidate(candidate_id="fix", rank=1, score=0.5, accepted=won, reason="so", verdict=verdict)
+    return ExecutionState(
+        execution_id="5f0e",
+        task=task,
+        repository=PinnedRepository(tenant="default", location="/srv/my app", commit="c" * 40),
+        fingerprint="",
+        started_at="2026-01-01T00:00:00+00:00",
+        updated_at="2026-01-01T00:00:00+00:00",
+        status=status,
+        candidates={"fix": candidate},
+        reports={"fix": report},
+        ranking=(ranked,),
+        winner_id="fix" if won else "",
+        delivered=Delivered(commit_sha="d" * 40, branch="fleet/t") if won else None,
+        delivery_report=report if won else None,
+        baseline=Baseline(commit="c" * 40, suites=(SuiteBaseline(command="pytest -q", tests=Tests(passed=3)),)),
+        duration_ms=1_000,
+        error="" if won else "no candidate passed; the best, fix: so",
+    )
+
+
+def printed(state: ExecutionState, diff: str = "") -> list[str]:
+    file = io.StringIO()
+    console = Console(file=file, markup=False, highlight=False, emoji=False, width=160, color_system=None)
+    print_outcome(Screen(json=False, out=console, err=console), state, diff)
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "code"),
+    [
+        (Verdict.VERIFIED, ExecutionStatus.COMPLETED, Exit.ACCEPTED),
+        (Verdict.UNVERIFIED, ExecutionStatus.COMPLETED, Exit.UNVERIFIED),
+        (None, ExecutionStatus.COMPLETED, Exit.ACCEPTED),
+        (Verdict.REFUTED, ExecutionStatus.NO_WINNER, Exit.NOT_ACCEPTED),
+        (Verdict.UNVERIFIED, ExecutionStatus.NO_WINNER, Exit.NOT_ACCEPTED),
+        (Verdict.UNVERIFIED, ExecutionStatus.CANCELLED, Exit.STOPPED),
+    ],
+)
+def test_the_exit_code_tells_the_verdict(verdict: Verdict | None, status: ExecutionStatus, code: Exit) -> None:
+    assert exit_of_state(a_state(verdict, status)) is code
+
+
+def test_a_judgement_without_evidence_is_unverified_unless_proof_is_wanted() -> None:
+    state = a_state(Verdict.UNVERIFIED, ExecutionStatus.NO_WINNER, TaskKind.JUDGE)
+    assert exit_of_state(state) is Exit.UNVERIFIED
+    wanting = replace(state, task=replace(state.task, constraints=Constraints(require_verified=True)))
+    assert exit_of_state(wanting) is Exit.NOT_ACCEPTED
+    assert exit_of_state(a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER, TaskKind.JUDGE)) is Exit.NOT_ACCEPTED
+
+
+def test_the_verdict_comes_first_with_three_reasons_then_branch_diff_and_tables() -> None:
+    lines = printed(a_state(Verdict.UNVERIFIED), "+x = 1\n")
+    assert lines[:6] == [
+        "unverified: fix won",
+        *(f"  {reason}" for reason in REASONS[:3]),
+        "branch fleet/t",
+        f"commit {'d' * 40}",
+    ]
+    assert lines.index("+x = 1") < lines.index("baseline: 3 pass") < len(lines) - 2
+    assert lines[-1] == "completed: fix won (1.0 s, 0 tokens)"
+    assert not any("every check passed" in line for line in lines)
+
+
+def test_where_nobody_won_the_end_says_why_where_it_is_kept_and_what_helps() -> None:
+    kept = RefusedKept(
+        candidate_id="fix", delivered=Delivered(commit_sha="e" * 40, branch="refs/fleet/refused/t", tree="f" * 40)
+    )
+    lines = printed(replace(a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER), refused_kept=kept))
+    assert lines[-10:] == [
+        "refuted: the best, fix",
+        *(f"  {reason}" for reason in REASONS[:3]),
+        f"fix is kept as refs/fleet/refused/t ({'e' * 40})",
+        "no_winner (1.0 s, 0 tokens)",
+        "what helps:",
+        "  fleet show 5f0e",
+        "  fleet export 5f0e --agent fix --format patch",
+        "  fleet deliver 5f0e fix",
+    ]
+
+
+def test_only_commands_that_work_are_named() -> None:
+    state = a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER)
+    unappliable = replace(state, reports={"fix": replace(state.reports["fix"], tree="")})
+    assert [command.split()[1] for command in next_commands(unappliable)] == ["show", "export"]
+    candidate = state.candidates["fix"]
+    empty = replace(state, candidates={"fix": replace(candidate, artifacts=Artifacts())})
+    assert [command.split()[1] for command in next_commands(empty)] == ["show"]
+    assert list(next_commands(a_state(Verdict.VERIFIED))) == []
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_an_environment_that_fails_names_the_command_that_explains_it(broken: bool) -> None:
+    state = a_state(Verdict.UNVERIFIED, ExecutionStatus.FAILED if broken else ExecutionStatus.COMPLETED)
+    suite = SuiteBaseline(command="pytest -q", unusable="it has no test")
+    state = replace(state, baseline=None if broken else Baseline(commit="c" * 40, suites=(suite,)))
+    state = replace(state, baseline_error="requirements.txt: no matching distribution" if broken else "")
+    assert printed(state)[-2:] == ["what helps:", f"  fleet env explain --repo '/srv/my app' --ref {'c' * 40}"]
+    said = "none: requirements.txt: no matching distribution" if broken else "it has no test"
+    assert f"baseline: {said}" in printed(state)
+
+
+def test_what_people_had_delivered_is_told() -> None:
+    done = CandidateDelivered(
+        candidate_id="fix", delivered=Delivered(commit_sha="e" * 40, branch="b"), by="ana", reason="the test is wrong"
+    )
+    state = replace(a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER), hand_deliveries=(done,))
+    assert "fix was delivered by ana on branch b: the test is wrong" in printed(state)
+    document = json.loads(json.dumps(execution_document(state, diff="")))
+    assert document["hand_deliveries"][0]["by"] == "ana"
+    assert (document["verdict"], document["exit_code"]) == ("refuted", 1)
+
+
+def test_judged_patches_are_told_one_by_one() -> None:
+    state = a_state(Verdict.VERIFIED, kind=TaskKind.JUDGE)
+    second = replace(state.candidates["fix"], candidate_id="same")
+    ranked = replace(state.ranking[0], duplicates=("same",))
+    state = replace(
+        state,
+        delivered=None,
+        delivery_report=None,
+        candidates={**state.candidates, "same": second},
+        reports={**state.reports, "same": replace(state.reports["fix"], candidate_id="same")},
+        ranking=(ranked,),
+    )
+    assert printed(state) == [
+        "task t: Fix it",
+        "execution 5f0e",
+        "baseline: 3 pass",
+        "1. fix: verified",
+        *(f"     {reason}" for reason in REASONS),
+        "1. same: verified (the same change as fix)",
+        "completed: fix is the best (1.0 s)",
+    ]
+
+
+def test_an_execution_of_before_there_were_verdicts_is_shown_as_it_was() -> None:
+    state = a_state(None)
+    tests = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, tests=Tests(passed=7))
+    old = CheckReport(candidate_id="fix", results=(tests,))
+    lines = printed(replace(state, reports={"fix": old}, delivery_report=old, baseline=None))
+    assert lines[0] == "branch fleet/t"
+    assert any("accepted" in line and "tests ok: 7 passed" in line for line in lines)
+    assert lines[-1] == "completed: fix won (1.0 s, 0 tokens)"
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"tests": Tests(passed=312), "shown": ("a", "b", "c")}, "tests ok: 312 passed; 3 fail without the change"),
+        (
+            {"tests": Tests(passed=312, failed=1, errors=1), "shown": ("a",)},
+            "tests ok: 312 passed; 1 fails without the change; 2 failed before and fail now",
+        ),
+        ({"tests": Tests(passed=3, failed=1), "passed": False}, "tests FAILED: 3 passed; 1 fails"),
+        ({"passed": False, "problems": ("a", "b")}, "tests FAILED (2 problems)"),
+        ({"skipped_reason": "there are none"}, "tests skipped"),
+    ],
+)
+def test_a_checks_tests_are_counted_in_words(result: dict[str, object], text: str) -> None:
+    check = replace(CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True), **result)  # type: ignore[arg-type]
+    assert checks_text(CheckReport(candidate_id="a", results=(check,))) == text
+
+
+def test_a_patchs_name_is_its_files_name_made_an_id() -> None:
+    places = [
+        "a/fix.patch",
+        "b/fix.diff",
+        "-",
+        "$(rm -rf x).patch",
+        "\x1b]0;owned\x07",
+        "--.patch",
+        "fix.2",
+        "c/fix.patch",
+    ]
+    assert names(places) == ["fix", "fix.2", "stdin", "rm--rf-x", "0-owned", "patch", "fix.2.2", "fix.3"]

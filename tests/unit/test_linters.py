@@ -1,0 +1,311 @@
+"""Which linters a repository configures, and what each of them prints."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.tools.tests.runners.findings import (
+    Finding,
+    changed_runs,
+    parse_annotations,
+    parse_eslint,
+    parse_format,
+    parse_lines,
+)
+from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters, is_lint_setting
+from swe_ai_fleet.tools.tests.runners.linting import Changes
+
+HOOKS = """\
+repos:
+  - repo: https://github.com/astral-sh/ruff-pre-commit
+    rev: v0.9.0
+    hooks:
+      - id: ruff-format
+  # - repo: https://github.com/PyCQA/flake8
+  #   hooks:
+  #     - id: flake8
+  - repo: https://github.com/pre-commit/mirrors-mypy
+    rev: v1.0.0
+    hooks:
+      - id: mypy
+        args: [src]
+        pass_filenames: false
+  - repo: local
+    hooks:
+      - {id: lint, name: lint, entry: uv run pylint, language: system, args: ["--rcfile=ci/rc"]}
+      - {id: codegen, name: codegen, entry: make generate, language: system}
+"""
+
+
+def found(files: Mapping[str, str]) -> tuple[Linter, ...]:
+    return configured_linters(files, lambda path: files.get(path, ""))
+
+
+def names(files: Mapping[str, str]) -> list[str]:
+    return [linter.name for linter in found(files)]
+
+
+@pytest.mark.parametrize(
+    ("files", "linters"),
+    [
+        ({}, []),
+        ({"setup.py": "", "pyproject.toml": "[project]\n[tool.black]\n[tool.pytest.ini_options]\n"}, []),
+        ({"pyproject.toml": "[tool.ruff.lint]\nselect = ['F']\n"}, ["ruff"]),
+        ({"pyproject.toml": "[tool.ruff.format]\n"}, ["ruff format"]),
+        ({"ruff.toml": "line-length = 100\n"}, ["ruff"]),
+        ({".ruff.toml": "[format]\nquote-style = 'single'\n"}, ["ruff", "ruff format"]),
+        ({".flake8": "[flake8]\n"}, ["flake8"]),
+        ({"setup.cfg": "[metadata]\n[flake8]\nmax-line-length = 88\n[mypy-tests.*]\n"}, ["flake8", "mypy"]),
+        ({"setup.cfg": "[metadata]\nname = flake8\n"}, []),
+        ({"tox.ini": "[tox]\n[flake8]\n"}, ["flake8"]),
+        ({"tox.ini": "[testenv:x]\ndeps =\n  flake8\n  mypy\ncommands = pytest\n"}, []),
+        ({".pylintrc": ""}, ["pylint"]),
+        ({"pyproject.toml": '[tool.pylint."MESSAGES CONTROL"]\n'}, ["pylint"]),
+        ({"mypy.ini": "[mypy]\n"}, ["mypy"]),
+        ({"pyproject.toml": "[[tool.mypy.overrides]]\n[tool.pyright]\n"}, ["mypy", "pyright"]),
+        ({"pyrightconfig.json": "{}"}, ["pyright"]),
+        ({"noxfile.py": "session.install('mypy')\nsession.run('flake8', 'src', *session.posargs)\n"}, ["flake8"]),
+        ({"Makefile": "lint:\n\t@$(VENV)/bin/python -m flake8 a.py && uv pip install mypy\n"}, ["flake8"]),
+        ({"Makefile": "lint: ruff\n\techo ruff\n\tpip install ruff\n\tmake -C docs ruff\n"}, []),
+        ({".pre-commit-config.yaml": HOOKS}, ["ruff format", "pylint", "mypy"]),
+        ({".pre-commit-config.yaml": "- [\n"}, []),
+        ({"tests/fixtures/x/ruff.toml": "", "vendor/y/.flake8": ""}, []),
+        ({"package.json": "{}", ".eslintrc.yml": ""}, []),  # no file that it reads
+    ],
+)
+def test_linters_of_a_python_repository(files: dict[str, str], linters: list[str]) -> None:
+    assert names({"a.py": "", **files}) == linters
+
+
+@pytest.mark.parametrize(
+    ("files", "linters"),
+    [
+        ({"package.json": json.dumps({"devDependencies": {"eslint": "9", "prettier": "^3"}})}, []),
+        ({"package.json": json.dumps({"eslintConfig": {}, "prettier": "@company/style"})}, ["eslint", "prettier"]),
+        ({"package.json": json.dumps({"scripts": {"test": "npx biome ci . && vitest", "x": "tsc"}})}, ["biome"]),
+        ({"package.json": json.dumps({"scripts": {"format": "prettier --write ."}})}, ["prettier"]),
+        ({"package.json": "[" * 5_000}, []),
+        ({".eslintrc.yml": ""}, ["eslint"]),
+        ({"biome.jsonc": "{}", ".prettierrc": ""}, ["biome", "prettier"]),
+        ({"node_modules/x/.eslintrc": ""}, []),
+        ({"go.mod": "module a\n", "a.go": ""}, ["gofmt", "go vet"]),
+        ({"Cargo.toml": "[package]\n", "a.rs": ""}, []),
+        (
+            {"Cargo.toml": '[workspace.lints.clippy]\nall = "warn"\n', "a.rs": "", "rustfmt.toml": ""},
+            ["rustfmt", "clippy"],
+        ),
+        ({"Cargo.toml": "[package]\n", "a.rs": "", "Makefile": "l:\n\tcargo clippy -- -D warnings\n"}, ["clippy"]),
+    ],
+)
+def test_linters_of_other_repositories(files: dict[str, str], linters: list[str]) -> None:
+    assert names({"a.ts": "", **files}) == linters
+
+
+def test_commands_say_which_files_are_checked_and_settings_go_before_their_options() -> None:
+    files = {"src/a.py": "", "tests/a.py": "", "docs/conf.py": "", "setup.py": ""}
+    tox = {
+        "tox.ini": "[testenv]\ncommands =\n  lint: flake8 --max-line-length 100 -j 4 \\\n"
+        "    {posargs:src {toxinidir}/tests}\n"
+    }
+    (flake8,) = found({**files, **tox})
+    assert (flake8.options, flake8.targets) == (("--max-line-length", "100"), ("src", "tests"))
+    assert [path for path in files if flake8.reads(path)] == ["src/a.py", "tests/a.py"]
+    (settled,) = found({**files, **tox, ".flake8": ""})
+    assert (settled.options, settled.targets) == ((), ("src", "tests"))
+    # Where one of the commands names no path, every file is checked.
+    (whole,) = found({**files, **tox, "Makefile": "lint:\n\tflake8 --config=ci.cfg --exit-zero .\n"})
+    assert whole.targets == ()
+    (mypy,) = found({**files, "Makefile": "t:\n\tmypy --strict --exclude docs src\n"})
+    assert (mypy.options, mypy.targets) == (("--strict", "--exclude", "docs"), ("src",))
+    (eslint,) = found({"lib/a.js": "", "b.js": "", "package.json": '{"scripts": {"fix": "eslint --fix lib/**/*.js"}}'})
+    assert (eslint.options, eslint.targets) == ((), ("lib",))
+
+
+def test_a_linter_is_run_where_it_is_configured() -> None:
+    files = {"web/eslint.config.js": "", "web/ui/.eslintrc.json": "", "web/ui/a.ts": "", "b.ts": "", "api/.flake8": ""}
+    (eslint,) = found(files)
+    assert eslint == Linter(name="eslint", directory="web")
+    assert [path for path in files if eslint.reads(path)] == ["web/eslint.config.js", "web/ui/a.ts"]
+    listing = {"a.py": "", "mypy.ini": "[mypy]\nstrict = True\nfiles = src\n[mypy-x]\n"}
+    assert [linter.lists_files for linter in found(listing)] == [True]
+    assert [linter.lists_files for linter in found({**listing, "mypy.ini": "[mypy]\n[mypy-x]\nfiles = src\n"})] == [
+        False
+    ]
+
+
+def test_hostile_settings_cost_little() -> None:
+    started_at = time.monotonic()
+    nested = {".pre-commit-config.yaml": "repos: " + "[" * 100_000, "package.json": "[" * 100_000}
+    merged = "a0: &a0 {id: ruff}\n" + "".join(
+        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 40)
+    )
+    long = {
+        "Makefile": "x:\n\tflake8 " + "a*" * 100_000 + "\n\t" + "ruff x;" * 20_000,
+        "tox.ini": "commands =" + " " * 200_000,
+    }
+    assert names({"a.py": "", **nested}) == []
+    assert names({"a.py": "", ".pre-commit-config.yaml": merged + "repos:\n- hooks: [{id: mypy}]\n"}) == ["mypy"]
+    assert names({**{f"d{n}/a.py": "" for n in range(20_000)}, **long}) == ["ruff", "flake8"]
+    assert time.monotonic() - started_at < 15
+
+
+def test_settings_of_linters_are_told_from_manifests_of_dependencies() -> None:
+    for path in (
+        "pyproject.toml",
+        "a/.eslintrc.cjs",
+        "biome.json",
+        ".prettierrc",
+        "Makefile",
+        ".pre-commit-config.yaml",
+    ):
+        assert is_lint_setting(path)
+    for path in ("go.mod", "Cargo.toml", "app.py", "eslint.py", "docs/ruff.toml.md", "package-lock.json"):
+        assert not is_lint_setting(path)
+
+
+# As ruff, flake8, pylint, mypy, pyright, go vet and clippy print them.
+LINES = """\
+a.py:1: [F401] `os` imported but unused
+/workspace/b.py:2: [invalid-syntax] Expected an expression
+./a.py:3:1: E302 expected 2 blank lines, found 0
+a.py:4: W0613 Unused argument 'x' (unused-argument)
+************* Module a
+a.py:5:12: error: Incompatible return value type (got "str", expected "int")  [return-value]
+a.py:5:12: note: See the documentation
+  /workspace/sub/c.py:6:7 - error: "x" is not defined (reportUndefinedVariable)
+  /workspace/sub/c.py:6:9 - information: a hint
+    "Literal['a']" is not assignable to "int" (reportReturnType)
+# example.org/a
+vet: d.go:7:28: undeclared name: thing
+./e.go:8: self-assignment
+src/lib.rs:9:5: warning: unneeded `return` statement
+warning: 1 warning emitted
+Found 44 errors.
+"""
+
+
+def test_findings_in_lines() -> None:
+    assert [str(finding) for finding in parse_lines(LINES * 2, "/workspace", "sub") or ()] == [
+        "sub/a.py:1: F401 `os` imported but unused",
+        "b.py:2: invalid-syntax Expected an expression",
+        "sub/a.py:3:1: E302 expected 2 blank lines, found 0",
+        "sub/a.py:4: W0613 Unused argument 'x' (unused-argument)",
+        'sub/a.py:5:12: return-value Incompatible return value type (got "str", expected "int")',
+        'sub/c.py:6:7: reportUndefinedVariable "x" is not defined',
+        "sub/d.go:7:28: undeclared name: thing",
+        "sub/e.go:8: self-assignment",
+        "sub/src/lib.rs:9:5: unneeded `return` statement",
+    ]
+
+
+def test_findings_of_eslint_and_biome() -> None:
+    ignored = {"ruleId": None, "fatal": False, "message": "File ignored because of a matching ignore pattern."}
+    broken = {"ruleId": None, "fatal": True, "message": "Parsing error", "line": 3, "column": 1}
+    semi = {"ruleId": "semi", "severity": 1, "message": "Missing semicolon.", "line": 1, "column": 10}
+    report = [{"filePath": "/workspace/web/a.js", "messages": [ignored, semi, broken]}]
+    assert parse_eslint(f"noise\n{json.dumps(report)}", "/workspace", "web") == [
+        Finding(path="web/a.js", line=1, column=10, code="semi", message="Missing semicolon."),
+        Finding(path="web/a.js", line=3, column=1, message="Parsing error"),
+    ]
+    assert parse_eslint("Oops! Something went wrong!", "/workspace") is None
+    annotations = (
+        "\n::error title=lint/style/noVar,file=a%2Cb.ts,line=2,endLine=2,col=3,endColumn=6::Use let: not var.\n"
+        "::warning title=format,file=/workspace/web/c.ts,line=1,endLine=1,col=2,endColumn=2::Formatter would print\n"
+    )
+    assert [str(finding) for finding in parse_annotations(annotations * 2, "/workspace", "web") or ()] == [
+        "web/a,b.ts:2:3: lint/style/noVar Use let: not var.",
+        "web/c.ts: format not formatted",
+    ]
+
+
+GIT = """\
+diff --git a/a.py b/a.py
+--- a/a.py
++++ b/a.py
+@@ -3,0 +4,2 @@ def f():
++++ b/forged.py
++@@ -1 +1 @@
+@@ -9,2 +11,0 @@
+-gone
+-gone
+@@ -20 +20 @@
+-old
+\\ No newline at end of file
++new
+\\ No newline at end of file
+diff --git a/b.py b/b.py
+new file mode 100644
+--- /dev/null
++++ b/b.py
+@@ -0,0 +1,3 @@
++x
++y
++z
+"""
+GOFMT = """\
+diff a.go.orig a.go
+--- a.go.orig
++++ a.go
+@@ -1,5 +1,7 @@
+ package a
++
+ import "fmt"
+-func  F( ) {
+-x()
++
++func F() {
+ }
+ }
+"""
+RUSTFMT = (
+    "Diff in /workspace/src/lib.rs:1:\n mod m;\n-pub fn f( ) {\n+pub fn f() {\n }\n"
+    "Diff in /workspace/src/m.rs at line 7:\n-x\n"
+)
+
+
+def test_runs_of_changed_lines() -> None:
+    assert list(changed_runs(GIT)) == [
+        ("b/a.py", range(4, 4), range(4, 6)),
+        ("b/a.py", range(9, 11), range(12, 12)),
+        ("b/a.py", range(20, 21), range(20, 21)),
+        ("b/b.py", range(1, 1), range(1, 4)),
+    ]
+    assert [
+        (finding.path, finding.line, finding.last) for finding in parse_format(GOFMT, "/workspace", "go") or ()
+    ] == [
+        ("go/a.go", 2, 1),
+        ("go/a.go", 3, 4),
+    ]
+    assert [(finding.path, finding.line) for finding in parse_format(RUSTFMT, "/workspace") or ()] == [
+        ("src/lib.rs", 2),
+        ("src/m.rs", 7),
+    ]
+    assert list(changed_runs("")) == []
+
+
+def test_findings_on_changed_lines() -> None:
+    changes = Changes({"a.py": [range(2, 4), range(9, 9), range(12, 13)], "gone.py": []})
+
+    def held(line: int, last: int = 0, path: str = "a.py") -> bool:
+        return changes.hold(Finding(path=path, line=line, last=last))
+
+    assert [line for line in range(1, 15) if held(line)] == [2, 3, 12]
+    assert (held(5, 11), held(4, 8), held(10, 12), held(1, 2), held(13, 20)) == (True, False, True, True, False)
+    assert (held(0), held(0, path="gone.py"), held(0, path="b.py"), held(1, path="b.py")) == (True, False, False, False)
+
+
+_PIECES = sorted({*LINES.splitlines(), *GIT.splitlines(), *GOFMT.splitlines(), *RUSTFMT.splitlines()})
+
+
+@given(st.lists(st.sampled_from(_PIECES) | st.text(max_size=20), max_size=40).map("\n".join))
+def test_any_output_of_a_linter_can_be_read(text: str) -> None:
+    for parse in (parse_lines, parse_eslint, parse_annotations, parse_format):
+        for finding in parse(text, "/workspace", "sub") or ():
+            assert len(str(finding)) < 2_000
+            assert finding.line >= 0
