@@ -149,7 +149,9 @@ class TestBare:
 
     async def test_variables_and_path(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         pinned = await pin(provider, tmp_path, {"bin/tool": "#!/bin/sh\necho mine $COLOUR\n", "lib/own.py": "x = 1\n"})
-        spec = EnvironmentSpec(variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/usr/libexec"))
+        spec = EnvironmentSpec(
+            variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/usr/libexec")
+        )
         environment = await provider.environment(pinned, spec)
         async with provider.open("e1", "a", pinned, environment) as clone:
             assert (
