@@ -79,7 +79,7 @@ class Planner:
             scratch, _ = await probe(self.workspace, "sh")
             plan = cargo_plan(inventory, directory, selection, scratch, base or ("cargo", "test"))
         else:
-            plan = npm_plan(inventory, directory, selection, self.workspace)
+            plan = npm_plan(inventory, directory, selection)
         return Planned(plan=plan, inventory=inventory)
 
     def _pytest(self, argv: tuple[str, ...], selection: Selection) -> Plan:

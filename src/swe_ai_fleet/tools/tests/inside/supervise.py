@@ -12,7 +12,8 @@ Executed by the fleet's Python with the standard library alone; `supervise.py SP
     limits         {id: seconds} of tests that are known to take longer
 
 The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_DONE (a file with the events of earlier attempts: what
-ended there is not run again) and FLEET_TEST_SECONDS. Exit code: the runner's own, 124 where the time was up.
+ended there is not run again) and FLEET_TEST_SECONDS. Exit code: the runner's own (1 in place of 0 where a test was
+killed), 124 where the time was up.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Progress:
         for line in lines:
             try:
                 event = json.loads(line)
-                kind, name = event["e"], event.get("id", "")
-            except (ValueError, KeyError, TypeError, AttributeError):
+                kind, name = event["e"], str(event.get("id", ""))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
             if kind == "start":
                 self.running[name] = time.monotonic()
@@ -194,6 +195,7 @@ def main(spec: dict[str, Any]) -> int:
     deadline = time.monotonic() + spec["seconds"]
     progress = Progress(spec["events"])
     argv = list(spec["argv"])
+    killed = False
     for _ in range(_RESTARTS + 1):
         stream = STREAMS[spec["stream"]]()
         before = len(progress.ended)
@@ -207,7 +209,7 @@ def main(spec: dict[str, Any]) -> int:
             progress.append(e="stop", why="time")
             return TIME_IS_UP
         if how == "ended" and (progress.finished or (stream.complete(code) and not culprits)):
-            return code if code >= 0 else 128 - code
+            return (code if code >= 0 else 128 - code) or int(killed)
         if how == "hung" and not culprits:
             progress.append(e="stop", why="silent")
             return TIME_IS_UP
@@ -219,7 +221,7 @@ def main(spec: dict[str, Any]) -> int:
         if not culprits or again is None or len(progress.ended) == before:
             progress.append(e="stop", why="died" if how == "ended" else "hung", m=_how(code))
             return code if code >= 0 else 128 - code
-        argv = again
+        argv, killed = again, True
         progress.restart()
     progress.append(e="stop", why="died")
     return 1

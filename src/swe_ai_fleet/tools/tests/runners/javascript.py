@@ -7,7 +7,6 @@ import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.tests.runners.detection import test_script
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
@@ -43,7 +42,7 @@ class Script:
     alone: bool
 
 
-def npm_plan(inventory: Inventory, root: str, selection: Selection, workspace: Workspace) -> Plan:
+def npm_plan(inventory: Inventory, root: str, selection: Selection) -> Plan:
     """How to run a package's tests; by its own script, with a report where the runner is known.
 
     Args:
