@@ -75,7 +75,6 @@ def test_an_answer_is_read_whatever_stands_around_it() -> None:
         ("I could not find it.", "no JSON object"),
         ('{"notes": "x"}', "no JSON object"),
         ('{"setup": [], "notes": "nothing helps"}', "it proposes nothing: nothing helps"),
-        ('{"setup": {"a": 1}}', "another form"),
         (json.dumps({"setup": ["true"] * 21}), "more than 20 commands"),
         (json.dumps({"setup": ["x" * 2001]}), "one that is no line"),
         (json.dumps({"setup": ["true\nrm -rf /"]}), "one that is no line"),
