@@ -204,7 +204,7 @@ def _unwrapped(words: list[str]) -> list[str]:
         if _ASSIGNMENT.fullmatch(words[0]) and not words[0].startswith("-"):
             words = words[1:]
         elif name in ("env", "time", "xvfb-run", "command", "exec", "sudo", "nice"):
-            words = _after_options(words[1:], frozenset({"-a", "-s", "-u"}))
+            words = _after_options(words[1:], frozenset({"-s", "-u"}))
         elif name in ("uv", "poetry", "pdm", "pipenv", "rye", "hatch") and words[1:2] == ["run"]:
             valued = frozenset(
                 {"--python", "-p", "--with", "--group", "--extra", "--package", "--env-file", "--project"}
@@ -214,8 +214,8 @@ def _unwrapped(words: list[str]) -> list[str]:
                 words = [words[0].partition(":")[2], *words[1:]]
         elif name == "coverage" and words[1:2] == ["run"]:
             words = _python_part(_after_options(words[2:], frozenset({"--source", "--rcfile", "--omit", "--include"})))
-        elif _PYTHONS.fullmatch(name) and words[1:4] == ["-m", "coverage", "run"]:
-            words = ["coverage", *words[3:]]
+        elif _PYTHONS.fullmatch(name) and (module := _module(words))[:2] == ["coverage", "run"]:
+            words = module
         else:
             break
     return words
