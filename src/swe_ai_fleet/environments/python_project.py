@@ -300,7 +300,8 @@ def _dependency_groups(groups: Table, source: str) -> list[Group]:
             if isinstance(item, str):
                 found.append(item)
             elif included := string(table(item).get("include-group")):
-                found += lines(included, seen | {key})
+                # Of everything together, tests need what is not there for documentation and the like.
+                found += [] if wanted(key) and is_for_something_else(included) else lines(included, seen | {key})
         return found
 
     return [
