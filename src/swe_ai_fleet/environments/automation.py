@@ -124,13 +124,13 @@ def _tox_toml(document: Table, source: str, python: PythonVersion | None) -> Wis
     chosen = _tox_choice(names, python)
     own = {**table(document.get("env_run_base")), **table(table(document.get("env")).get(chosen))}
     commands = [
-        [_resolved_word(word) for word in (_tox_word(item) for item in items(command)) if word]
+        [_tox_value(word, {}) for item in items(command) for word in _tox_words(item) if word]
         for option in ("commands_pre", "commands")
         for command in items(own.get(option))
     ]
     deps = [words for line in strings(own.get("deps")) for words in script_words(f"pip install {line}")]
-    wish = read_commands([*deps, *[[word for word in command if word] for command in commands]], source)
-    variables = {name: value for name, value in table(own.get("set_env")).items() if isinstance(value, str)}
+    wish = read_commands([*deps, *commands], source)
+    variables = {name: _tox_value(string(value), {}) for name, value in table(own.get("set_env")).items() if value}
     return wish | Wish(
         extras=tuple(strings(own.get("extras"))),
         groups=tuple(strings(own.get("dependency_groups"))),
@@ -139,11 +139,9 @@ def _tox_toml(document: Table, source: str, python: PythonVersion | None) -> Wis
     )
 
 
-def _tox_word(item: object) -> str:
+def _tox_words(item: object) -> list[str]:
     replaced = table(item)
-    if string(replaced.get("replace")) == "posargs":
-        return " ".join(strings(replaced.get("default")))
-    return string(item)
+    return strings(replaced.get("default")) if string(replaced.get("replace")) == "posargs" else [string(item)]
 
 
 def _tox_names(text: str) -> list[str]:
@@ -228,10 +226,6 @@ def _substituted(match: re.Match[str], sections: Mapping[str, Mapping[str, str]]
         case _:
             # Kept as a mark that this cannot be known here.
             return f"${name or 'x'}"
-
-
-def _resolved_word(word: str) -> str:
-    return _tox_value(word, {})
 
 
 def _unquoted(text: str) -> str:

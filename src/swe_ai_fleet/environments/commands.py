@@ -151,7 +151,7 @@ def test_argv(words: Sequence[str]) -> tuple[str, ...]:
     if {"--help", "--version", "--collect-only", "--co"}.intersection(rest):
         return ()
     if name in ("pytest", "py.test"):
-        return (PYTHON, "-m", "pytest", "-q", *pytest_arguments(rest))
+        return (PYTHON, "-m", "pytest", "-q", *pytest_arguments(module[1:]))
     if name == "unittest":
         return (PYTHON, "-m", "unittest", *rest)
     if name in _RUNNERS:
@@ -173,13 +173,17 @@ test_argv.__test__ = False  # type: ignore[attr-defined]
 
 
 def pytest_arguments(words: Sequence[str]) -> tuple[str, ...]:
-    """A run's arguments without those that only say what is shown or written, stop it early, or spread it."""
+    """A run's arguments without those that only say what is shown or written, stop it early, or spread it.
+
+    An argument that only running the automation would tell goes, with its option.
+    """
     kept: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        value = [rest.pop(0)] if word in _VALUED and rest else []
-        if not _REPORTING.fullmatch(word) and not _SHORT_REPORTING.fullmatch(word):
+        value = [rest.pop(0)] if word in _VALUED and rest and not rest[0].startswith("-") else []
+        is_readable = not any(_UNREADABLE.search(part) for part in (word, *value))
+        if is_readable and not _REPORTING.fullmatch(word) and not _SHORT_REPORTING.fullmatch(word):
             kept += [word, *value]
     return tuple(kept)
 
@@ -204,7 +208,7 @@ def _unwrapped(words: list[str]) -> list[str]:
         if _ASSIGNMENT.fullmatch(words[0]) and not words[0].startswith("-"):
             words = words[1:]
         elif name in ("env", "time", "xvfb-run", "command", "exec", "sudo", "nice"):
-            words = _after_options(words[1:], frozenset({"-a", "-s", "-u"}))
+            words = _after_options(words[1:], frozenset({"-s", "-u"}))
         elif name in ("uv", "poetry", "pdm", "pipenv", "rye", "hatch") and words[1:2] == ["run"]:
             valued = frozenset(
                 {"--python", "-p", "--with", "--group", "--extra", "--package", "--env-file", "--project"}
@@ -214,8 +218,8 @@ def _unwrapped(words: list[str]) -> list[str]:
                 words = [words[0].partition(":")[2], *words[1:]]
         elif name == "coverage" and words[1:2] == ["run"]:
             words = _python_part(_after_options(words[2:], frozenset({"--source", "--rcfile", "--omit", "--include"})))
-        elif _PYTHONS.fullmatch(name) and words[1:4] == ["-m", "coverage", "run"]:
-            words = ["coverage", *words[3:]]
+        elif _PYTHONS.fullmatch(name) and (module := _module(words))[:2] == ["coverage", "run"]:
+            words = module
         else:
             break
     return words

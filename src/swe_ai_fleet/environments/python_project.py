@@ -136,7 +136,7 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
     groups = [
         *_dependency_groups(table(pyproject.get("dependency-groups")), joined(directory, "pyproject.toml")),
         *_tool_groups(files, directory, pyproject),
-        *_pipfile_groups(files, joined(directory, "Pipfile")),
+        _pipfile_group(files, joined(directory, "Pipfile"), "dev-packages"),
     ]
     tests_require = requirements((*config.tests_require, *strings(setup.get("tests_require"))))
     if tests_require:
@@ -163,7 +163,7 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
         ),
         dependencies=_dependencies(files, directory, declared, poetry, config, setup),
         extras=extras,
-        groups=tuple(groups),
+        groups=tuple(filter(None, groups)),
         version_tool=_version_tool(pyproject, setup_text, config.setup_requires),
         source_root=_source_root(files, directory),
     )
@@ -259,6 +259,9 @@ def _dependencies(
     if poetry:
         return _poetry_group("dependencies", table(poetry.get("dependencies")), directory, source)
     lines = requirements((*config.install_requires, *strings(setup.get("install_requires"))))
+    if not lines:
+        pipfile = _pipfile_group(files, joined(directory, "Pipfile"), "packages")
+        return pipfile or Group(name="dependencies", source=source)
     return Group(name="dependencies", source=source, lines=lines)
 
 
@@ -297,7 +300,8 @@ def _dependency_groups(groups: Table, source: str) -> list[Group]:
             if isinstance(item, str):
                 found.append(item)
             elif included := string(table(item).get("include-group")):
-                found += lines(included, seen | {key})
+                # Of everything together, tests need what is not there for documentation and the like.
+                found += [] if wanted(key) and is_for_something_else(included) else lines(included, seen | {key})
         return found
 
     return [
@@ -344,20 +348,9 @@ def _pdm_path(line: str) -> str:
     return text.removeprefix("file:///${PROJECT_ROOT}/").removeprefix("file:///").removeprefix("./")
 
 
-def _pipfile_groups(files: RepositoryFiles, path: str) -> list[Group]:
-    document = files.toml(path)
-    found: list[Group] = []
-    for section, name in (("packages", "dependencies"), ("dev-packages", "dev")):
-        lines: list[str] = []
-        directories: list[str] = []
-        for package, value in table(document.get(section)).items():
-            place = string(table(value).get("path"))
-            if place:
-                directories += [target] if inside(target := joined(posixpath.dirname(path), place)) else []
-            elif line := poetry_requirement(package, value):
-                lines.append(line)
-        found.append(Group(name=name, source=path, lines=requirements(lines), directories=tuple(directories)))
-    return [group for group in found if group]
+def _pipfile_group(files: RepositoryFiles, path: str, section: str) -> Group:
+    name = "dev" if section == "dev-packages" else "dependencies"
+    return _poetry_group(name, table(files.toml(path).get(section)), posixpath.dirname(path), path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

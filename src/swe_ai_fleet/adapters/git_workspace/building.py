@@ -255,6 +255,9 @@ def _reason_line(message: str) -> str:
     """The one line of a message that says most."""
     lines = message.splitlines()
     telling = [line for line in lines if "FLEET_SETUP" in line] or [
-        line for line in lines if line.lower().startswith(("error", "npm err", "fatal")) or "ERR" in line
+        # pip lists every version that there is before it says so.
+        line
+        for line in lines
+        if (line.lower().startswith(("error", "npm err", "fatal")) or "ERR" in line) and "(from versions:" not in line
     ]
     return (telling or lines[-1:] or [""])[0].strip()[:300]
