@@ -72,7 +72,7 @@ class Progress:
             elif kind == "end":
                 self.running.pop(name, None)
                 self.ended.add(name)
-            elif kind == "collected":
+            elif kind in ("collected", "done"):
                 self.running.pop(name, None)
             elif kind == "finish":
                 self.finished = True
