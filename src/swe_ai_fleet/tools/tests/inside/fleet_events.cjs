@@ -24,7 +24,10 @@ function write(event) {
   if (event.e === 'end') {
     const number = (seen.get(event.id) || 0) + 1;
     seen.set(event.id, number);
-    if (number > 1) event = {...event, id: `${event.id} (${number})`};
+    if (number > 1) {
+      write({e: 'collected', id: event.id});
+      event = {...event, id: `${event.id} (${number})`};
+    }
   }
   fs.appendFileSync(file, JSON.stringify(event) + '\n');
 }
