@@ -128,21 +128,6 @@ def built(root: Path) -> list[str]:
     )
 
 
-async def test_plugins_of_the_machine_are_left_out_where_nothing_was_asked_for(
-    provider: GitWorkspaceProvider, tmp_path: Path
-) -> None:
-    bare = await pin(provider, tmp_path / "bare", {"test_it.py": "def test_it():\n    assert True\n"})
-    brought = await pin(provider, tmp_path / "brought", REQUIREMENTS)
-    ours = EnvironmentSpec(variables={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""})
-    found: dict[str, str | None] = {}
-    for name, repository, spec in (("bare", bare, None), ("asked", bare, ours), ("brought", brought, None)):
-        environment = await provider.environment(repository, spec or EnvironmentSpec())
-        async with provider.open("e1", name, repository, environment) as clone:
-            found[name] = clone.environment.variables.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-            assert (await run_tests(clone)).exit_code == 0
-    assert found == {"bare": "1", "asked": "", "brought": None}
-
-
 class TestBare:
     async def test_pytest_and_ruff_are_ours(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         files: dict[str, str | bytes] = {
@@ -151,9 +136,8 @@ class TestBare:
         }
         pinned = await pin(provider, tmp_path, files)
         environment = await provider.environment(pinned, EnvironmentSpec())
-        assert (environment.key, environment.cached) == ("", False)
         assert environment.test_command == ("python3", "-m", "pytest", "-q")
-        assert built(tmp_path) == []
+        assert built(tmp_path) == [environment.key]
         async with provider.open("e1", "a", pinned, environment) as clone:
             tested = await run_tests(clone)
             assert "1 passed" in tested.stdout.text(), tested.stdout.text()
@@ -165,14 +149,16 @@ class TestBare:
 
     async def test_variables_and_path(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         pinned = await pin(provider, tmp_path, {"bin/tool": "#!/bin/sh\necho mine $COLOUR\n", "lib/own.py": "x = 1\n"})
-        spec = EnvironmentSpec(variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/opt/x"))
+        spec = EnvironmentSpec(
+            variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/usr/libexec")
+        )
         environment = await provider.environment(pinned, spec)
         async with provider.open("e1", "a", pinned, environment) as clone:
             assert (
                 await sh(clone, "chmod +x bin/tool; tool; python3 -c 'import own, pytest; print(own.x)'")
                 == "mine blue\n1"
             )
-            assert (await sh(clone, "echo $PATH")).startswith("/workspace/bin:/opt/x:")
+            assert (await sh(clone, "echo $PATH")).startswith("/workspace/bin:/usr/libexec:")
 
     async def test_nothing_at_all(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         environment = await provider.environment(await pin(provider, tmp_path, {"README": "x"}), EnvironmentSpec())
@@ -181,7 +167,9 @@ class TestBare:
     async def test_detection_can_be_off(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         pinned = await pin(provider, tmp_path, REQUIREMENTS)
         environment = await provider.environment(pinned, EnvironmentSpec(detect=False))
-        assert environment.key == ""
+        assert not environment.report.left_out
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            assert "No module named 'thing'" in await sh(clone, "python3 -c 'import thing'")
 
     @pytest.mark.parametrize(
         ("spec", "field"),
@@ -190,6 +178,7 @@ class TestBare:
             (EnvironmentSpec(variables={"a=b": ""}), "environment.variables"),
             (EnvironmentSpec(variables={"": ""}), "environment.variables"),
             (EnvironmentSpec(path=("a:b",)), "environment.path[0]"),
+            (EnvironmentSpec(path=("bin", "/opt/x")), "environment.path[1]"),
             (EnvironmentSpec(setup=("true", " ")), "environment.setup[1]"),
         ],
     )
@@ -208,7 +197,7 @@ class TestWithoutSandbox:
         provider = make_provider(tmp_path, tools, sandbox=Sandbox(policy))
         files: dict[str, str | bytes] = {"test_a.py": "def test_a():\n    pass\n", "pyproject.toml": PYPROJECT}
         pinned = await pin(provider, tmp_path, files)
-        spec = EnvironmentSpec(setup=("pip --version",))
+        spec = EnvironmentSpec(setup=("pip --version",), detect=False)
         for environment in (
             await provider.environment(pinned, EnvironmentSpec(detect=False)),
             await provider.environment(pinned, spec),
@@ -275,14 +264,21 @@ class TestDetected:
             assert "OK" in (await run_tests(clone)).stdout.text()
             assert "1 != 2" in (await run_tests(other)).stdout.text()
 
-    async def test_a_failed_installation_leaves_nothing(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        pinned = await pin(provider, tmp_path, {"requirements.txt": "./missing-1.0-py3-none-any.whl\n", "a.py": ""})
-        with pytest.raises(PreconditionFailed) as caught:
-            await provider.environment(pinned, EnvironmentSpec())
-        assert caught.value.field == "environment"
-        assert "missing-1.0" in caught.value.message
-        assert built(tmp_path) == []
-        assert not list((tmp_path / "home/workspaces").glob("*/*"))
+    async def test_one_requirement_that_cannot_be_had_is_left_out(
+        self, provider: GitWorkspaceProvider, tmp_path: Path
+    ) -> None:
+        files = REQUIREMENTS | {
+            "requirements-dev.txt": "./wheels/missing-1.0-py3-none-any.whl\nnowhere>=1\n-r requirements.txt\n"
+        }
+        pinned = await pin(provider, tmp_path, files)
+        environment = await provider.environment(pinned, EnvironmentSpec())
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            assert "OK" in (await run_tests(clone)).stdout.text()
+        left_out = " ".join(environment.report.left_out)
+        assert "missing-1.0" in left_out
+        assert "nowhere" in left_out
+        assert "thing" not in left_out
+        assert any("nowhere" in note for note in environment.notes)
 
     @pytest.mark.slow
     async def test_from_an_index(self, tmp_path: Path, tools: Path) -> None:
