@@ -6,6 +6,7 @@ const {before, end, named, options, turn, write} = require('./fleet_events.cjs')
 
 const done = before();
 const left = new Set(options.deselect || []);
+const wanted = id => !options.only?.length || options.only.some(name => id === name || id.startsWith(`${name}/`));
 
 class Reporter {
   constructor(runner) {
@@ -60,7 +61,7 @@ function fileOf(runnable) {
 }
 
 function prune(suite) {
-  suite.tests = suite.tests.filter(test => !done.tests.has(idOf(test)) && !left.has(idOf(test)));
+  suite.tests = suite.tests.filter(test => wanted(fileOf(test)) && !done.tests.has(idOf(test)) && !left.has(idOf(test)));
   suite.suites.forEach(prune);
   suite.suites = suite.suites.filter(each => each.tests.length || each.suites.length);
 }
@@ -78,6 +79,7 @@ function tolerant() {
     try {
       return await load(file, ...others);
     } catch (error) {
+      if (!wanted(id)) return {};
       end(id, 'error', 0, error);
       process.exitCode = 1;
       console.log(`not ok ${id}\n  ${String((error && error.stack) || error)}`);

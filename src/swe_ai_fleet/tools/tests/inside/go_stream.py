@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from streams import Append, Stream
 
@@ -177,9 +177,7 @@ def _event(line: str) -> dict[str, Any] | None:
         found: Any = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
-        return None
-    event: dict[str, Any] = found
+    event = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     package = event.get("Package") or event.get("ImportPath")
     if not isinstance(package, str) or not isinstance(event.get("Action"), str):
         return None

@@ -3,6 +3,7 @@
 Executed by the fleet's Python with the standard library alone; `supervise.py SPEC`, a JSON object:
 
     argv           the runner's command
+    before         what starts that command, such as a shell that does something first
     stream         where results come from, a kind of `streams.py`: `file` (the runner's plug-in appends them to
                    `events`), or another that reads what the runner prints
     events         the path of the events, one JSON object a line (see `events.py`)
@@ -105,7 +106,7 @@ class Attempt:
         self._stopped = False
         self._pipe = stream.reads_output
         self.process = subprocess.Popen(
-            argv,
+            [*spec.get("before", ()), *argv],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if self._pipe else None,
             stderr=subprocess.STDOUT,

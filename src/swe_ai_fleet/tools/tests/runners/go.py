@@ -13,12 +13,17 @@ from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
 
 GO_ABSENT = not_installed("go", "Go")
+GO_PACKAGE = re.compile(r"[a-z0-9][\w.~-]*\.[a-z]+(?:/[\w.~-]+)*")
+"""An import path that begins with a host's name, as nearly all do."""
 _ALL = ("./...",)
 _MODULE = re.compile(r"^module\s+\"?([^\s\"]+)", re.M)
 _VALUED = frozenset(
-    "asmflags bench benchtime blockprofile count covermode coverpkg coverprofile cpu cpuprofile exec fuzz fuzztime gccgoflags "
-    "gcflags ldflags list memprofile mod modfile mutexprofile o outputdir overlay p parallel pkgdir run shuffle skip tags "
-    "timeout toolexec trace vet".split()
+    {
+        *("asmflags", "bench", "benchtime", "blockprofile", "count", "covermode", "coverpkg", "coverprofile", "cpu"),
+        *("cpuprofile", "exec", "fuzz", "fuzztime", "gcflags", "ldflags", "list", "memprofile", "mod", "modfile"),
+        *("mutexprofile", "o", "outputdir", "overlay", "p", "parallel", "pkgdir", "run", "shuffle", "skip", "tags"),
+        *("timeout", "toolexec", "trace", "vet"),
+    }
 )
 
 
