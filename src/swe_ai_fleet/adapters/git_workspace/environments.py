@@ -147,7 +147,8 @@ class Environments:
         report = environment.report
         if known is not None:
             decisions = (Decision(what=fault),) if fault else ()
-            report = replace(report, learned=known.source, decisions=(*report.decisions, *decisions))
+            used = replace(known, setup=()) if fault else known
+            report = replace(report, learned=used, decisions=(*report.decisions, *decisions))
         return replace(environment, recipe_key=recipe_key, report=report)
 
     async def _found_or_built(
