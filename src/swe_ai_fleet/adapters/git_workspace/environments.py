@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import posixpath
 import re
 import shutil
 import time
@@ -160,7 +161,7 @@ class Environments:
         recipe = await self._recipe(repository, files, spec, key, tools)
         if not recipe.steps:
             bare = _Facts(report=_report(recipe, ""), path=self._path(recipe, spec, tools, key=""))
-            notes = _notes(recipe, bare.report)
+            notes = (*_notes(recipe, bare.report), *_missing_on_path(spec, files, self._home / "-", Furnishing()))
             return self._ready(
                 "", replace(bare, variables=dict(spec.variables), notes=notes), tools, spec, cached=False
             )
@@ -304,7 +305,7 @@ class Environments:
                 report=report,
                 variables=self._variables(recipe, spec, key, tools, pytest_from_tools=pytest_from_tools),
                 path=self._path(recipe, spec, tools, key=key),
-                notes=_notes(recipe, report),
+                notes=(*_notes(recipe, report), *_missing_on_path(spec, files, root, furnishing)),
                 python=recipe.python.version if recipe.python else None,
                 tree=files.tree if stray and not spec.setup else "",
                 retry_at=round(time.time()) + _RETRY_SECONDS if build.hollow else 0.0,
@@ -502,6 +503,24 @@ def _notes(recipe: Recipe, report: EnvironmentReport) -> tuple[str, ...]:
     if not report.test_command:
         notes.append("Tests: none were found.")
     return (*notes, *recipe.notes)
+
+
+def _missing_on_path(
+    spec: EnvironmentSpec, files: RepositoryFiles, root: Path, furnishing: Furnishing
+) -> tuple[str, ...]:
+    """A line about directories that were to be put on PATH and are nowhere. Blocking."""
+    kept = (*files.files, *furnishing.kept, *furnishing.modules)
+
+    def exists(entry: str) -> bool:
+        if entry.startswith(f"{ENVIRONMENT_MOUNT}/"):
+            return (root / entry.removeprefix(f"{ENVIRONMENT_MOUNT}/")).is_dir()
+        inner = posixpath.normpath(entry.removeprefix(f"{WORKSPACE_MOUNT}/"))
+        if inner.startswith("/"):
+            return Path(entry).is_dir()
+        return inner == "." or any(path == inner or path.startswith(f"{inner}/") for path in kept)
+
+    missing = [entry for entry in spec.path if not exists(entry)]
+    return (f"On PATH, but not there: {', '.join(missing)}.",) if missing else ()
 
 
 def _copied(root: Path | None, copy: Path) -> None:
