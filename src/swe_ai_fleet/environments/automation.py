@@ -213,7 +213,8 @@ def _substituted(match: re.Match[str], sections: Mapping[str, Mapping[str, str]]
     match name:
         case "posargs":
             return rest or ""
-        case "toxinidir" | "tox_root" | "package_root":
+        case "toxinidir" | "tox_root" | "package_root" | "envsitepackagesdir" | "env_site_packages_dir":
+            # What is installed is installed in place.
             return "."
         case "/" | "pathsep" | "":
             return ":" if name == "pathsep" or rest is not None else "/"
