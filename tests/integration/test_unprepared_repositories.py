@@ -134,7 +134,6 @@ class TestWhatABuildMakes:
             assert await sh(clone, "tool") == "made"
             assert (await clone.diff()).files == ()
 
-
     async def test_releases_until_the_commit_where_an_index_says_when(
         self, provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

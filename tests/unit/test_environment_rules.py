@@ -34,9 +34,7 @@ PYTEST = "python3 -m pytest -q"
 
 
 def repository(files: Mapping[str, str], *, versions_tagged: bool = False, until: str = "") -> RepositoryFiles:
-    return RepositoryFiles(
-        files=dict.fromkeys(files, "1"), texts=files, versions_tagged=versions_tagged, until=until
-    )
+    return RepositoryFiles(files=dict.fromkeys(files, "1"), texts=files, versions_tagged=versions_tagged, until=until)
 
 
 def made(files: Mapping[str, str], directory: str = "", *, versions_tagged: bool = False) -> Recipe:
@@ -123,7 +121,7 @@ def test_a_lock_that_cannot_be_read_pins_nothing(text: str) -> None:
         ("The user requested (constraint) attrs==23.1", {"attrs"}),
         ("ERROR: No matching distribution found for Two==2", {"two"}),
         ("  ERROR: Failed building wheel for attrs", {"attrs"}),
-        ("error: subprocess-exited-with-error for other", set()),
+        ("error: subprocess-exited-with-error for other", set[str]()),
     ],
 )
 def test_pips_words_blame_pins(output: str, blamed: set[str]) -> None:
