@@ -217,11 +217,12 @@ def test_a_workspace_of_node_is_installed_at_its_top() -> None:
 
 
 def test_modules_of_go_and_crates_are_fetched_where_they_are_asked_for() -> None:
-    files = {"go.mod": "module a\nrequire b v1\n", "go.sum": "", "Cargo.toml": "[package]\n", "Cargo.lock": ""}
+    files = {"go.mod": "module a\ngo 1.21\nrequire b v1\n", "go.sum": "", "Cargo.toml": "[package]\n", "Cargo.lock": ""}
     recipe = made(files)
     assert [step.argv for step in recipe.steps] == [("go", "mod", "download"), ("cargo", "fetch", "--locked")]
     assert recipe.test_command == ("go", "test", "./...")
     assert recipe.variables["GOPROXY"] == "off"
+    assert [said.what for said in recipe.decisions][:1] == ["it asks for go 1.21; this machine's go is used"]
     assert not made({"go.mod": "module a\n"}).steps
 
 
