@@ -134,6 +134,19 @@ class TestWhatABuildMakes:
             assert await sh(clone, "tool") == "made"
             assert (await clone.diff()).files == ()
 
+    async def test_releases_until_the_commit_where_an_index_says_when(
+        self, provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GIT_COMMITTER_DATE", "2020-12-24T00:00:00Z")
+        repo = make_repository(tmp_path / "repo", REQUIREMENTS | {"requirements-dev.txt": "attrs\n"})
+        pinned = await provider.pin("default", RepoRef(location=str(repo)))
+        report = (await provider.environment(pinned, EnvironmentSpec())).report
+        (dated,) = [step for step in report.steps if step.purpose == "releases until 2021-01-01"]
+        # There is no index here: what can be had is installed all the same.
+        assert dated.outcome is StepOutcome.REPLACED
+        assert not any("until" in text for text in report.left_out)
+        assert any("releases until 2021-01-01" in decision.what for decision in report.decisions)
+
 
 class TestOptionsThatDoNothing:
     @pytest.mark.parametrize("entry", ["tols", "/environment/tols", "/usr/nowhere"])

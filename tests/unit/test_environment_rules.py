@@ -33,8 +33,8 @@ TEST = {"tests/test_a.py": "import pytest\n"}
 PYTEST = "python3 -m pytest -q"
 
 
-def repository(files: Mapping[str, str], *, versions_tagged: bool = False) -> RepositoryFiles:
-    return RepositoryFiles(files=dict.fromkeys(files, "1"), texts=files, versions_tagged=versions_tagged)
+def repository(files: Mapping[str, str], *, versions_tagged: bool = False, until: str = "") -> RepositoryFiles:
+    return RepositoryFiles(files=dict.fromkeys(files, "1"), texts=files, versions_tagged=versions_tagged, until=until)
 
 
 def made(files: Mapping[str, str], directory: str = "", *, versions_tagged: bool = False) -> Recipe:
@@ -121,7 +121,7 @@ def test_a_lock_that_cannot_be_read_pins_nothing(text: str) -> None:
         ("The user requested (constraint) attrs==23.1", {"attrs"}),
         ("ERROR: No matching distribution found for Two==2", {"two"}),
         ("  ERROR: Failed building wheel for attrs", {"attrs"}),
-        ("error: subprocess-exited-with-error for other", set()),
+        ("error: subprocess-exited-with-error for other", set[str]()),
     ],
 )
 def test_pips_words_blame_pins(output: str, blamed: set[str]) -> None:
@@ -217,11 +217,12 @@ def test_a_workspace_of_node_is_installed_at_its_top() -> None:
 
 
 def test_modules_of_go_and_crates_are_fetched_where_they_are_asked_for() -> None:
-    files = {"go.mod": "module a\nrequire b v1\n", "go.sum": "", "Cargo.toml": "[package]\n", "Cargo.lock": ""}
+    files = {"go.mod": "module a\ngo 1.21\nrequire b v1\n", "go.sum": "", "Cargo.toml": "[package]\n", "Cargo.lock": ""}
     recipe = made(files)
     assert [step.argv for step in recipe.steps] == [("go", "mod", "download"), ("cargo", "fetch", "--locked")]
     assert recipe.test_command == ("go", "test", "./...")
     assert recipe.variables["GOPROXY"] == "off"
+    assert [said.what for said in recipe.decisions][:1] == ["it asks for go 1.21; this machine's go is used"]
     assert not made({"go.mod": "module a\n"}).steps
 
 
@@ -307,6 +308,23 @@ def test_setup_commands_come_behind_what_was_detected() -> None:
     bare = detect(files, EnvironmentSpec(setup=("make",), detect=False), MACHINE, TOOLING)
     assert [step.argv[-1] for step in bare.steps if step.concerns != "environment"] == ["make"]
     assert not any("-e" in step.argv for step in bare.steps)
+
+
+def test_an_old_commit_without_a_lock_gets_releases_of_its_time() -> None:
+    project = TEST | {"pyproject.toml": PROJECT + '[dependency-groups]\ntest = ["far @ git+https://h", "mock"]\n'}
+    old = detect(repository(project, until="2021-05-01"), EnvironmentSpec(), MACHINE, TOOLING)
+    assert installed(old) == ["--uploaded-prior-to=2021-05-01T00:00:00Z mock attrs pytest", *installed(made(project))]
+    locked = repository(project | {"uv.lock": LOCKS["uv.lock"]}, until="2021-05-01")
+    assert detect(locked, EnvironmentSpec(), MACHINE, TOOLING) == made(locked.texts)
+    assert digest(repository(project, until="2021-05-01")) != digest(repository(project))
+    assert digest(locked) == digest(repository(locked.texts))
+
+
+def test_packages_of_node_are_of_their_time_too() -> None:
+    files = {"package.json": json.dumps(PACKAGE)}
+    (step,) = detect(repository(files, until="2021-05-01"), EnvironmentSpec(), MACHINE, TOOLING).steps
+    assert step.argv[-1] == "--before=2021-05-01"
+    assert step.alternatives == made(files).steps
 
 
 @pytest.mark.parametrize(

@@ -22,32 +22,10 @@ _REPORTING = re.compile(
 _SHORT_REPORTING = re.compile(r"-(?:[vqsxl]+|r[a-zA-Z]+|n\S*)")
 _VALUED = frozenset(
     {
-        *(
-            "-k",
-            "-m",
-            "-c",
-            "-o",
-            "-p",
-            "-W",
-            "-n",
-            "--ignore",
-            "--ignore-glob",
-            "--deselect",
-            "--rootdir",
-            "--confcutdir",
-        ),
-        *(
-            "--cov",
-            "--cov-report",
-            "--cov-config",
-            "--cov-fail-under",
-            "--junitxml",
-            "--junit-xml",
-            "--tb",
-            "--durations",
-        ),
-        *("--maxfail", "--dist", "--numprocesses", "--maxprocesses", "--color", "--html", "--timeout", "--import-mode"),
-        *("--durations-min", "--splits", "--group", "--report-log", "--override-ini"),
+        *("-k", "-m", "-c", "-o", "-p", "-W", "-n", "--ignore", "--ignore-glob", "--deselect", "--rootdir"),
+        *("--confcutdir", "--cov", "--cov-report", "--cov-config", "--cov-fail-under", "--junitxml", "--junit-xml"),
+        *("--tb", "--durations", "--durations-min", "--maxfail", "--dist", "--numprocesses", "--maxprocesses"),
+        *("--color", "--html", "--timeout", "--import-mode", "--splits", "--group", "--report-log", "--override-ini"),
     }
 )
 _PLACES = re.compile(
@@ -55,6 +33,8 @@ _PLACES = re.compile(
     r"PASSWORD|SECRET)|PYTHON(?:HOME|DONTWRITEBYTECODE|PYCACHEPREFIX|STARTUP|WARNINGS|UNBUFFERED)|.*PROXY|FORCE_COLOR|PY_COLORS|PYTEST_ADDOPTS"
 )
 _RUNNERS = frozenset({"nosetests", "nose2", "stestr", "trial", "green", "zope-testrunner", "ward", "virtue", "avocado"})
+# What automation installs to start the rest with.
+_BUILD_TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "tox", "nox", "poetry", "hatch", "pdm"})
 _INSTALLED_BY = frozenset({"pip", "pip3"})
 
 
@@ -333,17 +313,7 @@ def _pip_install(words: list[str]) -> Wish:
                 targets.append(value)
             case "" if re.match(r"\.{0,2}/|\.(?:\[|$)", value):
                 targets.append(value)
-            case "" if value.lower() not in (
-                "pip",
-                "setuptools",
-                "wheel",
-                "uv",
-                "tox",
-                "nox",
-                "poetry",
-                "hatch",
-                "pdm",
-            ):
+            case "" if value.lower() not in _BUILD_TOOLS:
                 lines.append(value)
             case _:
                 continue

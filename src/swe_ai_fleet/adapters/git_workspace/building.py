@@ -126,7 +126,7 @@ class Build:
                 field=step.concerns,
                 hint=way_out(refused, self._grant) or _HINTS.get(step.concerns.partition("[")[0], ""),
             )
-        replaced = bool(step.alternatives or step.pieces)
+        replaced = bool(step.alternatives or step.pieces or step.spare)
         self._note(step, StepOutcome.REPLACED if replaced else StepOutcome.LEFT_OUT, seconds, message)
         if self._unreached >= _MOST_REFUSALS:
             self.check_network()
