@@ -20,13 +20,20 @@ class TestPlace:
     function: str = ""
 
 
-def places(root: Path, tests: Iterable[str]) -> list[TestPlace]:
-    """Where tests are, each place once; those that cannot be found are left out."""
+def places(root: Path, tests: Iterable[str], function: str) -> list[TestPlace]:
+    """Where tests are, each place once.
+
+    Where their ids tell nothing, as those of TAP: the test files that have the name of the faulty function, or all.
+    """
     files = [path for path in sorted(root.rglob("*")) if path.suffix in _CODE and path.is_file()]
     names = [path.relative_to(root).as_posix() for path in files]
     texts = {name: path.read_text(errors="replace") for name, path in zip(names, files, strict=True)}
     found = (_place(test, texts) for test in tests)
-    return list(dict.fromkeys(place for place in found if place is not None))
+    if known := list(dict.fromkeys(place for place in found if place is not None)):
+        return known
+    test_files = [name for name in names if _TEST_FILE.search(name)]
+    named = [name for name in test_files if re.search(rf"\b{re.escape(function)}\b", texts[name])]
+    return [TestPlace(file=name) for name in named or test_files]
 
 
 def _place(test: str, texts: dict[str, str]) -> TestPlace | None:
@@ -40,7 +47,7 @@ def _place(test: str, texts: dict[str, str]) -> TestPlace | None:
         in_tests = _TEST_FILE.search(name) or (name.endswith(".rs") and "#[test]" in text)
         if in_tests and re.search(rf"\b(def|func|fn)\s+{re.escape(last)}\b", text):
             return TestPlace(file=name, function=last)
-    title = rest.rpartition(" > ")[2] or rest or test
+    title = re.sub(r" \(\d+\)$", "", rest.rpartition(" > ")[2] or rest or test)
     return next(
         (TestPlace(file=name) for name, text in texts.items() if _TEST_FILE.search(name) and title in text), None
     )

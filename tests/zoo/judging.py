@@ -16,6 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry.logs import configure_logging
 from swe_ai_fleet.testing.repositories import git
 
 Verdict = Literal["verified", "unverified", "refuted"]
@@ -96,7 +97,7 @@ class Fleet:
             summary=summary,
             left_out=tuple(baseline.get("report", {}).get("left_out", ())),
             usable=bool(suites),
-            error=reply.error_message,
+            error=reply.error_message if reply.status == pb.DELIBERATION_STATUS_FAILED else "",
         )
 
 
@@ -110,9 +111,10 @@ def _judged(report: Mapping[str, Any]) -> Judged:
 
 
 @asynccontextmanager
-async def open_judges(home: Path, *, cpu_slots: int = 0) -> AsyncGenerator[Fleet]:
+async def open_judges(home: Path) -> AsyncGenerator[Fleet]:
     """A fleet without a model server. FLEET_SETUP_PRIVATE_HOSTS and the like are taken from the surroundings."""
-    settings = Settings(home=home, listen="127.0.0.1:0", cpu_slots=cpu_slots)
+    settings = Settings(home=home, listen="127.0.0.1:0")
+    configure_logging("warning")
     async with open_fleet(settings) as running, grpc.aio.insecure_channel(running.address) as channel:
         token = (("authorization", f"Bearer {running.token}"),)
         yield Fleet(stub=pb_grpc.OrchestratorServiceStub(channel), metadata=token)

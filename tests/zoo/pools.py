@@ -103,11 +103,9 @@ class Pooling:
         if fault is None:
             return judgement, Pools(cause="no fault that its tests notice was found" if judgement.usable else "")
         named = f"{fault.path}: {fault.function}: {fault.before.strip()} -> {fault.after.strip()}"
-        noticing = await asyncio.to_thread(places, self.repository, tests)
+        noticing = await asyncio.to_thread(places, self.repository, tests, fault.function)
         self._branch("faulty", "main", self._faulty(fault))
         await self._pool_noticed(fault, noticing)
-        if not noticing:
-            return judgement, Pools(changes=tuple(self._changes), mutant=named, cause="the noticing tests have no file")
         await self._pool_hidden(fault, noticing)
         return judgement, Pools(changes=tuple(self._changes), mutant=named)
 
