@@ -21,6 +21,7 @@ class Expected:
         passed: How many pass.
         failed: How many fail or cannot be collected.
         tolerance: By how many either may differ, where runners count in other ways.
+        by_exit_code: Whether the command tells nothing but that it ends well.
         cause: Why they cannot be run, or why some fail: named in the report. With neither passed nor failed: why there
             is no baseline.
     """
@@ -28,13 +29,16 @@ class Expected:
     passed: int = 0
     failed: int = 0
     tolerance: int = 0
+    by_exit_code: bool = False
     cause: str = ""
 
     @property
     def runs(self) -> bool:
-        return bool(self.passed or self.failed)
+        return bool(self.passed or self.failed or self.by_exit_code)
 
     def __str__(self) -> str:
+        if self.by_exit_code:
+            return "exit code 0"
         return f"{self.passed} pass, {self.failed} fail" if self.runs else self.cause
 
 
@@ -76,7 +80,7 @@ def projects(only: Sequence[str] = (), path: Path = LIST) -> tuple[Project, ...]
 
 
 def _project(row: Mapping[str, Any]) -> Project:
-    expected = {name: row[name] for name in ("passed", "failed", "tolerance", "cause") if name in row}
+    expected = {name: row[name] for name in ("passed", "failed", "tolerance", "by_exit_code", "cause") if name in row}
     rest = {name: value for name, value in row.items() if name not in expected}
     rest |= {"drop": tuple(row.get("drop", ())), "add": row.get("add", {}), "package": row.get("package", row["name"])}
     return Project(expected=Expected(**expected), **rest)

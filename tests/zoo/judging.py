@@ -43,6 +43,7 @@ class Judgement:
         summary: The baseline in words.
         left_out: What could not be installed.
         usable: Whether the baseline tells anything.
+        by_exit_code: Whether it tells only that the test command ends well.
         error: Why nothing could be judged; empty otherwise.
     """
 
@@ -53,6 +54,7 @@ class Judgement:
     summary: str = ""
     left_out: tuple[str, ...] = ()
     usable: bool = False
+    by_exit_code: bool = False
     error: str = ""
 
 
@@ -85,7 +87,9 @@ class Fleet:
         reports = [payload["report"] for kind, payload in events if kind == "checks_finished"]
         judged = {report["candidate_id"]: _judged(report) for report in reports}
         summary = reply.baseline.summary or reply.baseline.error_message
-        suites = [suite for suite in reply.baseline.suites if suite.HasField("tests") and not suite.unusable]
+        usable = [suite for suite in reply.baseline.suites if not suite.unusable]
+        suites = [suite for suite in usable if suite.HasField("tests")]
+        ends_well = any(suite.HasField("exit_code") and suite.exit_code == 0 for suite in usable)
         baseline: Mapping[str, Any] = next(
             (payload.get("baseline") or {} for kind, payload in events if kind == "baseline_finished"), {}
         )
@@ -96,7 +100,8 @@ class Fleet:
             failed=sum(suite.tests.failed + suite.tests.errors for suite in suites),
             summary=summary,
             left_out=tuple(baseline.get("report", {}).get("left_out", ())),
-            usable=bool(suites),
+            usable=bool(suites) or ends_well,
+            by_exit_code=ends_well and not suites,
             error=reply.error_message if reply.status == pb.DELIBERATION_STATUS_FAILED else "",
         )
 

@@ -14,7 +14,7 @@ from tests.zoo.hiding import TestPlace, add_passing_test, hide, places
 from tests.zoo.judging import Fleet, Judgement
 from tests.zoo.mutations import Mutant, mutants, sources
 
-CANDIDATES = 4
+CANDIDATES = 3
 ROUNDS = 3
 MOST_BROKEN = 15
 """A fault that more tests notice is not chosen: hardly a test would be left that tells right from wrong."""
@@ -83,7 +83,8 @@ class Pooling:
             for number, _ in enumerate(faults)
             if (judged := judgement.patches.get(f"fault-{number}")) and judged.verdict == "refuted"
         }
-        suited = [number for number, tests in broken.items() if 0 < len(tests) <= MOST_BROKEN]
+        fewest = 0 if judgement.by_exit_code else 1
+        suited = [number for number, tests in broken.items() if fewest <= len(tests) <= MOST_BROKEN]
         if not suited:
             return judgement, None, ()
         chosen = min(suited, key=lambda number: abs(len(broken[number]) - 3))
@@ -103,8 +104,11 @@ class Pooling:
         if fault is None:
             return judgement, Pools(cause="no fault that its tests notice was found" if judgement.usable else "")
         named = f"{fault.path}: {fault.function}: {fault.before.strip()} -> {fault.after.strip()}"
-        noticing = await asyncio.to_thread(places, self.repository, tests, fault.function)
         self._branch("faulty", "main", self._faulty(fault))
+        if judgement.by_exit_code:
+            await self._pool_noticed(fault, ())
+            return judgement, Pools(changes=tuple(self._changes), mutant=named, cause="its tests have no names")
+        noticing = await asyncio.to_thread(places, self.repository, tests, fault.function)
         await self._pool_noticed(fault, noticing)
         await self._pool_hidden(fault, noticing)
         return judgement, Pools(changes=tuple(self._changes), mutant=named)

@@ -28,8 +28,8 @@ class Row:
     def baseline_ok(self) -> bool:
         """Whether the baseline says what the project's tests say by hand."""
         expected, found = self.project.expected, self.judgement
-        if not expected.runs:
-            return not found.passed
+        if not expected.runs or expected.by_exit_code:
+            return not found.passed and found.by_exit_code is expected.by_exit_code
         return (
             abs(found.passed - expected.passed) <= expected.tolerance
             and abs(found.failed - expected.failed) <= expected.tolerance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -145,11 +146,13 @@ def _unpack(archive: Path, directory: Path) -> None:
     with tarfile.open(archive) as file:
         for member in file:
             _, _, name = member.name.removeprefix("./").partition("/")
-            if not name or member.issym() or member.islnk():
+            if not name or member.islnk():
                 continue
             member.name = name
             member.mode |= 0o600
-            file.extract(member, directory, filter="data")
+            # Links that lead outside are none of the project's.
+            with contextlib.suppress(tarfile.LinkOutsideDestinationError, tarfile.AbsoluteLinkError):
+                file.extract(member, directory, filter="data")
 
 
 def _committed(directory: Path, tag: str) -> Path:
