@@ -44,6 +44,7 @@ from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.tests import TestTool
+from tests.with_pytest import WITH_PYTEST
 
 TASK = "Look at a.py and say what one() returns."
 
@@ -166,7 +167,7 @@ async def bench(
     async with (
         ScriptedModelServer(Script(conversations=conversations), max_model_len=context) as server,
         OpenAIChatModel(base_url=server.url, retry_wait_seconds=0.001, max_retries=2) as model,
-        open_workspace(root) as workspace,
+        open_workspace(root, environment=WITH_PYTEST) as workspace,
         log.journal(WRITER) as journal,
     ):
         pipeline = Pipeline(trail=AuditTrail(execution_id="e", agent_id="agent", journal=journal))

@@ -99,7 +99,7 @@ async def test_run_prints_progress_and_a_comparison_without_a_terminal(shell: Sh
     assert ran.code == 0, ran.err
     assert "\x1b" not in ran.out + ran.err
     assert "[bold]now[/bold]" in ran.out
-    for shown in ("rank", "accepted", "+def hello_world():", "branch greet", "agent-dev-1 won"):
+    for shown in ("rank", "verified", "+def hello_world():", "branch greet", "agent-dev-1 won"):
         assert shown in ran.out
     for shown in ("agent-dev-1: files_append_file utils.py -> success", "delivered as", "ended: completed"):
         assert shown in ran.err

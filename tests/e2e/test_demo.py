@@ -17,7 +17,7 @@ import pytest
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 
 SECONDS = 60.0
-ROW = re.compile(r"^ ?(\d)\s+(agent-dev-\d)\s+(yes|no)\s+([01]\.\d+)\s+(.*)$", re.MULTILINE)
+ROW = re.compile(r"^ ?(\d)\s+(agent-dev-\d)\s+(verified|unverified|refuted)\s+([01]\.\d+)\s+(.*)$", re.MULTILINE)
 
 
 async def start(tmp_path: Path, **variables: str) -> asyncio.subprocess.Process:
@@ -44,7 +44,8 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str, s
 
 def left_behind(tmp_path: Path) -> tuple[list[str], list[str]]:
     """Files and processes of a demonstration that should be gone."""
-    files = [path.name for path in tmp_path.iterdir() if path.name.startswith("fleet-")]
+    runtime = f"fleet-{os.getuid()}"  # shared by all fleets of a user
+    files = [path.name for path in tmp_path.iterdir() if path.name.startswith("fleet-") and path.name != runtime]
     processes: list[str] = []
     for process in psutil.process_iter():
         try:
@@ -68,7 +69,7 @@ async def test_the_evidence_picks_the_winner(short: Path) -> None:
     assert "SCRIPTED" in out
     rows = [match.groups() for match in ROW.finditer(out)]
     assert [row[0] for row in rows] == ["1", "2", "3"]
-    evidence = {row[1]: (row[2] == "yes", "lint ok" in row[4], float(row[3])) for row in rows}
+    evidence = {row[1]: (row[2] == "verified", "lint ok" in row[4], float(row[3])) for row in rows}
     best, sloppy, failing = evidence.values()
     assert best[:2] == (True, True)
     assert sloppy[:2] == (True, False)

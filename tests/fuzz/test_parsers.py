@@ -28,7 +28,8 @@ from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import parse_patch
-from swe_ai_fleet.tools.tests.reports import parse_junit, parse_pytest_output
+from swe_ai_fleet.tools.tests.events import read_events
+from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.workflows.reading import read_workflow
 from tests.fuzz.mutation import mutated
 
@@ -74,9 +75,10 @@ CALLS = (
     '<think>hm</think><|python_tag|>{"name": "x", "parameters": {}}',
     "<tool_call>x\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
 )
-JUNIT = """<?xml version="1.0"?><testsuites><testsuite name="p" tests="2" failures="1" time="0.1">
-<testcase classname="t.test_a" name="test_x" time="0.01"/><testcase classname="t" name="y"><failure message="no">E
-</failure></testcase></testsuite></testsuites>"""
+TEST_EVENTS = """{"e": "start", "id": "a.py::test_x"}
+{"e": "end", "id": "a.py::test_x", "o": "failed", "ms": 3, "m": "no", "t": "E", "k": "hung"}
+{"e": "stop", "why": "time"}
+"""
 OUTPUT = """FAILED tests/test_a.py::test_x - AssertionError: no
 ERROR tests/test_b.py - ImportError
 ========== 1 failed, 3 passed, 1 error in 0.12s ==========
@@ -115,10 +117,7 @@ def targets() -> list[Target]:
         ),
         Target(name="workflow", read=read_workflow, corpus=workflows, raises=(FleetError,)),
         Target(
-            name="junit",
-            read=lambda text: parse_junit(text.encode("utf-8", "replace")),
-            corpus=(JUNIT,),
-            raises=(FleetError,),
+            name="test events", read=lambda text: read_events(text.encode("utf-8", "replace")), corpus=(TEST_EVENTS,)
         ),
         Target(name="pytest output", read=parse_pytest_output, corpus=(OUTPUT,)),
         Target(

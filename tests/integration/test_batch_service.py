@@ -25,7 +25,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedModel, ScriptedRun
+from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.orchestrator_service import servicer_of
@@ -42,6 +42,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log)
+        self.fleet.default = ScriptedRun(checks=(PROVEN,))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Executions]:
@@ -127,7 +128,7 @@ def printed(console: Console) -> str:
 
 async def test_no_more_than_asked_for_are_under_way(service: Service, desk: Desk) -> None:
     let = asyncio.Event()
-    service.fleet.default = ScriptedRun(after=let)
+    service.fleet.default = ScriptedRun(checks=(PROVEN,), after=let)
     desk.write(*(f"r{number}" for number in range(5)))
     screen = a_screen(terminal=True)
     async with asyncio.timeout(SECONDS), service.running() as executions:
@@ -150,7 +151,7 @@ async def test_what_was_not_accepted_runs_again_on_request_only(service: Service
         assert await batch(a_screen(), service.client(), desk.plan()) is Exit.NOT_ACCEPTED
         assert await batch(a_screen(), service.client(), desk.plan()) is Exit.NOT_ACCEPTED
         assert len(service.fleet.begun) == 2
-        service.fleet.default = ScriptedRun()
+        service.fleet.default = ScriptedRun(checks=(PROVEN,))
         screen = a_screen(json=True)
         assert await batch(screen, service.client(), desk.plan(retry=True)) is Exit.ACCEPTED
     assert [(row["status"], row["attempt"]) for row in desk.rows] == [("no_winner", 1)] * 2 + [("completed", 2)] * 2
@@ -177,7 +178,7 @@ async def test_what_the_fleet_refuses_is_told_and_holds_nobody_up(service: Servi
 
 async def test_a_fleet_that_comes_back_is_gone_on_with(service: Service, desk: Desk) -> None:
     let = asyncio.Event()
-    service.fleet.default = ScriptedRun(after=let)
+    service.fleet.default = ScriptedRun(checks=(PROVEN,), after=let)
     desk.write("a", "b")
     screen = a_screen()
     async with asyncio.timeout(SECONDS):

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from swe_ai_fleet.domain.audit import verify
-from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
@@ -27,16 +26,9 @@ from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests.tool import TestTool, is_pytest
+from tests.with_pytest import WITH_PYTEST
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
-
-PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest")
-# Those of this project would take most of the time that a small suite takes.
-NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-PREFIXES = sorted({sys.prefix, sys.base_prefix})
-WITH_PYTEST = Environment(
-    mounts=tuple(Mount(source=prefix, target=prefix) for prefix in PREFIXES), test_command=PYTEST, variables=NO_PLUGINS
-)
 
 
 def git(root: Path, *arguments: str) -> str:

@@ -3,83 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import io
 import json
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
-from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
+from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
 from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
-from swe_ai_fleet.testing.repositories import commit_files, make_repository
-
-OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
-UNITTEST = """
-import unittest
-import {module}
-
-class T(unittest.TestCase):
-    def test_it(self):
-        self.assertEqual({module}.answer, {answer})
-"""
-# A build backend in the repository itself: an editable installation that needs nothing from anywhere.
-BACKEND = """
-import os, zipfile
-def build_editable(directory, config_settings=None, metadata_directory=None):
-    name = "project-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(os.path.join(directory, name), "w") as wheel:
-        wheel.writestr("project.pth", os.path.abspath("src"))
-        wheel.writestr("project-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: project\\nVersion: 1.0\\n")
-        wheel.writestr("project-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: any\\n")
-        wheel.writestr("project-1.0.dist-info/RECORD", "")
-    return name
-build_wheel = build_editable
-"""
-PYPROJECT = """
-[build-system]
-requires = []
-build-backend = "backend"
-backend-path = ["."]
-[project]
-name = "project"
-version = "1.0"
-"""
-
-
-def wheel(name: str, answer: int) -> bytes:
-    files = {
-        f"{name}.py": f"answer = {answer}\n".encode(),
-        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
-        f"{name}-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = ""
-    for path, content in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        record += f"{path},sha256={digest},{len(content)}\n"
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path, content in (*files.items(), (f"{name}-1.0.dist-info/RECORD", record.encode())):
-            archive.writestr(path, content)
-    return buffer.getvalue()
-
-
-REQUIREMENTS: dict[str, str | bytes] = {
-    "requirements.txt": "./wheels/thing-1.0-py3-none-any.whl\n",
-    "wheels/thing-1.0-py3-none-any.whl": wheel("thing", 7),
-    "tests/test_thing.py": UNITTEST.format(module="thing", answer=7),
-}
-
-
-def mask(text: str) -> str:
-    return text.replace("s3cret", "***")
+from swe_ai_fleet.testing.repositories import commit_files
+from tests.environments import BACKEND, PYPROJECT, REQUIREMENTS, UNITTEST, built, make_provider, pin, run_tests, sh
 
 
 @pytest.fixture(scope="module")
@@ -88,59 +25,9 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tools")
 
 
-def make_provider(
-    root: Path, tools: Path, setup: SetupPolicy = OFFLINE, *, sandbox: Sandbox | None = None
-) -> GitWorkspaceProvider:
-    (root / "home").mkdir(exist_ok=True)
-    if not (root / "home/tools").exists():
-        (root / "home/tools").symlink_to(tools)
-    return GitWorkspaceProvider(
-        root / "home",
-        sandbox or Sandbox(SandboxPolicy()),
-        allowed_roots=(root,),
-        allow_local_paths=True,
-        setup=setup,
-        mask=mask,
-    )
-
-
 @pytest.fixture
 def provider(tmp_path: Path, tools: Path) -> GitWorkspaceProvider:
     return make_provider(tmp_path, tools)
-
-
-async def pin(provider: GitWorkspaceProvider, root: Path, files: dict[str, str | bytes]) -> PinnedRepository:
-    repo = make_repository(root / "repo", files)
-    return await provider.pin("default", RepoRef(location=str(repo)))
-
-
-async def run_tests(clone: GitClone) -> CommandResult:
-    return await clone.run(Command(argv=clone.environment.test_command, merge_stderr=True))
-
-
-async def sh(clone: GitClone, line: str) -> str:
-    return (await clone.run(Command(argv=("sh", "-c", line), merge_stderr=True))).stdout.text().strip()
-
-
-def built(root: Path) -> list[str]:
-    return sorted(
-        path.name for path in (root / "home/environments").glob("*") if path.is_dir() and path.name != "probe"
-    )
-
-
-async def test_plugins_of_the_machine_are_left_out_where_nothing_was_asked_for(
-    provider: GitWorkspaceProvider, tmp_path: Path
-) -> None:
-    bare = await pin(provider, tmp_path / "bare", {"test_it.py": "def test_it():\n    assert True\n"})
-    brought = await pin(provider, tmp_path / "brought", REQUIREMENTS)
-    ours = EnvironmentSpec(variables={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""})
-    found: dict[str, str | None] = {}
-    for name, repository, spec in (("bare", bare, None), ("asked", bare, ours), ("brought", brought, None)):
-        environment = await provider.environment(repository, spec or EnvironmentSpec())
-        async with provider.open("e1", name, repository, environment) as clone:
-            found[name] = clone.environment.variables.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-            assert (await run_tests(clone)).exit_code == 0
-    assert found == {"bare": "1", "asked": "", "brought": None}
 
 
 class TestBare:
@@ -151,9 +38,8 @@ class TestBare:
         }
         pinned = await pin(provider, tmp_path, files)
         environment = await provider.environment(pinned, EnvironmentSpec())
-        assert (environment.key, environment.cached) == ("", False)
         assert environment.test_command == ("python3", "-m", "pytest", "-q")
-        assert built(tmp_path) == []
+        assert built(tmp_path) == [environment.key]
         async with provider.open("e1", "a", pinned, environment) as clone:
             tested = await run_tests(clone)
             assert "1 passed" in tested.stdout.text(), tested.stdout.text()
@@ -165,14 +51,16 @@ class TestBare:
 
     async def test_variables_and_path(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         pinned = await pin(provider, tmp_path, {"bin/tool": "#!/bin/sh\necho mine $COLOUR\n", "lib/own.py": "x = 1\n"})
-        spec = EnvironmentSpec(variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/opt/x"))
+        spec = EnvironmentSpec(
+            variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/usr/libexec")
+        )
         environment = await provider.environment(pinned, spec)
         async with provider.open("e1", "a", pinned, environment) as clone:
             assert (
                 await sh(clone, "chmod +x bin/tool; tool; python3 -c 'import own, pytest; print(own.x)'")
                 == "mine blue\n1"
             )
-            assert (await sh(clone, "echo $PATH")).startswith("/workspace/bin:/opt/x:")
+            assert (await sh(clone, "echo $PATH")).startswith("/workspace/bin:/usr/libexec:")
 
     async def test_nothing_at_all(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         environment = await provider.environment(await pin(provider, tmp_path, {"README": "x"}), EnvironmentSpec())
@@ -181,7 +69,9 @@ class TestBare:
     async def test_detection_can_be_off(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         pinned = await pin(provider, tmp_path, REQUIREMENTS)
         environment = await provider.environment(pinned, EnvironmentSpec(detect=False))
-        assert environment.key == ""
+        assert not environment.report.left_out
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            assert "No module named 'thing'" in await sh(clone, "python3 -c 'import thing'")
 
     @pytest.mark.parametrize(
         ("spec", "field"),
@@ -190,6 +80,7 @@ class TestBare:
             (EnvironmentSpec(variables={"a=b": ""}), "environment.variables"),
             (EnvironmentSpec(variables={"": ""}), "environment.variables"),
             (EnvironmentSpec(path=("a:b",)), "environment.path[0]"),
+            (EnvironmentSpec(path=("bin", "/opt/x")), "environment.path[1]"),
             (EnvironmentSpec(setup=("true", " ")), "environment.setup[1]"),
         ],
     )
@@ -208,7 +99,7 @@ class TestWithoutSandbox:
         provider = make_provider(tmp_path, tools, sandbox=Sandbox(policy))
         files: dict[str, str | bytes] = {"test_a.py": "def test_a():\n    pass\n", "pyproject.toml": PYPROJECT}
         pinned = await pin(provider, tmp_path, files)
-        spec = EnvironmentSpec(setup=("pip --version",))
+        spec = EnvironmentSpec(setup=("pip --version",), detect=False)
         for environment in (
             await provider.environment(pinned, EnvironmentSpec(detect=False)),
             await provider.environment(pinned, spec),
@@ -275,14 +166,21 @@ class TestDetected:
             assert "OK" in (await run_tests(clone)).stdout.text()
             assert "1 != 2" in (await run_tests(other)).stdout.text()
 
-    async def test_a_failed_installation_leaves_nothing(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        pinned = await pin(provider, tmp_path, {"requirements.txt": "./missing-1.0-py3-none-any.whl\n", "a.py": ""})
-        with pytest.raises(PreconditionFailed) as caught:
-            await provider.environment(pinned, EnvironmentSpec())
-        assert caught.value.field == "environment"
-        assert "missing-1.0" in caught.value.message
-        assert built(tmp_path) == []
-        assert not list((tmp_path / "home/workspaces").glob("*/*"))
+    async def test_one_requirement_that_cannot_be_had_is_left_out(
+        self, provider: GitWorkspaceProvider, tmp_path: Path
+    ) -> None:
+        files = REQUIREMENTS | {
+            "requirements-dev.txt": "./wheels/missing-1.0-py3-none-any.whl\nnowhere>=1\n-r requirements.txt\n"
+        }
+        pinned = await pin(provider, tmp_path, files)
+        environment = await provider.environment(pinned, EnvironmentSpec())
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            assert "OK" in (await run_tests(clone)).stdout.text()
+        left_out = " ".join(environment.report.left_out)
+        assert "missing-1.0" in left_out
+        assert "nowhere" in left_out
+        assert "thing" not in left_out
+        assert any("nowhere" in note for note in environment.notes)
 
     @pytest.mark.slow
     async def test_from_an_index(self, tmp_path: Path, tools: Path) -> None:

@@ -123,7 +123,7 @@ async def test_delivery_without_push_stays_here(
     assert await provider.deliver("e1", pinned, PATCH, delivery) == delivered
     assert "fleet" not in git(server.root / "project.git", "branch")
     (cache,) = (tmp_path / "home/repositories").glob("*[0-9a-f]")
-    assert git(cache, "rev-parse", "refs/fleet/delivered/e1") == delivered.commit_sha
+    assert git(cache, "for-each-ref", "--format=%(objectname)", "refs/fleet/delivered") == delivered.commit_sha
     assert git(cache, "show", f"{delivered.commit_sha}:app.py") == "a = 2"
 
 

@@ -89,7 +89,11 @@ async def test_every_field_reaches_the_task(service: Service):
         ),
         priority=7,
         environment=pb.EnvironmentSpec(
-            setup_commands=["make deps"], variables={"A": "b"}, path_directories=["bin"], disable_detection=True
+            setup_commands=["make deps"],
+            variables={"A": "b"},
+            path_directories=["bin"],
+            disable_detection=True,
+            test_command="make check",
         ),
         delivery=pb.Delivery(message="Say hello"),
         approval=pb.APPROVAL_POLICY_RISKY,
@@ -171,6 +175,7 @@ async def test_every_field_reaches_the_task(service: Service):
             "path": ["bin"],
             "image": "",
             "detect": False,
+            "test_command": "make check",
         },
         "delivery": {
             "branch": "",

@@ -30,6 +30,7 @@ from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Conclusion
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
+from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedRun
@@ -163,7 +164,7 @@ async def carry_out(nodes: Nodes, task: Task, children: Children) -> Ending:
         approvals = Approvals(nodes.log, task)
         known = await approvals.refresh()
         runs = AgentRuns(fleet=fleet, journal=journal, approvals=approvals, generation=1, known=known)
-        work = Underway(runs=runs, parts=children, workspaces=nodes.here, blobs=nodes.log)
+        work = Underway(runs=runs, parts=children, workspaces=nodes.here, blobs=nodes.log, recipes=Recipes())
         return await Orchestration(work=work, deliberate=nobody).run()
 
 

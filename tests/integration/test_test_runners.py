@@ -131,7 +131,7 @@ class TestGo:
         assert failing(result)["example.org/a::TestTable/two"] == "a_test.go:10: two is wrong"
         assert numbers(await ok(tool.go_test(["a_test.go"], keyword="OK|Skip"))) == (1, 0, 0, 1)
         assert numbers(await failed(tool.go_test(["broken"]))) == (0, 0, 1, 0)
-        await failed(tool.go_test(["a_test.go"], keyword="Absent"), "no tests were run")
+        await failed(tool.go_test(["a_test.go"], keyword="Absent"), "no test was run")
         assert new_files(root) == set(GO)
 
 
@@ -144,20 +144,15 @@ describe('group', () => { it('inner', () => { throw new Error('boom') }); it.ski
 """,
     "test/b.test.js": "const {test} = require('node:test'\n",
 }
-# What each runner is told differs; what the stand-in writes is what the real one writes for one failing test.
+# What each runner is told differs; what the stand-in prints is what the real one prints for one failing test.
 RUNNER = """#!/usr/bin/env node
 const fs = require('fs'), args = process.argv.slice(2);
 fs.writeFileSync(process.env.TMPDIR + '/told', args.join('\\n'));
-const option = name => (args.find(arg => arg.startsWith(name)) || '').slice(name.length);
-const file = option('--outputFile=') || option('--outputFile.junit=') || option('--reporter-option=output=');
-const at = process.cwd() + '/a.test.js';
-const jest = {testResults: [{name: at, status: 'failed', assertionResults:
-  [{fullName: 'wrong', status: 'failed', failureMessages: ['Error: no']}, {fullName: 'right', status: 'passed'}]}]};
-const test = {fullTitle: 'wrong', file: at, err: {message: 'no'}};
-const mocha = {stats: {duration: 1}, passes: [{fullTitle: 'right', file: at}], failures: [test], pending: []};
-const junit = '<testsuites><testsuite name="a.test.js"><testcase classname="a.test.js" name="right"/>' +
-  '<testcase classname="a.test.js" name="wrong"><failure message="no"/></testcase></testsuite></testsuites>';
-fs.writeFileSync(file, {jest: JSON.stringify(jest), vitest: junit, mocha: JSON.stringify(mocha)}['%s']);
+console.log({
+  jest: '  \u25cf wrong\\n\\nTests:       1 failed, 1 passed, 2 total',
+  vitest: ' FAIL  wrong\\n      Tests  1 failed | 1 passed (2)',
+  mocha: '  1 passing (3ms)\\n  1 failing\\n\\n  1) wrong:\\n',
+}['%s']);
 process.exit(1);
 """
 
@@ -168,12 +163,11 @@ class TestNpm:
         put(NODE)
         tool = TestTool(bare)
         result = await failed(tool.run(), "Ran `npm test`", "FAILED group > inner", "boom")
-        assert numbers(result) == (1, 2, 1, 1)
-        assert failing(result)["test/b.test.js"] == "test/b.test.js:1: SyntaxError: missing ) after argument list"
+        assert numbers(result)[::3] == (1, 1)
         assert result.metadata["framework"] == "node"
         some = await ok(tool.npm_test(["test/a.test.js"], keyword="add"))
         assert numbers(some)[:3] == (1, 0, 0)
-        assert numbers(await failed(tool.npm_test(["test"]))) == (1, 2, 1, 1)
+        assert numbers(await failed(tool.npm_test(["test"])))[::3] == (1, 1)
         assert new_files(root) == set(NODE)
 
     @pytest.mark.parametrize("runner", ["jest", "vitest", "mocha"])
@@ -189,7 +183,7 @@ class TestNpm:
         )
         (root / f"node_modules/.bin/{runner}").chmod(0o755)
         tool = TestTool(bare)
-        result = await failed(tool.npm_test(), "FAILED a.test.js::wrong")
+        result = await failed(tool.npm_test(), "FAILED wrong")
         assert numbers(result) == (1, 1, 0, 0)
         assert result.metadata["framework"] == runner
         await failed(tool.npm_test(["a.test.js"], keyword="$(touch pwned) wr;ong"))
@@ -251,7 +245,7 @@ async def test_cargo(root: Path, put: Callable[[Files], None]) -> None:
         assert failing(result)["src/lib.rs::tests::wrong"].startswith("src/lib.rs:5:")
         assert numbers(await ok(tool.cargo_test(["crate/tests/outer.rs"]))) == (1, 0, 0, 0)
         assert numbers(await ok(tool.cargo_test(["crate/src/lib.rs"], keyword="right"))) == (1, 0, 0, 0)
-        await failed(tool.cargo_test(keyword="absent"), "no tests were run")
+        await failed(tool.cargo_test(keyword="absent"), "no test was run")
         put({"crate/src/lib.rs": "pub fn add(a: i32) -> i32 { a + c }\n"})
         broken = await failed(tool.cargo_test(), "error[E0425]: cannot find value `c`")
         assert list(failing(broken)) == ["src/lib.rs:1:33"]
@@ -315,7 +309,7 @@ class TestUnittest:
         assert numbers(await failed(tool.unittest(["tests"]))) == (1, 2, 2, 2)
         assert numbers(await failed(tool.run(["tests/test_app.py"], keyword="wrong"))) == (0, 1, 0, 0)
         await failed(tool.unittest(keyword="absent"), "did not pass")
-        await failed(tool.unittest(["tests/test_app.py"], keyword="absent"), "no tests were run")
+        await failed(tool.unittest(["tests/test_app.py"], keyword="absent"), "no test was run")
         await failed(tool.unittest(["absent.py"]), "there is no 'absent.py'")
 
 
@@ -465,12 +459,13 @@ def test_tells(): assert False, "everything above is shown because this fails"
 """
 
 
+PASSED = '{"e": "end", "id": "fine", "o": "passed"}\\n{"e": "finish", "code": 0}\\n'
 FORGED = {
-    "good news": """open(file, "w").write("<testsuite><testcase name='fine'/></testsuite>")""",
-    "bomb": """open(file, "w").write("<!DOCTYPE a [<!ENTITY b 'c'>]><testsuite><testcase name='&b;'/></testsuite>")""",
+    "good news": f"""open(file, "w").write('{PASSED}')""",
+    "nested": """open(file, "w").write("[" * 200_000 + '\\n{"e": "collected", "id": []}\\n')""",
     "too large": """open(file, "w").write("x" * 20_000_000)""",
-    "a link": """os.remove(file), os.symlink("/etc/passwd", file)""",
-    "a pipe": """os.remove(file), os.mkfifo(file)""",
+    "a link": """(os.remove(file), os.symlink("/etc/passwd", file))""",
+    "a pipe": """(os.remove(file), os.mkfifo(file))""",
 }
 
 
@@ -485,7 +480,7 @@ GREEDY = {
 """,
     ),
     "memory": (
-        "out of memory",
+        "the test run died here: SIGKILL",
         """
     held = [bytearray(16 << 20) for _ in range(32)]
     self.fail("got it all")
@@ -558,7 +553,7 @@ class TestHostileSuites:
             entry = tool.pipeline.trail.entries[-1]
             assert (entry.tool, entry.operation, entry.outcome) == ("tests", "run", Outcome.ERROR)
             assert entry.exit_code == result.exit_code
-            assert entry.exit_code == (1 if what == "processes" else 137)
+            assert entry.exit_code == (137 if what == "disk" else 1)
             assert "got it all" not in result.observation()
         assert not [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
         assert sum(path.stat().st_size for path in root.glob("fill-*")) < 100 * mib
@@ -590,7 +585,9 @@ class TestHostileSuites:
         self, bare: Workspace, put: Callable[[Files], None], forged: str
     ) -> None:
         """A suite can find where its report goes: whatever it puts there, the exit code and the limits stand."""
-        forge = f"import atexit, os, sys\nfile = sys.argv[1]\natexit.register(lambda: ({FORGED[forged]}))\n"
+        forge = (
+            f"import atexit, os\nfile = os.environ['FLEET_TEST_EVENTS']\natexit.register(lambda: ({FORGED[forged]}))\n"
+        )
         put(UNITTEST | {"tests/test_app.py": forge + UNITTEST["tests/test_app.py"]})
         tool = TestTool(bare)
         result = await failed(tool.run())

@@ -21,12 +21,12 @@ from swe_ai_fleet.settings import Settings
 
 ROOT: Any = typer.main.get_command(app)
 COMMANDS = dict(commands(ROOT))
-_VARIABLES = re.compile(r"^(?:[A-Z_]+=\S+ )*")
+_BEFORE = re.compile(r"^(?:git [^|]*\| )?(?:[A-Z_]+=\S+ )*")
 
 
 def parsed(line: str) -> tuple[str, dict[str, Any]]:
     """The words and the parameters of the command that a line would run. Raises where it would be refused."""
-    program, *words = shlex.split(_VARIABLES.sub("", line))
+    program, *words = shlex.split(_BEFORE.sub("", line))
     assert program == "fleet"
     context: Any = ROOT.make_context("fleet", list(words))
     while hasattr(context.command, "commands"):

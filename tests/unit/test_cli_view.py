@@ -346,7 +346,7 @@ def test_a_fault_is_a_line_and_a_hint_or_a_document() -> None:
     plain, document = screen(), screen(json=True)
     plain.fault(fault)
     document.fault(fault)
-    assert printed(plain.err) == "fleet: repo: two lines\n  hint: do this\n"
+    assert printed(plain.err) == "fleet: repo: two\n  | lines\n  hint: do this\n"
     assert printed(plain.out) == ""
     assert json.loads(printed(document.out)) == {
         "error": {"message": "two\nlines", "hint": "do this", "field": "repo"},

@@ -33,6 +33,7 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.context import ContextBlock, GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalRefused,
@@ -49,6 +50,7 @@ from swe_ai_fleet.domain.event import (
     ChecksFinished,
     ChecksStarted,
     ContextGathered,
+    EnvironmentRunFinished,
     Event,
     EventBody,
     ExecutionClaimed,
@@ -457,6 +459,23 @@ def representatives() -> list[EventBody]:
         ),
         BreakpointsSet(action="step", node_id="fix", by="ana"),
         ChecksStarted(candidate_id="candidate-1", command="python3 -m pytest -q"),
+        EnvironmentRunFinished(
+            run=EnvironmentRun(
+                agent_id="environment",
+                answered=True,
+                proposal=EnvironmentProposal(
+                    setup=("pip install y",),
+                    test_command="python3 -m pytest -q tests",
+                    notes="tests/test_x.py imports y",
+                    source="execution-1/environment",
+                ),
+                kept=True,
+                reason="more tests pass with it",
+                before="0 pass; cannot be collected: tests/test_x.py: No module named y",
+                after="3 pass",
+                usage=usage,
+            )
+        ),
         BaselineFinished(
             baseline=Baseline(
                 commit="c" * 40,

@@ -33,6 +33,7 @@ from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Conclusion
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
+from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedFleet, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -181,7 +182,13 @@ class World:
                 known=known,
                 pauses=(0.0, 0.0),
             )
-            work = Underway(runs=runs, parts=self.children, workspaces=self.workspaces, blobs=self.blobs)
+            work = Underway(
+                runs=runs,
+                parts=self.children,
+                workspaces=self.workspaces,
+                blobs=self.blobs,
+                recipes=Recipes(),
+            )
             return await Orchestration(work=work, deliberate=self.verdict).run()
 
     async def verdict(self) -> Conclusion:

@@ -64,9 +64,9 @@ def test_scripts_that_call_others_are_followed() -> None:
 
 def test_tests_that_a_script_names_are_replaced_by_the_selection(tmp_path: Path) -> None:
     found = inventory(tmp_path, {"package.json": package("mocha -r ts-node test/all.js"), "test/one.js": ""})
-    plan = npm_plan(found, ".", Selection(paths=("test/one.js",)), "/tmp/r", "/workspace")
+    plan = npm_plan(found, ".", Selection(paths=("test/one.js",)))
     assert plan.told == ("mocha", "-r", "ts-node", "--recursive", "test/one.js")
-    assert npm_plan(found, ".", Selection(), "/tmp/r", "/workspace").told == ("npm", "test")
+    assert npm_plan(found, ".", Selection()).told == ("npm", "test")
 
 
 def test_names_that_look_like_options_stay_names(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_names_that_look_like_options_stay_names(tmp_path: Path) -> None:
     for script in ("jest", "vitest", "mocha", "ava", "node --test"):
         found = inventory(tmp_path, files | {"package.json": package(script)})
         for path in ("--config=evil", "-x/a.js"):
-            argv = npm_plan(found, ".", Selection(paths=(path,)), "/tmp/r", "/workspace").argv
+            argv = npm_plan(found, ".", Selection(paths=(path,))).argv
             assert path not in argv
             assert f"./{path}" in argv
     found = inventory(tmp_path, files | {"package.json": package("jest")})
-    assert "/-x" in npm_plan(found, ".", Selection(paths=("-x",)), "/tmp/r", "/workspace").argv
+    assert "/-x" in npm_plan(found, ".", Selection(paths=("-x",))).argv
     assert go_plan(found, ".", Selection(paths=("-p/a_test.go",))).argv[-1] == "./-p"
     with pytest.raises(ToolFailure, match="no module"):
         cargo_plan(found, ".", Selection(paths=("src/-x.rs",)), "/tmp")

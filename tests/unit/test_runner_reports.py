@@ -1,4 +1,4 @@
-"""What test runners and linters print and write, and what hostile code may print in their place."""
+"""What test runners print, and what hostile code may print in their place."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.tests.reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS, TestReport, parse_junit
+from swe_ai_fleet.domain.test_run import TestRun
+from swe_ai_fleet.tools.tests.reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS
 from swe_ai_fleet.tools.tests.runners.cargo_reports import parse_cargo_output
 from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_events, parse_go_output
 from swe_ai_fleet.tools.tests.runners.javascript_reports import (
-    explain_node,
-    parse_jest_json,
     parse_jest_output,
-    parse_mocha_json,
     parse_mocha_output,
     parse_node_output,
     parse_vitest_output,
 )
 from swe_ai_fleet.tools.tests.runners.recognised import recognise
-from swe_ai_fleet.tools.tests.runners.tally import MAX_FAILING, Tally, merged
+from swe_ai_fleet.tools.tests.runners.tally import MAX_NAMED, Tally, merged
 from swe_ai_fleet.tools.tests.runners.tap_reports import parse_tap
 from swe_ai_fleet.tools.tests.runners.unittest_reports import parse_unittest_output
 
@@ -186,15 +184,6 @@ test at test/b.test.js:1:1
 ✖ /workspace/test/b.test.js (66.126109ms)
   'test failed'
 """
-NODE_JUNIT = b"""<?xml version="1.0" encoding="utf-8"?>
-<testsuites>
-<testcase name="adds" time="0.25" classname="test"/>
-<testcase name="adds" time="0.25" classname="test"/>
-<testsuite name="group" time="0.5"><testcase name="inner" time="0.1" classname="test">
-<failure type="testCodeFailure" message="boom">boom</failure></testcase></testsuite>
-<testcase name="/workspace/test/b.test.js" time="0" classname="test">
-<failure type="testCodeFailure" message="test failed">[Error: test failed]</failure></testcase>
-</testsuites>"""
 JEST = """\
   ● wrong
 
@@ -293,7 +282,7 @@ GO_EVENTS = (
 )
 
 
-def numbers(report: TestReport | None) -> tuple[int, int, int, int]:
+def numbers(report: TestRun | None) -> tuple[int, int, int, int]:
     """(passed, failed, errors, skipped)"""
     assert report is not None
     summary = report.summary
@@ -330,7 +319,7 @@ def test_every_runner_is_recognised_in_output(name: str) -> None:
         report = recognise(output)
         assert numbers(report) == counts
         assert report is not None
-        assert [test.id for test in report.failing] == failing
+        assert report.failing == failing
         assert abs(report.summary.duration_ms - milliseconds) <= 1
 
 
@@ -353,9 +342,9 @@ def test_text_without_a_report(text: str) -> None:
     assert recognise(text) is None
 
 
-def said(report: TestReport | None, name: str) -> str:
+def said(report: TestRun | None, name: str) -> str:
     assert report is not None
-    return next(test.message for test in report.failing if test.id == name)
+    return report.results[name].message
 
 
 def test_messages_say_where_and_why() -> None:
@@ -380,69 +369,10 @@ def test_go_since_1_24_says_in_events_what_does_not_compile() -> None:
     assert said(report, "p") == "./x_test.go:5:1: syntax error"
 
 
-def test_node_tests_of_the_same_name_stay_apart() -> None:
-    report = parse_junit(NODE_JUNIT, repeated=False, root="/workspace")
-    assert numbers(report) == (2, 2, 0, 0)
-    assert report.summary.duration_ms == 1000
-    assert [test.id for test in report.failing] == ["group > inner", "test/b.test.js"]
-    explained = explain_node(report, NODE_SPEC)
-    assert numbers(explained) == (2, 1, 1, 0)
-    assert said(explained, "test/b.test.js") == "test/b.test.js:1: SyntaxError: missing ) after argument list"
-    assert explain_node(report, "") == report
-
-
-def test_vitest_files_that_could_not_run_are_errors() -> None:
-    document = b'<testsuites><testsuite><testcase classname="b.js" name="b.js"><failure message="m"/></testcase>'
-    report = parse_junit(document + b"</testsuite></testsuites>", repeated=False)
-    assert numbers(report) == (0, 0, 1, 0)
-    assert report.failing[0].id == "b.js"
-
-
-JEST_JSON: dict[str, object] = {
-    "testResults": [
-        {
-            "name": "/workspace/a.test.js",
-            "startTime": 1000,
-            "endTime": 1250,
-            "status": "failed",
-            "assertionResults": [
-                {"fullName": "adds", "status": "passed", "failureMessages": []},
-                {"fullName": "g inner", "status": "failed", "failureMessages": ["Error: boom\n    at a.test.js:1"]},
-                {"fullName": "later", "status": "pending"},
-                {"fullName": "some day", "status": "todo"},
-            ],
-        },
-        {
-            "name": "/workspace/b.test.js",
-            "status": "failed",
-            "assertionResults": [],
-            "message": "  ● Test suite failed to run\n\n SyntaxError: /workspace/b.test.js: Unexpected token (2:0)\n",
-        },
-    ]
-}
-
-
-def test_jest_json() -> None:
-    report = parse_jest_json(json.dumps(JEST_JSON).encode(), "/workspace")
-    assert numbers(report) == (1, 1, 1, 2)
-    assert report is not None
-    assert report.summary.duration_ms == 250
-    assert said(report, "a.test.js::g inner") == "Error: boom"
-    assert said(report, "b.test.js") == "b.test.js:2:0: SyntaxError: Unexpected token"
-
-
-def test_mocha_json() -> None:
-    test = {"fullTitle": "g inner", "file": "/workspace/a.js", "err": {"message": "1 == 2", "stack": "at a.js:2"}}
-    document = {"stats": {"duration": 2}, "passes": [test | {"err": {}}], "failures": [test], "pending": [test]}
-    report = parse_mocha_json(f"noise\n{json.dumps(document)}".encode(), "/workspace")
-    assert numbers(report) == (1, 1, 0, 1)
-    assert said(report, "a.js::g inner") == "1 == 2"
-
-
 def test_what_cargo_tests_print_names_no_other_test() -> None:
     report = parse_cargo_output(CARGO)
     assert report is not None
-    assert not any(test.id.endswith("::right") for test in report.failing)
+    assert not any(test.endswith("::right") for test in report.failing)
     forged = CARGO.replace("printed\n", "printed\ntest result: ok. 9999 passed; 0 failed; 0 ignored; 0 measured\n")
     told = parse_cargo_output(forged)
     assert told is not None
@@ -453,16 +383,17 @@ def test_a_tally_is_bounded_and_keeps_names_apart() -> None:
     tally = Tally()
     for _ in range(3):
         tally.add("same", "failure", "m" * 10_000, "t\n" * 10_000)
-    for number in range(MAX_FAILING):
+    for number in range(MAX_NAMED):
         tally.add(f"{number}" + "x" * 1_000, "error")
     report = tally.report(1e30)
-    assert numbers(report) == (0, 3, MAX_FAILING, 0)
-    assert len(report.failing) == MAX_FAILING
-    assert [test.id for test in report.failing[:3]] == ["same", "same (2)", "same (3)"]
-    assert all(len(test.id) <= MAX_ID_CHARS and len(test.message) <= MAX_MESSAGE_CHARS for test in report.failing)
-    both = merged([report, report])
-    assert both is not None
-    assert (both.summary.failed, len(both.failing)) == (6, MAX_FAILING)
+    assert numbers(report) == (0, 3, MAX_NAMED, 0)
+    assert len(report.results) == MAX_NAMED
+    assert report.unnamed.errors == 3
+    assert report.failing[:3] == ["same", "same (2)", "same (3)"]
+    assert all(len(test) <= MAX_ID_CHARS for test in report.results)
+    assert all(len(result.message) <= MAX_MESSAGE_CHARS for result in report.results.values())
+    both = merged([report, TestRun(unnamed=report.unnamed)])
+    assert numbers(both) == (0, 3, MAX_NAMED + 3, 0)
     assert merged([]) is None
 
 
@@ -477,15 +408,10 @@ PARSERS: list[Callable[[str], object]] = [
     parse_mocha_output,
     parse_node_output,
     parse_unittest_output,
-    lambda text: parse_jest_json(text.encode("utf-8", "replace")),
-    lambda text: parse_mocha_json(text.encode("utf-8", "replace")),
 ]
 _LINES = sorted({line for run in RUNS.values() for line in run[0].splitlines()})
-_shuffled = st.lists(st.sampled_from([*_LINES, json.dumps(JEST_JSON)]), max_size=60).map("\n".join)
-_KEYS = (
-    *("testResults", "assertionResults", "stats", "passes", "failures", "err", "Action", "Package", "Test", "Output"),
-    *("Elapsed", "messages", "location", "message", "spans", "reason", "is_primary", "name"),
-)
+_shuffled = st.lists(st.sampled_from(_LINES), max_size=60).map("\n".join)
+_KEYS = ("Action", "Package", "ImportPath", "Test", "Output", "Elapsed")
 _json = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
     lambda inner: (
@@ -507,7 +433,7 @@ _json = st.recursive(
 @settings(max_examples=60)
 def test_any_text_is_a_report_or_none(parser: Callable[[str], object], text: str) -> None:
     report = parser(text)
-    if isinstance(report, TestReport):
+    if isinstance(report, TestRun):
         assert all(number >= 0 for number in numbers(report))
         assert len(report.failing) <= report.summary.failed + report.summary.errors
 
@@ -525,7 +451,6 @@ FLOODS = [
     "[" * 300_000,
     '{"Action":"fail","Package":"p","Test":"' + "a/" * 200_000 + '"}',
     go_events(*(("fail", f"T/{n}", "") for n in range(5_000))),
-    '{"testResults": [' + '{"name": "x", "status": "failed"},' * 12_000 + "{}]}",
     f"{'=' * 70}\nFAIL: a (b)\n" * 8_000 + "Ran 99999 tests in 1s\n\nFAILED (failures=30000)\n",
     "error: x\n --> a:1:1\n" * 12_000,
     "x 1 passing (" * 40_000,

@@ -59,7 +59,7 @@ from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.node_tasks import node_name, node_run
 from swe_ai_fleet.orchestrator.workflow_run import AT_ONCE
-from swe_ai_fleet.testing.fleet import FAILED, ScriptedRun
+from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
 from swe_ai_fleet.workflows.shelf import read_shelf
@@ -237,7 +237,7 @@ async def test_a_node_that_delivers_is_an_execution_of_its_own_and_the_next_one_
     output = json.loads(state.nodes["fix"].output)
     assert (output["branch"], output["status"]) == (f"fleet/{child.task.task_id}", "completed")
     assert output["patch"].startswith("diff of agent-qa-1")
-    assert output["checks"] == [{"name": "tests", "passed": True, "required": True, "message": ""}]
+    assert output["checks"] == [{"name": "tests", "passed": True, "required": True, "message": PASSED.message}]
 
 
 async def test_a_finished_run_is_run_again_with_executions_and_branches_of_its_own(world: World):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from swe_ai_fleet.domain.baseline import suite_baseline
@@ -30,13 +30,17 @@ class BaselineNews:
     mask: SecretMask
     told: bool = False
 
-    async def run(self) -> TestRun | None:
-        """The untouched commit's test run, None while it is not known."""
+    async def failing(self) -> Collection[str] | None:
+        """The tests that fail on the untouched commit; None until the agent has been told of it."""
+        run = await self._run() if self.told else None
+        return None if run is None else frozenset(run.failing)
+
+    async def _run(self) -> TestRun | None:
         return None if self.baselines is None else await self.baselines.known(self.task, self.environment)
 
     async def text(self) -> str:
         """The news, one line, the first time that there is any; empty before and afterwards."""
-        run = None if self.told else await self.run()
+        run = None if self.told else await self._run()
         if run is None:
             return ""
         self.told = True

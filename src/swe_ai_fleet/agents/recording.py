@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
+from swe_ai_fleet.agents.baseline_news import TITLE
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelRejected
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, ToolCall
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import Decision
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -83,6 +84,43 @@ class RecordedGate:
             else Ruling()
             for call in calls
         ]
+
+
+class RecordedNews:
+    """The baseline as a recorded run was told of it: the same words, before the same reply.
+
+    Args:
+        run: The recording.
+        failing: The tests that fail on the untouched commit.
+    """
+
+    def __init__(self, run: RunState, failing: Collection[str]) -> None:
+        self._failing = failing
+        opening = len(run.started.messages) if run.started else 0
+        self._told = _news_in(run.messages[:opening]) != ""
+        self._next = 0
+        self._texts: list[str] = []
+        text = ""
+        for message in run.messages[opening:]:
+            if isinstance(message, AssistantMessage):
+                self._texts.append(text)
+                text = ""
+            text = text or _news_in([message])
+
+    async def text(self) -> str:
+        """What was told before the next reply; mostly nothing."""
+        text = self._texts[self._next] if self._next < len(self._texts) else ""
+        self._next += 1
+        self._told = self._told or bool(text)
+        return text
+
+    async def failing(self) -> Collection[str] | None:
+        """The tests that fail on the untouched commit; None until they were told of."""
+        return self._failing if self._told else None
+
+
+def _news_in(messages: Sequence[Message]) -> str:
+    return next((message.content for message in messages if TITLE in message.content), "")
 
 
 def forked_history(run: RunState, prompt: str) -> tuple[Message, ...]:

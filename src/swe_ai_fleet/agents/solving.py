@@ -138,7 +138,7 @@ async def solve(
         searched = searches_in(earlier.steps) if earlier is not None else []
         news = BaselineNews(baselines=equipment.baselines, task=task, environment=clone.environment, mask=mask)
         if isinstance(tests := held.toolkits.get(TestTool.name), TestTool):
-            tests.before = news.run
+            tests.failed_before = news.failing
         toolbox = _toolbox(task, clone, pipeline, held, model, budget, equipment, earlier, searched)
         if earlier is None or earlier.started is None:
             opening = revision.first if revision is not None else ()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.environment import EnvironmentReport
-from swe_ai_fleet.domain.test_run import TestRun
+from swe_ai_fleet.domain.test_run import TestResult, TestRun
 
 NO_TESTS = "it has no test"
-_MOST_FAILING = 0.3
+_LACKING_SHARE = 0.1
+"""So many of the tests and files have to fail for want of something before the environment is looked into."""
+_LACKS = re.compile(
+    r"No module named|fixture '[^']{1,100}' not found|Cannot find (?:module|package)|command not found"
+    r"|No such file or directory|cannot open shared object"
+    r"|unresolved import|can't find crate|cannot find package|no required module provides"
+)
+"""What tests say in whose environment something is missing; a name that a module lacks is the project's own affair."""
 _NAMED = 3
 _KEPT = 100
 _REASON_CHARS = 300
@@ -26,6 +34,7 @@ class SuiteBaseline:
         command: The command as a person would type it.
         tests: The tests by number, with the ids of those that fail; None where the command reports none.
         uncollected: Test files that cannot be collected, with the reason.
+        lacking: How many tests and files fail because something is missing in their environment, by what they say.
         hung: Tests that hang.
         exit_code: The command's own; None where it did not end.
         stopped: Why it did not get to its end; empty where it did.
@@ -37,6 +46,7 @@ class SuiteBaseline:
     command: str
     tests: TestSummary | None = None
     uncollected: tuple[str, ...] = ()
+    lacking: int = 0
     hung: tuple[str, ...] = ()
     exit_code: int | None = None
     stopped: str = ""
@@ -98,13 +108,14 @@ def suite_baseline(run: TestRun) -> SuiteBaseline:
     uncollected = [
         f"{test}: {next(iter(run.results[test].message.splitlines()), 'no reason given')}"[:_REASON_CHARS]
         for test in run.failing
-        if "::" not in test and "/" in test
+        if "::" not in test and (run.framework == "pytest" or "/" in test)
     ]
     summary = run.summary
     return SuiteBaseline(
         command=run.command,
         tests=replace(summary, failing=summary.failing[:_KEPT]) if run.reported else None,
         uncollected=tuple(uncollected[:_KEPT]),
+        lacking=sum(_lacks_something(run.results[test]) for test in run.failing),
         hung=run.hung[:_KEPT],
         exit_code=run.exit_code,
         stopped=run.stopped,
@@ -113,6 +124,10 @@ def suite_baseline(run: TestRun) -> SuiteBaseline:
         output="" if run.exit_code == 0 else run.output[-_OUTPUT_CHARS:],
         duration_ms=run.duration_ms,
     )
+
+
+def _lacks_something(result: TestResult) -> bool:
+    return _LACKS.search(result.message) is not None or _LACKS.search(result.traceback) is not None
 
 
 def unusable(run: TestRun) -> str:
@@ -127,29 +142,34 @@ def unusable(run: TestRun) -> str:
 
 
 def wants_help(baseline: Baseline) -> bool:
-    """Whether the tests of a repository get on so badly that its environment is what one would look at first.
+    """Whether a repository's tests get on so badly that one would look at their environment first.
 
-    No test at all is nothing that an environment could change.
+    Tests that fail on their own account are what a task is about; no test at all is nothing that set-up changes.
     """
-    for suite in baseline.suites:
-        tests = suite.tests
-        if suite.unusable:
-            if suite.unusable != NO_TESTS:
-                return True
-        elif tests is not None:
-            failed = tests.failed + tests.errors
-            if suite.uncollected or failed > _MOST_FAILING * (failed + tests.passed):
-                return True
-    return False
+    return any(_wants_help(suite) for suite in baseline.suites)
+
+
+def _wants_help(suite: SuiteBaseline) -> bool:
+    if suite.unusable:
+        return suite.unusable != NO_TESTS
+    tests = suite.tests
+    ran = tests.passed + tests.failed + tests.errors if tests is not None else 0
+    return suite.lacking > _LACKING_SHARE * ran
 
 
 def gets_on_better(before: Baseline, after: Baseline) -> bool:
-    """Whether more tests pass, and no fewer are there."""
-    return _passed(after) > _passed(before) and _there(after) >= _there(before)
+    """Whether more tests pass, or fewer lack something and no fewer pass; and no fewer are there."""
+    if _there(after) < _there(before) or _passed(after) < _passed(before):
+        return False
+    return _passed(after) > _passed(before) or _lacking(after) < _lacking(before)
 
 
 def _passed(baseline: Baseline) -> int:
     return sum(suite.tests.passed for suite in baseline.suites if suite.tests is not None)
+
+
+def _lacking(baseline: Baseline) -> int:
+    return sum(suite.lacking for suite in baseline.suites)
 
 
 def _there(baseline: Baseline) -> int:

@@ -13,7 +13,7 @@ from swe_ai_fleet.environments.interpreters import Machine
 from swe_ai_fleet.environments.node_project import node_recipe, node_test_command
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.python_recipe import python_recipe
-from swe_ai_fleet.environments.recipe import Recipe, Step
+from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe, Step
 from swe_ai_fleet.environments.repository_files import (
     RepositoryFiles,
     is_manifest,
@@ -55,9 +55,12 @@ def detect(
         build_variables={name: value for part in parts for name, value in part.build_variables.items()},
         decisions=tuple(decision for part in parts for decision in part.decisions),
     )
-    if python is not None and not spec.detect:
-        bare = tuple(step for step in recipe.steps if step.required)
-        recipe = replace(recipe, steps=bare, files={}, variables={}, build_variables={}, decisions=python.decisions[:1])
+    if python is not None and python.python is not None and not spec.detect:
+        recipe = Recipe(
+            python=PythonRecipe(version=python.python.version),
+            steps=tuple(step for step in recipe.steps if step.required),
+            decisions=python.decisions[:1],
+        )
     recipe = _with_tests(recipe, files, directory, python)
     setup = tuple(
         Step(
@@ -141,4 +144,4 @@ def _notes(files: RepositoryFiles, directory: str) -> list[str]:
 
 def digest(files: RepositoryFiles, directory: str = "") -> str:
     """A digest of all that decides what an environment becomes."""
-    return files.digest(inputs(files, directory))
+    return f"{files.digest(inputs(files, directory))} {files.releases_until(directory)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning.call_ids import PlanCallId
-from swe_ai_fleet.agents.recording import RecordedGate, RecordedModel, forked_history, went_the_same_way
+from swe_ai_fleet.agents.recording import RecordedGate, RecordedModel, RecordedNews, forked_history, went_the_same_way
 from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.steady_text import steady
@@ -32,6 +33,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import open_toolkits
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.tests.tool import TestTool
 
 _COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 
@@ -107,6 +109,9 @@ async def replay(
         trail = AuditTrail(execution_id=replay_id, agent_id=run.agent_id)
         pipeline = Pipeline(trail=trail, policy=policy_of(task), mask=secret_mask(settings), limits=limits)
         held = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
+        news = RecordedNews(run, _failing_before(state))
+        if isinstance(tests := held.toolkits.get(TestTool.name), TestTool):
+            tests.failed_before = news.failing
         parts = RunParts(
             model=model,
             toolbox=Toolbox(held.toolkits, pipeline, idle=held.idle, unlisted=held.unlisted),
@@ -115,6 +120,7 @@ async def replay(
             rules=Rules(abort_on_error=task.constraints.abort_on_error),
             gate=RecordedGate(run),
             sampling=Sampling(temperature=run.started.temperature, seed=run.started.seed),
+            news=news.text,
         )
         trajectory = await AgentRun(parts).drive()
         diff = await clone.diff()
@@ -127,6 +133,12 @@ async def replay(
         forked_at=fork_at,
         same=not differences and ended and model.exhausted,
     )
+
+
+def _failing_before(state: ExecutionState) -> Sequence[str]:
+    """The tests that the log says failed on the untouched commit."""
+    suites = state.baseline.suites if state.baseline is not None else ()
+    return next((suite.tests.failing for suite in suites if suite.tests is not None), ())
 
 
 def _differences(run: RunState, trajectory: Trajectory, *, until: int | None) -> tuple[Difference, ...]:

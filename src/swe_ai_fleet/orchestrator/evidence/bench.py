@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -15,13 +13,10 @@ from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import python_files
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite, TestRuns, run_key
 from swe_ai_fleet.ports import Clone, Workspace, WorkspaceProvider
-from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.tests.planning import Planned, Planner
-from swe_ai_fleet.tools.tests.runners.frameworks import framework_of
-from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection
+from swe_ai_fleet.tools.tests.runners.plan import Selection
 from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
 
-_SHELL = re.compile(r"[|&;<>()`$\n*?]")
 TEST_SECONDS = CheckSpec(name="", command="").timeout_seconds
 FLOOR_SECONDS = 30.0
 """A test whose usual time is known gets at least this much."""
@@ -114,14 +109,7 @@ async def _planned(workspace: Workspace, suite: Suite, selection: Selection, lim
     planner = Planner(workspace=workspace, known_seconds=limits.known)
     if suite.argv:
         return await planner.plan(suite.argv, selection, suite.directory)
-    words = _words(suite.line)
-    if framework_of(words):
-        return await planner.plan(words, selection, suite.directory)
-    argv = ("sh", "-c", suite.line)
-    if selection.some:
-        raise ToolFailure("a shell command takes no selection of tests")
-    plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=suite.directory, stream="output")
-    return Planned(plan=plan)
+    return await planner.line(suite.line, selection, suite.directory)
 
 
 def _limits(suite: Suite, before: TestRun | None) -> TestLimits:
@@ -134,13 +122,6 @@ def _limits(suite: Suite, before: TestRun | None) -> TestLimits:
         }
     usual = FLOOR_SECONDS if before is not None and before.reported else FIRST_SECONDS
     return TestLimits(whole=suite.seconds, test=usual, known=known)
-
-
-def _words(line: str) -> tuple[str, ...]:
-    try:
-        return () if _SHELL.search(line) else tuple(shlex.split(line))
-    except ValueError:
-        return ()
 
 
 def files_of(tests: Sequence[str], files: CloneFiles) -> tuple[str, ...]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.tests.runners.cargo import cargo_plan
-from swe_ai_fleet.tools.tests.runners.frameworks import framework_of
-from swe_ai_fleet.tools.tests.runners.go import go_plan
+from swe_ai_fleet.tools.tests.runners.frameworks import assigned, framework_of
+from swe_ai_fleet.tools.tests.runners.go import GO_PACKAGE, go_plan
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.javascript import npm_plan
+from swe_ai_fleet.tools.tests.runners.javascript import NPM_TEST, JavaScript
 from swe_ai_fleet.tools.tests.runners.make import make_plan
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_path, not_installed
 from swe_ai_fleet.tools.tests.runners.premises import probe
 from swe_ai_fleet.tools.tests.runners.pytest import pytest_plan
+from swe_ai_fleet.tools.tests.runners.shell_lines import read_shell_line
 from swe_ai_fleet.tools.tests.runners.unittests import checked_name, unittest_plan
 from swe_ai_fleet.tools.tests.running import inside
 
@@ -43,13 +45,38 @@ class Planner:
     known_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     max_failures: int | None = None
 
+    async def line(self, line: str, selection: Selection, directory: str = ".") -> Planned:
+        """The plan for a shell line: that of the runner which it starts, else the line itself, judged by its exit code.
+
+        Raises ToolFailure for a selection that its runner cannot be given.
+        """
+        read = read_shell_line(line)
+        if isinstance(read, str):
+            if selection.some:
+                raise ToolFailure("a shell command takes no selection of tests")
+            argv = ("sh", "-c", line)
+            plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output")
+            return Planned(plan=replace(plan, notes=(f"judged by exit code: {read}",)))
+        place = str(PurePosixPath(directory, read.directory)) if read.directory else directory
+        planned = await self.plan(read.argv, selection, place)
+        # What must succeed first decides as it would in a shell.
+        before = ("sh", "-c", f'{read.before} && exec "$@"', "sh") if read.before else ()
+        return replace(planned, plan=replace(planned.plan, before=before))
+
     async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> Planned:
         """The plan for a command in a directory. Raises ToolFailure for a selection that its runner cannot be given."""
+        variables, command = assigned(argv)
+        if variables and framework_of(command):
+            planned = await self.plan(command, selection, directory)
+            own = {**variables, **planned.plan.variables}
+            return replace(
+                planned, plan=replace(planned.plan, variables=own, told=(*argv, *planned.plan.told[len(command) :]))
+            )
         match framework_of(argv):
             case "pytest":
-                return Planned(plan=self._pytest(argv, selection))
+                return Planned(plan=self._pytest(argv, selection, directory))
             case "unittest":
-                return Planned(plan=await self._unittest(argv, selection))
+                return Planned(plan=replace(await self._unittest(argv, selection), cwd=directory))
             case "":
                 return Planned(plan=_plain(argv, selection, directory))
             case "make":
@@ -69,8 +96,8 @@ class Planner:
         selection: Selection,
         base: tuple[str, ...] = (),
     ) -> Planned:
-        """The plan for the Go module, crate or npm package in a directory; its paths exist."""
-        paths = tuple(inventory.real(checked_path(path)) for path in selection.paths)
+        """The plan for the Go module, crate or npm package in a directory; its paths exist, ids follow them."""
+        paths = tuple(_found(inventory, framework, path) for path in selection.paths)
         # A path that is the project's own directory means all of it.
         selection = replace(selection, paths=tuple(path for path in paths if path != directory))
         if framework == "go":
@@ -79,11 +106,16 @@ class Planner:
             scratch, _ = await probe(self.workspace, "sh")
             plan = cargo_plan(inventory, directory, selection, scratch, base or ("cargo", "test"))
         else:
-            plan = npm_plan(inventory, directory, selection, self.workspace)
+            programs = inside(self.workspace)
+            package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)
+            plan = package.plan(selection, base or NPM_TEST)
         return Planned(plan=plan, inventory=inventory)
 
-    def _pytest(self, argv: tuple[str, ...], selection: Selection) -> Plan:
-        return pytest_plan(
+    def _pytest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
+        if directory != ".":
+            below = tuple(path.removeprefix(f"{directory}/") for path in selection.paths)
+            selection = replace(selection, paths=below)
+        plan = pytest_plan(
             argv,
             selection,
             plugin_directory=inside(self.workspace),
@@ -91,6 +123,7 @@ class Planner:
             known_seconds=self.known_seconds,
             max_failures=self.max_failures,
         )
+        return replace(plan, cwd=directory)
 
     async def _unittest(self, argv: tuple[str, ...], selection: Selection) -> Plan:
         tree = Tree(self.workspace.root, self.workspace.mount)
@@ -99,13 +132,29 @@ class Planner:
         return unittest_plan(selection, argv, program_directory=directory, known_seconds=self.known_seconds)
 
 
+def _found(inventory: Inventory, framework: str, name: str) -> str:
+    """A path or an id of a test, with the path as it really is; Go's own names of packages are no paths."""
+    path, mark, inside_file = checked_path(name).partition("::")
+    if framework == "go" and not inventory.has(path) and GO_PACKAGE.fullmatch(path):
+        return name
+    return f"{inventory.real(path)}{mark}{inside_file}"
+
+
 def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
     if selection.some:
         raise ToolFailure(
             f"these tests are run by `{' '.join(argv)}`, which takes no paths or keyword from here: "
             "call it without them, or select with shell_run_command"
         )
-    return Plan(framework="", argv=argv, told=argv, absent=not_installed(argv[0], "it"), cwd=directory, stream="output")
+    return Plan(
+        framework="",
+        argv=argv,
+        told=argv,
+        absent=not_installed(argv[0], "it"),
+        cwd=directory,
+        stream="output",
+        notes=("judged by exit code: it starts no known test runner",),
+    )
 
 
 def plain_keyword(keyword: str | None) -> str:

@@ -56,7 +56,8 @@ async def run_tests(
     for fallback in plan.fallbacks:
         if run.reported or not fallback.applies(run):
             break
-        again = replace(plan, argv=fallback.argv, variables={**plan.variables, **fallback.variables})
+        variables = {**plan.variables, **fallback.variables}
+        again = replace(plan, argv=fallback.argv, variables=variables, stream=fallback.stream or plan.stream)
         second = await _supervised(workspace, again, limits, scratch, inventory)
         if second.reported:
             return replace(second, notes=(*second.notes, fallback.note))
@@ -76,6 +77,7 @@ async def _supervised(
     longest = sorted(limits.known, key=lambda name: -limits.known[name])[:_MAX_LIMITS]
     spec = {
         "argv": plan.argv,
+        "before": plan.before,
         "stream": plan.stream,
         "events": events,
         "seconds": limits.whole,

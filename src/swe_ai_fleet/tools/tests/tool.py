@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
@@ -40,12 +39,12 @@ _SPARE_SECONDS = 15.0
 class TestTool(Toolkit):
     """The repository's tests and linters.
 
-    `before` gives the run of the untouched commit, once that is known; results are then held against it.
+    `failed_before` gives the tests that fail on the untouched commit, once known; new failures then come first.
     """
 
     __test__ = False
     name: ClassVar[str] = "tests"
-    before: Callable[[], Awaitable[TestRun | None]] | None = None
+    failed_before: Callable[[], Awaitable[Collection[str] | None]] | None = None
 
     @operation(executes=True, risk=Risk.MEDIUM)
     async def run(
@@ -169,5 +168,5 @@ class TestTool(Toolkit):
         whole = max(1.0, self.pipeline.limits.command_timeout_seconds - _SPARE_SECONDS)
         limits = TestLimits(whole=whole)
         run = await run_tests(self.workspace, planned.plan, limits, inventory=planned.inventory)
-        before = await self.before() if self.before is not None else None
-        return told(name, run, announced=announced, before=before)
+        before = await self.failed_before() if self.failed_before is not None else None
+        return told(name, run, announced=announced, failed_before=before)

@@ -1,12 +1,16 @@
 """How results reach the supervisor: appended to a file by a plug-in in the runner, or read off what the runner prints.
 
-Standard library only; this runs in the sandbox.
+Standard library only; this runs in the sandbox. One stream serves all attempts of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import os
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 Append = Callable[..., Any]
 
@@ -20,15 +24,19 @@ class Stream:
         """Take what the runner printed; pass it on, and append the events in it."""
 
     def close(self, append: Append) -> None:
-        """The end of the output."""
+        """The end of an attempt's output."""
 
     def complete(self, code: int) -> bool:
         """Whether a runner that ended with this code, and without a `finish` event, has run everything."""
         return False
 
-    def again(self, argv: list[str], ended: Collection[str], culprits: Collection[str]) -> list[str] | None:
+    def said(self, name: str) -> str:
+        """What a test that did not end has printed."""
+        return ""
+
+    def again(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
         """The command that runs what is left, without the tests that hung or crashed; None where there is no way."""
-        return argv
+        return argv if culprits else None
 
 
 class Output(Stream):
@@ -37,8 +45,21 @@ class Output(Stream):
     def complete(self, code: int) -> bool:
         return True
 
-    def again(self, argv: list[str], ended: Collection[str], culprits: Collection[str]) -> list[str] | None:
+    def again(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
         return None
 
 
-STREAMS: dict[str, type[Stream]] = {"file": Stream, "output": Output}
+class Processes(Stream):
+    """A runner that starts a process of ours for each program of tests: it has ended when none of them runs."""
+
+    def complete(self, code: int) -> bool:
+        return True
+
+
+def stream(kind: str) -> Stream:
+    """The stream of a kind: `file`, `processes`, `output` or `go`."""
+    if kind == "go":
+        from go_stream import Go
+
+        return Go()
+    return {"file": Stream, "processes": Processes, "output": Output}[kind]()

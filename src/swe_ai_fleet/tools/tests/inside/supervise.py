@@ -3,8 +3,9 @@
 Executed by the fleet's Python with the standard library alone; `supervise.py SPEC`, a JSON object:
 
     argv           the runner's command
-    stream         where results come from: `file` (the runner's plug-in appends them to `events`), or a class of
-                   `streams.py` that reads what the runner prints
+    before         what starts that command, such as a shell that does something first
+    stream         where results come from, a kind of `streams.py`: `file` (the runner's plug-in appends them to
+                   `events`), or another that reads what the runner prints
     events         the path of the events, one JSON object a line (see `events.py`)
     seconds        limit of the whole; the rest of the suite is given up when it is over
     start_seconds  limit until the first test begins, and between two tests
@@ -12,7 +13,8 @@ Executed by the fleet's Python with the standard library alone; `supervise.py SP
     limits         {id: seconds} of tests that are known to take longer
 
 The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_DONE (a file with the events of earlier attempts: what
-ended there is not run again) and FLEET_TEST_SECONDS. Exit code: the runner's own, 124 where the time was up.
+ended there is not run again) and FLEET_TEST_SECONDS. Exit code: the runner's own (1 in place of 0 where a test was
+killed), 124 where the time was up.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from streams import STREAMS, Stream
+from streams import Stream, stream
 
 TIME_IS_UP = 124
 _RESTARTS = 12
@@ -45,7 +47,7 @@ class Progress:
     def __init__(self, path: str) -> None:
         self.path = path
         self.running: dict[str, float] = {}
-        self.ended: dict[str, str] = {}
+        self.ended: set[str] = set()
         self.finished = False
         self.heard = time.monotonic()
         self._file = open(path, "ab+")  # noqa: SIM115 - open for as long as the process lives
@@ -62,15 +64,16 @@ class Progress:
         for line in lines:
             try:
                 event = json.loads(line)
-                kind, name = event["e"], event.get("id", "")
-            except (ValueError, KeyError, TypeError, AttributeError):
+                kind, name = event["e"], str(event.get("id", ""))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
             if kind == "start":
                 self.running[name] = time.monotonic()
+                self.finished = False
             elif kind == "end":
                 self.running.pop(name, None)
-                self.ended[name] = event.get("o", "")
-            elif kind == "collected":
+                self.ended.add(name)
+            elif kind in ("collected", "done"):
                 self.running.pop(name, None)
             elif kind == "finish":
                 self.finished = True
@@ -99,9 +102,11 @@ class Attempt:
             FLEET_TEST_SECONDS=str(spec["test_seconds"]),
         )
         self._spec, self._stream, self._progress = spec, stream, progress
+        self.overdue: list[str] = []
+        self._stopped = False
         self._pipe = stream.reads_output
         self.process = subprocess.Popen(
-            argv,
+            [*spec.get("before", ()), *argv],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if self._pipe else None,
             stderr=subprocess.STDOUT,
@@ -123,7 +128,7 @@ class Attempt:
             now = time.monotonic()
             if now > deadline:
                 return self._stop("time")
-            if self._overdue(now):
+            if self._silent(now):
                 return self._stop("hung")
             if self.process.poll() is not None:
                 # A child that it left behind holds the pipe open.
@@ -145,21 +150,24 @@ class Attempt:
             data = os.read(self.process.stdout.fileno(), 1 << 16)
             if not data:
                 self._selector.unregister(self.process.stdout)
-                self._stream.close(self._progress.append)
                 return True
-            self._stream.feed(data, self._progress.append)
+            if not self._stopped:  # what a killed runner says of its tests is not their end
+                self._stream.feed(data, self._progress.append)
         return False
 
-    def _overdue(self, now: float) -> bool:
+    def _silent(self, now: float) -> bool:
         limits, usual = self._spec.get("limits", {}), self._spec["test_seconds"]
         if not self._progress.running:
             return now - self._progress.heard > self._spec["start_seconds"]
-        return any(
-            now - began > max(limits.get(name, usual), usual) + _MARGIN_SECONDS
+        self.overdue = [
+            name
             for name, began in self._progress.running.items()
-        )
+            if now - began > max(limits.get(name, usual), usual) + _MARGIN_SECONDS
+        ]
+        return bool(self.overdue)
 
     def _stop(self, why: str) -> str:
+        self._stopped = True
         self._kill(signal.SIGTERM)
         give_up = time.monotonic() + _GRACE_SECONDS
         while self.process.poll() is None and time.monotonic() < give_up:
@@ -167,11 +175,7 @@ class Attempt:
         self._kill(signal.SIGKILL)
         self.process.wait()
         self._hear()
-        # What ended while it was being stopped has ended, what was running still is.
-        running = dict(self._progress.running)
         self._progress.read()
-        if why == "hung" and not self._progress.running:
-            self._progress.running.update(running)
         return why
 
     def _kill(self, number: int) -> None:
@@ -194,32 +198,37 @@ def main(spec: dict[str, Any]) -> int:
     deadline = time.monotonic() + spec["seconds"]
     progress = Progress(spec["events"])
     argv = list(spec["argv"])
+    results = stream(spec["stream"])
+    killed = False
     for _ in range(_RESTARTS + 1):
-        stream = STREAMS[spec["stream"]]()
         before = len(progress.ended)
-        attempt = Attempt(spec, argv, stream, progress)
+        attempt = Attempt(spec, argv, results, progress)
         how = attempt.watch(deadline)
+        if how == "ended":
+            results.close(progress.append)
         code = attempt.process.returncode
-        culprits = list(progress.running)
         if how == "time":
-            for name in culprits:
+            for name in list(progress.running):
                 progress.append(e="cut", id=name)
             progress.append(e="stop", why="time")
             return TIME_IS_UP
-        if how == "ended" and (progress.finished or (stream.complete(code) and not culprits)):
-            return code if code >= 0 else 128 - code
+        # What runs beside a test that hangs is run again.
+        culprits = attempt.overdue if how == "hung" else list(progress.running)
+        if how == "ended" and (progress.finished or (results.complete(code) and not culprits)):
+            return (code if code >= 0 else 128 - code) or int(killed)
         if how == "hung" and not culprits:
             progress.append(e="stop", why="silent")
             return TIME_IS_UP
         for name in culprits:
             seconds = max(spec.get("limits", {}).get(name, 0), spec["test_seconds"])
             message = f"not finished within {seconds:g} s" if how == "hung" else f"the test run died here: {_how(code)}"
-            progress.append(e="end", id=name, o="error", m=message, k="hung" if how == "hung" else "crashed")
-        again = stream.again(list(spec["argv"]), progress.ended, culprits)
-        if not culprits or again is None or len(progress.ended) == before:
+            kind = "hung" if how == "hung" else "crashed"
+            progress.append(e="end", id=name, o="error", m=message, t=results.said(name), k=kind)
+        again = results.again(list(spec["argv"]), culprits)
+        if again is None or len(progress.ended) == before:
             progress.append(e="stop", why="died" if how == "ended" else "hung", m=_how(code))
             return code if code >= 0 else 128 - code
-        argv = again
+        argv, killed = again, True
         progress.restart()
     progress.append(e="stop", why="died")
     return 1

@@ -1,192 +1,261 @@
-"""npm packages: which runner a test script starts, and how that one is asked for a report and a selection."""
+"""npm packages: which runners a test script starts, and how each is asked for events and for a selection."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.tests.runners.detection import test_script
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
-from swe_ai_fleet.tools.tests.runners.values import json_object, mapping
+from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, not_installed
+from swe_ai_fleet.tools.tests.runners.scripts import Part, Script, read_line, words_of
+from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, string
 
-_ABSENT = not_installed("npm", "Node.js and npm")
-_RUNNERS = frozenset({"jest", "vitest", "mocha", "ava", "tape", "react-scripts"})
-_WRAPPERS = frozenset({"npx", "c8", "nyc", "cross-env", "env"})
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
-_DYNAMIC = re.compile(r"[|&<>()`$;]|\*|\?")
+NPM_TEST = ("npm", "test")
+_ABSENT = not_installed("node", "Node.js and npm")
 _NODE_TEST = re.compile(r"(?:test|test-.+|.+[.-]test|.+_test)\.[cm]?[jt]s")
 _VALUED = frozenset(
-    {"-r", "--require", "--import", "--loader", "--experimental-loader", "-c", "--config", "-C", "--conditions"}
+    {
+        *("-r", "--require", "--import", "--loader", "--experimental-loader", "-c", "--config", "-C", "--conditions"),
+        *("-t", "--timeout", "--testTimeout", "-R", "--reporter", "--ui", "--env", "--maxWorkers", "-w", "--root"),
+        *("--dir", "--environment", "--pool", "--ext", "--extension", "-p", "--project", "-g", "--grep", "--opts"),
+    }
 )
-_MAX_FOLLOWED = 3
 _MAX_NODE_FILES = 500
+_MAX_FIRST = 200
 _VARIABLES = {"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false"}
-# npm itself puts these directories first; a runner that is started without npm must find its own there.
-_WITH_BINARIES = 'PATH="$PWD/node_modules/.bin:$PATH"; export PATH; exec "$@"'
+_STREAMED = frozenset({"jest", "vitest", "mocha", "node"})
+# Node before 18.17 has no reporters; a script may also set options that ours contradict.
+_UNUSABLE = re.compile(
+    r"bad option|ERR_(?:INVALID_ARG_VALUE|MODULE_NOT_FOUND)|Unrecognized option|[Uu]nknown option", re.M
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """A package's test script: its name, the runner in its last command, that command's words.
+@dataclass(frozen=True, kw_only=True)
+class JavaScript:
+    """What a plan for a package needs to know.
 
-    `alone` says that the script is that one plain command, with nothing before it.
-    """
-
-    name: str
-    runner: str
-    words: tuple[str, ...]
-    alone: bool
-
-
-def npm_plan(inventory: Inventory, root: str, selection: Selection, workspace: Workspace) -> Plan:
-    """How to run a package's tests; by its own script, with a report where the runner is known.
-
-    Args:
+    Attributes:
+        inventory: The repository's files.
         root: The package's directory, relative to the workspace.
-
-    Raises:
-        ToolFailure: No test script, or a selection that the script's runner cannot be given.
+        mount: Where commands see the workspace.
+        programs: Where our reporters lie, as commands see them.
     """
-    script = read_script(inventory.text("package.json" if root == "." else f"{root}/package.json"))
-    paths = [_below(path, root) for path in selection.paths]
-    options: tuple[str, ...] = ()
-    variables = dict(_VARIABLES)
-    if script.runner == "node":
-        paths = [file for path in paths for file in _node_files(inventory, root, path)]
-    chosen = _choosing(script.runner, selection, paths, inventory, root)
-    run = ("npm", "test") if script.name == "test" else ("npm", "run", script.name)
-    told = (*run, "--", *chosen) if chosen else run
-    argv = (*run, "--silent", *(("--", *options, *chosen) if options or chosen else ()))
-    if selection.some and script.runner == "node" and not script.alone:
-        raise ToolFailure(
-            "the package's test script does more than start `node --test`, so it takes no paths or keyword from here: "
-            "call it without them, or select with shell_run_command"
-        )
-    if selection.some and script.alone and (script.runner == "node" or len(script.words) > len(_options(script.words))):
-        # The script names its tests itself: more names would add to them, not choose among them.
-        words = _options(script.words)
-        told = (*words, *chosen)
-        argv = ("sh", "-c", _WITH_BINARIES, "sh", *words, *options, *chosen)
-    return Plan(
-        framework=script.runner or "npm",
-        argv=argv,
-        told=told,
-        absent=_ABSENT,
-        cwd=root,
-        variables=variables,
-        stream="output",
-    )
 
+    inventory: Inventory
+    root: str
+    mount: str
+    programs: str
 
-def read_script(package: str) -> Script:
-    """The test script of a package.json. Raises ToolFailure where there is none."""
-    text, name = test_script(package), "test"
-    if not text:
-        raise ToolFailure("package.json has no test script; use tests_run, or shell_run_command with its own command")
-    scripts = mapping(json_object(package).get("scripts"))
-    for _ in range(_MAX_FOLLOWED):
-        words = _words(text)
-        followed = words[2] if len(words) == 3 and words[:2] in (["npm", "run"], ["yarn", "run"]) else ""
-        next_text = scripts.get(followed) if followed else None
-        if not isinstance(next_text, str):
-            break
-        text, name = next_text, followed
-    return _script(name, text)
+    def plan(self, selection: Selection, base: tuple[str, ...] = NPM_TEST) -> Plan:
+        """How to run the tests that a command starts, by the package's scripts, without what only lints.
 
-
-def _script(name: str, text: str) -> Script:
-    parts = re.split(r"&&|;", text)
-    last = parts[-1]
-    words = _words(last)
-    plain = len(parts) == 1 and not _DYNAMIC.search(last)
-    while words and (_ASSIGNMENT.fullmatch(words[0]) or PurePosixPath(words[0]).name in _WRAPPERS):
-        # With what these set the runner may behave otherwise: it is not started without them.
-        plain = plain and PurePosixPath(words[0]).name == "npx"
-        words = words[1:]
-    runner = PurePosixPath(words[0]).name if words and not re.search(r"[|&<>()`]", last) else ""
-    if runner == "node" and "--test" not in words:
-        runner = ""
-    if runner not in (*_RUNNERS, "node"):
-        runner = ""
-    if runner == "react-scripts":
-        runner, plain = ("jest", False) if words[1:2] == ["test"] else ("", False)
-    return Script(name=name, runner=runner, words=tuple(words), alone=plain)
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return []
-
-
-def _options(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words without names of tests: the program, a subcommand, options and their values."""
-    kept = list(words[:1])
-    rest = list(words[1:])
-    if kept and PurePosixPath(kept[0]).name == "vitest" and rest[:1] in (["run"], ["watch"], ["dev"]):
-        rest = rest[1:]
-        kept.append("run")
-    while rest:
-        word = rest.pop(0)
-        if word.startswith("-") and word != "--":
-            kept.append(word)
-            if word in _VALUED and rest:
-                kept.append(rest.pop(0))
-    return tuple(kept)
-
-
-def _choosing(runner: str, selection: Selection, paths: list[str], inventory: Inventory, root: str) -> tuple[str, ...]:
-    if not selection.some:
-        return ()
-    word = selection.keyword
-    operands = [f"./{path}" if path.startswith(("-", "@")) else path for path in paths]
-    match runner:
-        case "jest":
-            files = all(_above(path, root) in inventory.files for path in paths)
-            names = ("--runTestsByPath", *operands) if files else tuple(f"/{_literal(path)}" for path in paths)
-            return ((f"--testNamePattern={word}",) if word else ()) + (names if paths else ())
-        case "vitest":
-            return ((f"--testNamePattern={word}",) if word else ()) + tuple(operands)
-        case "mocha":
-            return ((f"--grep={word}",) if word else ()) + (("--recursive", *operands) if operands else ())
-        case "ava":
-            return ((f"--match=*{word}*",) if word else ()) + tuple(operands)
-        case "node":
-            return ((f"--test-name-pattern={word}",) if word else ()) + tuple(operands)
-        case _:
+        Raises:
+            ToolFailure: No test script, or a selection that its runner cannot be given.
+        """
+        scripts = self._scripts()
+        if base[:2] == NPM_TEST and not test_script(self._manifest):
             raise ToolFailure(
-                "the package's test script starts no runner that can be given paths or a keyword from here: "
-                "call it without them, or select with shell_run_command"
+                "package.json has no test script; use tests_run, or shell_run_command with its own command"
             )
+        script = read_line(shlex.join(base), scripts)
+        if script is None or not script.runner or (len(script.runners) > 1 and selection.some):
+            if selection.some or selection.deselect:
+                raise ToolFailure(
+                    "the package's test script starts no single runner that can be given paths or a keyword from here: "
+                    "call it without them, or select with shell_run_command"
+                )
+            if script is None or not script.runner:
+                return self._unknown(base, script)
+        runners = {part.runner for part in script.runners}
+        chosen = [self._chosen(part.runner, selection) for part in script.runners]
+        steering = {
+            "first": [group[:_MAX_FIRST] for group in selection.first],
+            "deselect": selection.deselect,
+            "only": [path.partition("::")[0] for path in selection.paths],
+        }
+        reported = [self._reported(part, words, selection) for part, words in zip(script.runners, chosen, strict=True)]
+        plain = [_given(part, words, selection) for part, words in zip(script.runners, chosen, strict=True)]
+        streamed = runners <= _STREAMED
+        return Plan(
+            framework=script.runner if len(runners) == 1 else "npm",
+            argv=self._shell(script, reported),
+            told=(*base, *(("--", *chosen[0]) if chosen[0] else ())),
+            absent=_ABSENT,
+            cwd=self.root,
+            variables={
+                **self._variables(),
+                "FLEET_TEST_ROOT": self.mount,
+                **({"FLEET_TEST_OPTIONS": json.dumps(steering)} if any(steering.values()) else {}),
+            },
+            stream="file" if streamed else "output",
+            fallbacks=(
+                Fallback(
+                    argv=self._shell(script, plain),
+                    pattern=_UNUSABLE,
+                    note="this version of the runner takes no reporter of ours: its output tells",
+                    stream="output",
+                ),
+            )
+            if streamed
+            else (),
+            notes=_notes(script),
+        )
+
+    def _unknown(self, base: tuple[str, ...], script: Script | None) -> Plan:
+        """A script of no known runner, as far as it does more than lint; its output is searched for reports."""
+        if script is None or not script.left_out:
+            argv, notes = (*base, "--silent") if base == NPM_TEST else base, ()
+        else:
+            argv, notes = self._shell(script, script.runners), _notes(script)
+        return Plan(
+            framework="npm",
+            argv=argv,
+            told=base,
+            absent=_ABSENT,
+            cwd=self.root,
+            variables=self._variables(),
+            stream="output",
+            notes=notes,
+        )
+
+    def _shell(self, script: Script, commands: Sequence[str | Part]) -> tuple[str, ...]:
+        """The argv that runs commands of a script: programs of the package are found as npm's scripts find them."""
+        depth = len(PurePosixPath(self.root).parts)
+        places = ":".join(f"$PWD/{'../' * up}node_modules/.bin" for up in range(depth + 1))
+        lines = [f'PATH="{places}:$PATH"; export PATH', *(part.text for part in script.before)]
+        texts = [command if isinstance(command, str) else command.text for command in commands]
+        if len(texts) == 1:
+            return ("sh", "-c", "\n".join((*lines, texts[0])))
+        return ("sh", "-c", "\n".join((*lines, "s=0", *(f"{text} || s=$?" for text in texts), "exit $s")))
+
+    def _reported(self, part: Part, chosen: Sequence[str], selection: Selection) -> str:
+        """A runner's command with our reporter."""
+        place = f"{self.programs}/fleet_"
+        match part.runner:
+            case "jest":
+                own = ("--reporters=default", f"--reporters={place}jest.cjs", f"--testSequencer={place}jest.cjs")
+            case "vitest":
+                own = ("--reporter=default", f"--reporter={place}vitest.mjs")
+            case "mocha":
+                own = (f"--require={place}mocha.cjs", f"--reporter={place}mocha.cjs")
+            case "node":
+                reporter = f"--test-reporter={place}node.mjs"
+                first = (f"--require={place}node_skip.cjs", reporter, "--test-reporter-destination=stdout")
+                tail = re.sub(r"\s--test-reporter(?:-destination)?(?:=|\s+)\S+", "", part.tail)
+                part = replace(part, head=f"{part.head} {shlex.join(first)}", tail=tail)
+                own = ()
+            case _:
+                own = ()
+        return _given(part, (*own, *chosen), selection)
+
+    def _chosen(self, runner: str, selection: Selection) -> tuple[str, ...]:
+        """The words that give a runner a selection."""
+        split = [path.partition("::") for path in selection.paths]
+        files = [_below(path, self.root) for path, _, _ in split]
+        titles = [title for _, _, title in split if title]
+        word = selection.keyword
+        if word and titles:
+            raise ToolFailure("a keyword and ids of tests exclude each other: give either")
+        if titles and len(titles) == len(split):
+            either = "|".join(dict.fromkeys(_literal(re.sub(r" \(\d+\)$", "", title)) for title in titles))
+            word = f"^(?:{either.replace(' > ', ' ')})$" if runner != "node" else ""
+        if selection.deselect and runner in ("jest", "vitest"):
+            without = "|".join(_literal(name.partition("::")[2]).replace(" > ", " ") for name in selection.deselect)
+            word = f"^(?!(?:{without})$){'.*(?:' + word + ')' if word else ''}"
+        elif selection.deselect and runner != "mocha":
+            raise ToolFailure(f"{runner} cannot leave out single tests from here: name the files to run instead")
+        operands = [f"./{path}" if path.startswith(("-", "@")) else path for path in dict.fromkeys(files)]
+        match runner:
+            case "jest":
+                whole = all(_above(path, self.root) in self.inventory.files for path in files)
+                names = ("--runTestsByPath", *operands) if whole else tuple(f"/{_literal(path)}" for path in files)
+                return ((f"--testNamePattern={word}",) if word else ()) + (names if files else ())
+            case "vitest":
+                return ((f"--testNamePattern={word}",) if word else ()) + tuple(operands)
+            case "mocha":
+                return ((f"--grep={word}",) if word else ()) + (("--recursive", *operands) if operands else ())
+            case "ava":
+                return ((f"--match=*{word}*",) if word else ()) + tuple(operands)
+            case "node":
+                found = dict.fromkeys(file for path in files for file in self._node_files(path))
+                places = [f"./{path}" if path.startswith(("-", "@")) else path for path in found]
+                return ((f"--test-name-pattern={word}",) if word else ()) + tuple(places)
+            case _:
+                if word or files:
+                    raise ToolFailure(f"{runner} takes no paths or keyword from here: select with shell_run_command")
+                return ()
+
+    def _node_files(self, path: str) -> list[str]:
+        """The test files in a directory, as node itself would find them: newer ones take names of files only."""
+        place = _above(path, self.root)
+        if place in self.inventory.files:
+            return [path]
+        prefix = "" if place == "." else f"{place}/"
+        found = sorted(
+            _below(file, self.root)
+            for file in self.inventory.files
+            if file.startswith(prefix)
+            and (_NODE_TEST.fullmatch(PurePosixPath(file).name) or "test" in PurePosixPath(file).parts[:-1])
+            and PurePosixPath(file).suffix in (".js", ".cjs", ".mjs")
+        )
+        if not found:
+            raise ToolFailure(f"there are no test files in {path!r}")
+        return found[:_MAX_NODE_FILES]
+
+    @property
+    def _manifest(self) -> str:
+        return self.inventory.text("package.json" if self.root == "." else f"{self.root}/package.json")
+
+    def _scripts(self) -> Mapping[str, str]:
+        scripts = mapping(json_object(self._manifest).get("scripts"))
+        return {name: text for name, text in scripts.items() if isinstance(text, str)}
+
+    def _variables(self) -> dict[str, str]:
+        manifest = json_object(self._manifest)
+        named = {f"npm_package_{name}": string(manifest.get(name)) for name in ("name", "version")}
+        return {**_VARIABLES, "npm_lifecycle_event": "test", **{name: text for name, text in named.items() if text}}
 
 
-def _node_files(inventory: Inventory, root: str, path: str) -> list[str]:
-    """The test files in a directory, as node itself would find them: newer ones take names of files only."""
-    place = _above(path, root)
-    if place in inventory.files:
-        return [path]
-    prefix = "" if place == "." else f"{place}/"
-    found = sorted(
-        _below(file, root)
-        for file in inventory.files
-        if file.startswith(prefix)
-        and (_NODE_TEST.fullmatch(PurePosixPath(file).name) or "test" in PurePosixPath(file).parts[:-1])
-        and PurePosixPath(file).suffix in (".js", ".cjs", ".mjs")
-    )
-    if not found:
-        raise ToolFailure(f"there are no test files in {path!r}")
-    return found[:_MAX_NODE_FILES]
+def _given(part: Part, words: Sequence[str], selection: Selection) -> str:
+    """A runner's command with further words, without the names of tests that it has where others are selected."""
+    tail = _without_names(part) if selection.paths else part.tail
+    if part.runner == "vitest" and not re.search(r"(?:^|\s)(?:--)?run\b", tail):
+        tail = f" --run{tail}"
+    if part.runner == "jest" and re.search(r"(?:react-scripts|craco) test$", part.head):
+        tail = f" --watchAll=false{tail}"
+    if part.runner == "ava" and "--tap" not in words_of(tail):
+        tail = f" --tap{tail}"
+    quoted = shlex.join(words)
+    # Node takes what stands behind names of files for arguments of theirs.
+    return f"{part.head} {quoted}{tail}".strip() if part.runner == "node" else f"{part.head}{tail} {quoted}".strip()
+
+
+def _without_names(part: Part) -> str:
+    """The tail of a runner's command without names of tests: a subcommand, options and their values."""
+    kept: list[str] = []
+    valued = False
+    for position, match in enumerate(re.finditer(r"(?:[^\s\"'\\]|\\.|\"[^\"]*\"|'[^']*')+", part.tail)):
+        word = match[0]
+        subcommand = position == 0 and part.runner == "vitest" and word in ("run", "watch", "dev")
+        if (word.startswith("-") and word != "--") or valued or subcommand:
+            kept.append(word)
+        valued = word in _VALUED and not valued
+    return "".join(f" {word}" for word in kept)
+
+
+def _notes(script: Script) -> tuple[str, ...]:
+    return (f"left out, since it tests nothing: {'; '.join(script.left_out)}",) if script.left_out else ()
 
 
 def _literal(path: str) -> str:
     """A path as a regular expression that matches itself."""
-    return re.sub(r"([.*+?^${}()|\[\]\\])", r"\\\1", path)
+    return re.sub(r"([.*+?^${}()|\[\]\\/])", r"\\\1", path)
 
 
 def _below(path: str, root: str) -> str:

@@ -37,11 +37,15 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """Another way to start a runner that reported nothing, tried where what it printed matches `pattern`."""
+    """Another way to start a runner that reported nothing, tried where what it printed matches `pattern`.
+
+    `stream` is another one than the plan's, where it is not empty.
+    """
 
     argv: tuple[str, ...]
     pattern: re.Pattern[str]
     note: str
+    stream: str = ""
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def applies(self, run: TestRun) -> bool:
@@ -55,6 +59,7 @@ class Plan:
 
     Attributes:
         argv: The command, with what serves the report.
+        before: What starts the command, such as a shell that does something first; empty for nothing.
         told: The command as a person would type it.
         absent: The message where the program is missing.
         cwd: Relative to the workspace.
@@ -70,6 +75,7 @@ class Plan:
     told: tuple[str, ...]
     absent: str
     cwd: str = "."
+    before: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     stream: str = "file"
     read_output: Callable[[str], TestRun | None] = recognise

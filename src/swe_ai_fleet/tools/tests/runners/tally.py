@@ -64,12 +64,18 @@ class Tally:
 
 
 def merged(reports: Iterable[TestRun]) -> TestRun | None:
-    """Several reports of one run as one; None where there are none."""
+    """Several reports of one run as one, tests of the same id kept apart; None where there are none."""
     found = list(reports)
     if len(found) <= 1:
         return found[0] if found else None
+    results: dict[str, TestResult] = {}
+    named: dict[str, int] = {}
+    for report in found:
+        for name, result in report.results.items():
+            named[name] = number = named.get(name, 0) + 1
+            results[name if number == 1 else f"{name} ({number})"] = result
     return TestRun(
-        results={name: result for report in found for name, result in report.results.items()},
+        results=results,
         unnamed=TestSummary(
             passed=sum(report.unnamed.passed for report in found),
             failed=sum(report.unnamed.failed for report in found),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.test_run import TestResult, TestRun
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -11,22 +13,27 @@ MAX_TESTS_SHOWN = 20
 MAX_TESTS_NAMED = 200
 TAIL_CHARS = 4_000
 _PYTEST_USAGE_ERROR = 4
+_PYTEST_NOTHING_COLLECTED = 5
 _NOTHING_RUN = "check paths and keyword, or leave them out to run all tests"
 
 
-def told(name: str, run: TestRun, *, announced: bool = False, before: TestRun | None = None) -> ToolResult:
+def told(
+    name: str, run: TestRun, *, announced: bool = False, failed_before: Collection[str] | None = None
+) -> ToolResult:
     """The result of the operation `name`.
 
     Args:
         run: What was run.
         announced: Whether the command is to be said first, as it must where it was found out just now.
-        before: The run of the untouched commit: tests that failed there come last, and by number only.
+        failed_before: Tests that fail on the untouched commit; they come last, and by number only.
 
     A run without a single test is no success: nothing was shown.
     """
-    old = [test for test in run.failing if before is not None and _failed(before, test)]
-    new = [test for test in run.failing if test not in set(old)]
-    passed = run.green
+    known = failed_before or ()
+    old = [test for test in run.failing if test in known]
+    new = [test for test in run.failing if test not in known]
+    # A command that reports no tests says by its exit code alone how it went.
+    passed = run.green or (not run.framework and not run.reported and not run.stopped and run.exit_code == 0)
     output = run.output.strip()
     parts = [f"Ran `{run.command}`."] if announced else []
     parts += [f"Note: {note}." for note in run.notes]
@@ -35,8 +42,7 @@ def told(name: str, run: TestRun, *, announced: bool = False, before: TestRun | 
         parts.extend(described(test, run.results[test]) for test in new[:MAX_TESTS_SHOWN])
         if new[MAX_TESTS_SHOWN:]:
             parts.append("Also failing:\n" + "\n".join(new[MAX_TESTS_SHOWN:MAX_TESTS_NAMED]))
-        if before is not None:
-            parts.extend(_compared(run, before, old))
+        parts.extend(_compared(run, known, old))
     if run.stopped:
         parts.append(f"Not all tests were run: {run.stopped}.")
     if not run.reported or run.stopped or (not passed and not run.failing):
@@ -65,12 +71,8 @@ def described(name: str, result: TestResult) -> str:
     return f"FAILED {name}\n" + "\n".join(f"    {line}" for line in said.splitlines())
 
 
-def _failed(run: TestRun, test: str) -> bool:
-    return test in run.results and run.results[test].outcome.bad
-
-
-def _compared(run: TestRun, before: TestRun, old: list[str]) -> list[str]:
-    fixed = [test for test in run.passing if _failed(before, test)]
+def _compared(run: TestRun, known: Collection[str], old: list[str]) -> list[str]:
+    fixed = [test for test in run.passing if test in known]
     parts: list[str] = []
     if fixed:
         parts.append(_listed(f"{_tests(fixed)} failed on the untouched commit and pass now", fixed))
@@ -96,6 +98,8 @@ def _error(run: TestRun, new: list[str], old: list[str]) -> str:
         return f"the tests were stopped: {run.stopped}"
     if run.framework == "pytest" and run.exit_code == _PYTEST_USAGE_ERROR and not run.reported:
         return "pytest could not start with these arguments; it says why below"
+    if run.framework == "pytest" and run.exit_code == _PYTEST_NOTHING_COLLECTED and not run.ran:
+        return f"no tests were collected: {_NOTHING_RUN}"
     if run.reported and not run.ran:
         return f"no test was run: {_NOTHING_RUN}"
     if new:

@@ -1,0 +1,237 @@
+"""Shell lines and a package's scripts, read as far as their test runners: what comes before, what lints, what tests."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Literal
+
+_MAX_FOLLOWED = 4
+_TOKEN = re.compile(r"(?:[^\s\"'\\]|\\.|\"(?:[^\"\\]|\\.)*\"|'[^']*')+", re.S)
+_PIECE = re.compile(
+    r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|(?P<operator>&&|\|\||[;|\n]|(?<![<>])&(?!>))|\$\(|[`()]|[^\"'\\;|\n&$`()]+|.",
+    re.S,
+)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
+_WRAPPERS = frozenset(
+    {
+        *("cross-env", "cross-env-shell", "env", "c8", "nyc", "npx", "bunx", "dotenv", "exec", "time"),
+        *("node", "tsx", "ts-node", "babel-node", "esmo", "pnpm", "yarn", "npm", "dlx"),
+    }
+)
+_VALUED = frozenset({"-r", "--require", "--import", "--loader", "--experimental-loader", "-e", "-p", "--package"})
+_RUNNERS = {
+    **dict.fromkeys(("jest", "react-scripts", "craco"), "jest"),
+    "vitest": "vitest",
+    **dict.fromkeys(("mocha", "_mocha", "ts-mocha"), "mocha"),
+    "ava": "ava",
+    **dict.fromkeys(("tape", "tap"), "tape"),
+}
+_LINTERS = frozenset(
+    {
+        *("eslint", "xo", "standard", "prettier", "biome", "stylelint", "tsd", "dtslint", "publint", "attw", "knip"),
+        *("oxlint", "ts-standard", "semistandard", "jshint", "jscs", "tslint", "flow", "vue-tsc", "depcheck", "dpdm"),
+        *("commitlint", "cspell", "markdownlint", "remark", "dprint", "madge", "size-limit", "bundlesize", "check-dts"),
+    }
+)
+_LINT_NAME = re.compile(
+    r"(?:.*:)?(?:lint|types?|typecheck|type-?check|format|fmt|prettier|style|tsc|spell|standard|xo|tsd)(?:[:_-].*)?",
+    re.I,
+)
+
+Kind = Literal["runner", "lint", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One command of a shell line: its text, what it does, and the operator that joins it to the one before."""
+
+    text: str
+    operator: str = ""
+    kind: Kind = "other"
+    runner: str = ""
+    head: str = ""
+    tail: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(words_of(self.text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A line read as far as its test runners.
+
+    Attributes:
+        before: Commands that the tests may need, in their order.
+        runners: The commands that start a known runner; where there is none, the last one that does not lint.
+        left_out: What is not run: linters, type checkers, what comes behind the tests.
+    """
+
+    before: tuple[Part, ...] = ()
+    runners: tuple[Part, ...] = ()
+    left_out: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def runner(self) -> str:
+        """The runner, where one is known; the first of several."""
+        return self.runners[0].runner if self.runners else ""
+
+
+def parts_of(line: str) -> tuple[Part, ...] | None:
+    """The commands of a line, None where it takes a shell to tell what they are (substitutions, groups)."""
+    found: list[Part] = []
+    text, operator = "", ""
+    for match in _PIECE.finditer(line):
+        piece = match[0]
+        if piece in ("$(", "`", "(", ")"):
+            return None
+        if not match["operator"]:
+            text += piece
+            continue
+        if text.strip():
+            found.append(Part(text=text.strip(), operator=operator))
+        text, operator = "", piece
+    if text.strip():
+        found.append(Part(text=text.strip(), operator=operator))
+    return tuple(found)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a command, none where quotes do not match."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def read_line(line: str, scripts: Mapping[str, str], name: str = "") -> Script | None:
+    """What a line of a package's script, or a caller's, comes to; None where that takes a shell to tell.
+
+    Args:
+        scripts: The package's scripts, which the line may start.
+        name: The script's own name.
+    """
+    steps = list(_steps(line, scripts, 0, name))
+    if any(step is None for step in steps):
+        return None
+    parts = [step for step in steps if step is not None]
+    known = [position for position, part in enumerate(parts) if part.kind == "runner"]
+    tests = known or [position for position, part in enumerate(parts) if part.kind == "other"][-1:]
+    if not tests:
+        return None
+    before = tuple(part for position, part in enumerate(parts) if part.kind == "other" and position < tests[0])
+    runners = tuple(parts[position] for position in tests)
+    kept = {*map(id, before), *map(id, runners)}
+    return Script(before=before, runners=runners, left_out=tuple(part.text for part in parts if id(part) not in kept))
+
+
+def _steps(line: str, scripts: Mapping[str, str], depth: int, name: str) -> Iterator[Part | None]:
+    parts = parts_of(line)
+    if parts is None:
+        yield None
+        return
+    for position, part in enumerate(parts):
+        if part.operator in ("|", "||"):
+            # A formatter of what the tests print, or what is done where they fail.
+            continue
+        if part.operator == "&" or (position + 1 < len(parts) and parts[position + 1].operator == "&"):
+            yield None  # a server beside the tests
+            return
+        followed = list(_followed(part, scripts)) if depth < _MAX_FOLLOWED else []
+        if not followed or name in [other for other, _ in followed]:
+            yield _classified(part)
+            continue
+        for other, text in followed:
+            inner = [_after(_set_before(part.text), step) for step in _steps(text, scripts, depth + 1, other)]
+            if _LINT_NAME.fullmatch(other) and not any(step is not None and step.kind == "runner" for step in inner):
+                yield replace(part, text=f"npm run {other}", kind="lint")
+            else:
+                yield from inner
+
+
+def _set_before(text: str) -> str:
+    """What sets variables before a command: `A=1`, `cross-env A=1`, empty for none."""
+    match = re.match(r"(?:(?:cross-env|env)\s+)?(?:[A-Za-z_]\w*=(?:[^\s\"'\\]|\"[^\"]*\"|'[^']*')*\s+)+", text)
+    return match[0] if match else ""
+
+
+def _after(variables: str, part: Part | None) -> Part | None:
+    if part is None or not variables:
+        return part
+    return replace(part, text=variables + part.text, head=variables + part.head if part.head else "")
+
+
+def _followed(part: Part, scripts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(name, text) of the scripts that a command starts, with what runs before them."""
+    words = words_of(part.text.removeprefix(_set_before(part.text)))
+    if not words:
+        return
+    if words[0] in ("run-s", "run-p", "npm-run-all", "npm-run-all2", "run-pty"):
+        names = [word for word in words[1:] if not word.startswith("-")]
+        for name in names:
+            for other in scripts:
+                if fnmatchcase(other, name.replace(":**", ":*")):
+                    yield other, scripts[other]
+        return
+    name, rest = _script_name(words, scripts)
+    if not name or name not in scripts:
+        return
+    if before := scripts.get(f"pre{name}"):
+        yield f"pre{name}", before
+    yield name, " ".join((scripts[name], shlex.join(rest))).strip()
+
+
+def _script_name(words: list[str], scripts: Mapping[str, str]) -> tuple[str, list[str]]:
+    """(the script that a command starts, the words that it is given); an empty name for any other command."""
+    manager = words[0]
+    if manager not in ("npm", "pnpm", "yarn", "bun"):
+        return "", []
+    rest = [word for word in words[1:] if word not in ("--silent", "-s", "--ignore-scripts", "--if-present")]
+    if rest[:1] in (["run"], ["run-script"]):
+        rest = rest[1:]
+    elif rest[:1] in (["test"], ["t"], ["tst"]):
+        rest = ["test", *rest[1:]]
+    elif manager not in ("pnpm", "yarn") or not rest or rest[0] not in scripts:
+        return "", []
+    if not rest or rest[0].startswith("-") or any(word.startswith(("-w", "--workspace")) for word in rest):
+        return "", []
+    name, given = rest[0], rest[1:]
+    return name, given[1:] if given[:1] == ["--"] else given
+
+
+def _classified(part: Part) -> Part:
+    tokens = [(match[0], match.end()) for match in _TOKEN.finditer(part.text)]
+    valued = False
+    for position, (raw, end) in enumerate(tokens):
+        words = words_of(raw)
+        word = words[0] if words else ""
+        program = re.sub(r"\.[cm]?js$", "", PurePosixPath(word).name)
+        following = [each for text, _ in tokens[position + 1 :] for each in words_of(text)]
+        if valued or word.startswith("-") or _ASSIGNMENT.fullmatch(word):
+            valued = word in _VALUED and not valued
+            continue
+        if program in ("node", "tsx") and "--test" in following and not _positional_before_test(following):
+            return replace(part, kind="runner", runner="node", head=part.text[:end], tail=part.text[end:])
+        if program in _RUNNERS and (program not in ("react-scripts", "craco") or following[:1] == ["test"]):
+            if program in ("react-scripts", "craco"):
+                end = tokens[position + 1][1]
+            head = re.sub(r"^npx (?:--no(?:-install)? )?(?:-- )?", "", part.text[:end])
+            return replace(part, kind="runner", runner=_RUNNERS[program], head=head, tail=part.text[end:])
+        if program in _LINTERS or (program == "tsc" and {"--noEmit", "--noemit"}.intersection(following)):
+            return replace(part, kind="lint")
+        if program not in _WRAPPERS:
+            break
+    return part
+
+
+def _positional_before_test(words: list[str]) -> bool:
+    before = words[: words.index("--test")]
+    return any(
+        not word.startswith("-") and (position == 0 or before[position - 1] not in _VALUED | {"-C", "--conditions"})
+        for position, word in enumerate(before)
+    )
