@@ -24,7 +24,6 @@ TOOLS: Mapping[str, tuple[str, Sequence[str]]] = MappingProxyType(
         "package-lock.json": ("npm", ("npm", "install", "--package-lock-only", "--ignore-scripts")),
         "pnpm-lock.yaml": ("pnpm@9.15.9", ("pnpm", "install", "--lockfile-only", "--ignore-scripts")),
         "yarn.lock": ("yarn@1.22.22", ("yarn", "install", "--ignore-scripts", "--non-interactive")),
-        "go.sum": ("go", ("go", "mod", "tidy")),
         "Cargo.lock": ("cargo", ("cargo", "generate-lockfile")),
     }
 )
