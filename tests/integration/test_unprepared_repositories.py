@@ -15,7 +15,7 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.setup_network import try_setup_network
 from swe_ai_fleet.cli.doctor import examine
-from swe_ai_fleet.domain.environment import StepOutcome
+from swe_ai_fleet.domain.environment import Environment, StepOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox, SandboxPolicy
@@ -120,6 +120,21 @@ class TestWhatABuildMakes:
             assert (await clone.diff()).files == ()
             # A clone may write it anew.
             assert await sh(clone, "echo 'version = 2' > src/_version.py && git status --porcelain") == ""
+
+    async def test_a_commit_with_a_patch_has_the_tags_and_submodules_of_its_base(
+        self, provider: GitWorkspaceProvider, tmp_path: Path
+    ) -> None:
+        library = make_repository(tmp_path / "library", {"data.txt": "7\n"})
+        repo = make_repository(tmp_path / "repo", {"pyproject.toml": PYPROJECT, "backend.py": VERSIONED})
+        git(repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "lib")
+        git(repo, "commit", "--quiet", "--message", "A submodule")
+        git(repo, "tag", "v1.2")
+        pinned = await provider.pin("default", RepoRef(location=str(repo)))
+        git(repo, "rm", "--quiet", "backend.py")
+        made = await provider.patched("e1", pinned, f"{git(repo, 'diff', '--cached')}\n".encode())
+        async with provider.open("e1", "a", made, Environment()) as clone:
+            assert (await sh(clone, "git describe --tags")).startswith("v1.2-1-g")
+            assert await sh(clone, "cat lib/data.txt") == "7"
 
     async def test_commands_of_a_caller_add_to_what_was_detected(
         self, provider: GitWorkspaceProvider, tmp_path: Path
