@@ -103,6 +103,18 @@ def test_own_tests_show_something_where_they_fail_on_the_untouched_source() -> N
     assert idle.own == ("tests/test_b.py::test_one", "tests/test_b.py::test_two")
 
 
+def test_passing_tests_that_are_only_counted_show_something_where_their_failure_was_named() -> None:
+    def counted(passed: int, **failing: str) -> TestRun:
+        return replace(run(failing), unnamed=Summary(passed=passed))
+
+    found = compared(counted(13), counted(12), "test.js", own=counted(12, keeps="undefined"))
+    assert (found.shown, found.own_shown, found.against) == (("keeps",), ("keeps",), ())
+    assert compared(counted(13), counted(12, keeps="undefined")).shown == ("keeps",)
+    # One test fewer than there were: it may as well be gone.
+    assert compared(counted(12), counted(12, keeps="undefined")).shown == ()
+    assert compared(counted(13), counted(12), own=counted(12, keeps="undefined")).shown == ()
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -102,8 +102,10 @@ def compare(
     if _ends_badly(after, before):
         found["broken"].append(WHOLE_RUN)
     passing = after.passing
-    fixed = [test for test in passing if earlier.failed(test)]
+    fixed = [*(test for test in passing if earlier.failed(test)), *_only_counted(after, before)]
     fresh = [test for test in passing if without is not None and touched.has(test) and without.failed(test)]
+    if own is not None:
+        fresh += [test for test in _only_counted(after, own) if touched.has(test)]
     added = [test for test in (*passing, *found["own_failing"]) if touched.has(test) and test not in before.results]
     return Comparison(
         shown=_once(fixed, fresh),
@@ -244,6 +246,19 @@ def _ends_badly(after: TestRun, before: TestRun) -> bool:
     if after.stopped and after.exit_code is None:
         return False  # its time was up
     return bool(after.reported or before.reported or not before.framework)
+
+
+def passes(run: TestRun, test: str) -> bool:
+    """Whether a test passed; one that a runner would have named, had it failed, passed if others were counted."""
+    if test in run.results:
+        return run.results[test].outcome is TestOutcome.PASSED
+    return run.unnamed.passed > 0 and not run.stopped
+
+
+def _only_counted(after: TestRun, earlier: TestRun) -> list[str]:
+    """Tests that failed by name in an earlier run and are among those that a later one only counted as passed."""
+    gone = [test for test in earlier.failing if test not in after.results and passes(after, test)]
+    return gone if after.unnamed.passed - earlier.unnamed.passed >= len(gone) else []
 
 
 def _unnamed_failures(run: TestRun) -> int:

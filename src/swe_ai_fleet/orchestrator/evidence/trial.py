@@ -20,6 +20,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
     compare,
     counts,
     function_of,
+    passes,
 )
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, allowed_concerns
@@ -170,7 +171,7 @@ class Trial:
         with_it = await self._again(candidate, shown, after, files, 1, alone=True) if candidate is not None else None
         if with_it is None:
             return ()
-        shown = [test for test in shown if test in with_it.passing]
+        shown = [test for test in shown if passes(with_it, test)]
         own = set(compared.own_shown)
         fixed = [test for test in shown if test not in own]
         kept: set[str] = set()
