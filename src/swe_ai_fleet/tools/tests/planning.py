@@ -55,8 +55,8 @@ class Planner:
             if selection.some:
                 raise ToolFailure("a shell command takes no selection of tests")
             argv = ("sh", "-c", line)
-            plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output")
-            return Planned(plan=replace(plan, notes=(f"judged by exit code: {read}",)))
+            plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output", unknown=read)
+            return Planned(plan=plan)
         place = str(PurePosixPath(directory, read.directory)) if read.directory else directory
         planned = await self.plan(read.argv, selection, place)
         # What must succeed first decides as it would in a shell.
@@ -104,7 +104,9 @@ class Planner:
             plan = go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
         elif framework == "cargo":
             scratch, _ = await probe(self.workspace, "sh")
-            plan = cargo_plan(inventory, directory, selection, scratch, base or ("cargo", "test"))
+            programs, mount = inside(self.workspace), self.workspace.mount
+            command = base or ("cargo", "test")
+            plan = cargo_plan(inventory, directory, selection, scratch, command, programs=programs, mount=mount)
         else:
             programs = inside(self.workspace)
             package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)
@@ -153,7 +155,7 @@ def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
         absent=not_installed(argv[0], "it"),
         cwd=directory,
         stream="output",
-        notes=("judged by exit code: it starts no known test runner",),
+        unknown="it starts no known test runner",
     )
 
 
