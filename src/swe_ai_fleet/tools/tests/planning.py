@@ -52,7 +52,7 @@ class Planner:
         """
         read = read_shell_line(line)
         if isinstance(read, str):
-            if selection.some:
+            if selection.some or selection.deselect:
                 raise ToolFailure("a shell command takes no selection of tests")
             argv = ("sh", "-c", line)
             plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output", unknown=read)
@@ -81,8 +81,9 @@ class Planner:
                 return Planned(plan=_plain(argv, selection, directory))
             case "make":
                 inventory = await Inventory.take(self.workspace)
-                if selection.keyword or not all(map(inventory.is_directory, selection.paths)):
-                    raise ToolFailure("make takes no paths or keyword: leave them out, or use shell_run_command")
+                directories = all(map(inventory.is_directory, selection.paths))
+                if selection.keyword or selection.deselect or not directories:
+                    raise ToolFailure("make takes no paths, keyword or ids: leave them out, or use shell_run_command")
                 return Planned(plan=make_plan(inventory, directory, argv[-1], argv), inventory=inventory)
             case framework:
                 inventory = await Inventory.take(self.workspace)
@@ -143,7 +144,7 @@ def _found(inventory: Inventory, framework: str, name: str) -> str:
 
 
 def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
-    if selection.some:
+    if selection.some or selection.deselect:
         raise ToolFailure(
             f"these tests are run by `{' '.join(argv)}`, which takes no paths or keyword from here: "
             "call it without them, or select with shell_run_command"
