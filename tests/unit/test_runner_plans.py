@@ -50,6 +50,8 @@ SCRIPTS = {
     "build": "tsc",
     "test:unit": "jest --coverage",
     "test:node": "node --test",
+    "style": "ecl $(git ls-files)",
+    "cov": "(cd x; y)",
     "verify": "npm run build && npm run test:unit",
     "pretest": "npm run lint",
     "test": "npm run verify",
@@ -78,6 +80,8 @@ SCRIPTS = {
         ("mocha > log 2>&1", ["mocha"], [], []),
         ("run-s lint types test:*", ["jest", "node"], [], ["npm run lint", "npm run types"]),
         ("A=1 npm run test:node", ["node"], [], []),
+        ("nyc --all npm run test:node", ["node"], [], []),
+        ("npm run style && npm run cov && ava", ["ava"], ["npm run cov"], ["npm run style"]),
         ("npm test", ["jest"], ["tsc"], ["npm run lint"]),
         ("eslint . && node test.js", [""], [], ["eslint ."]),
         ("node test.js --test", [""], [], []),
@@ -108,6 +112,9 @@ def test_variables_before_a_script_hold_for_its_commands() -> None:
     read = read_line("A='1 2' npm run test:unit -- --ci", SCRIPTS)
     assert read is not None
     assert read.runners[0].text == "A='1 2' jest --coverage --ci"
+    wrapped = read_line("nyc --all npm run test:node", SCRIPTS)
+    assert wrapped is not None
+    assert wrapped.runners[0].head == "nyc --all node"
 
 
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:

@@ -142,11 +142,12 @@ class JavaScript:
         place = f"{self.programs}/fleet_"
         match part.runner:
             case "jest":
-                own = ("--reporters=default", f"--reporters={place}jest.cjs", f"--testSequencer={place}jest.cjs")
+                reporters = ("--reporters=default", f"--reporters={place}jest.cjs")
+                own = (*reporters, f"--testSequencer={place}jest.cjs", "--bail=0")
             case "vitest":
-                own = ("--reporter=default", f"--reporter={place}vitest.mjs")
+                own = ("--reporter=default", f"--reporter={place}vitest.mjs", "--bail=0")
             case "mocha":
-                own = (f"--require={place}mocha.cjs", f"--reporter={place}mocha.cjs")
+                own = (f"--require={place}mocha.cjs", f"--reporter={place}mocha.cjs", "--no-bail")
             case "node":
                 reporter = f"--test-reporter={place}node.mjs"
                 first = (f"--require={place}node_skip.cjs", reporter, "--test-reporter-destination=stdout")
@@ -228,6 +229,8 @@ class JavaScript:
 def _given(part: Part, words: Sequence[str], selection: Selection) -> str:
     """A runner's command with further words, without the names of tests that it has where others are selected."""
     tail = _without_names(part) if selection.paths else part.tail
+    # One failure would hide how the rest stands.
+    tail = re.sub(r"(?<=\s)--bail(?:=\S+)?(?=\s|$)", "", tail)
     if part.runner == "vitest" and not re.search(r"(?:^|\s)(?:--)?run\b", tail):
         tail = f"{tail} --run"
     if part.runner == "jest" and re.search(r"(?:react-scripts|craco) test$", part.head):
