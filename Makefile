@@ -12,7 +12,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo test test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers mutants
+.PHONY: help pictures demo test test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers mutants zoo
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -85,6 +85,9 @@ soak: $(VENV)/ready ## Half an hour of mixed load, parts killed: nothing may gro
 
 bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, installed in .venv-peers; writes docs/bench.md
 	$(BIN)/python -m tests.bench.peers
+
+zoo: $(VENV)/ready ## Real projects from package registries, and changes made by machine, judged; ONLY=toolz,fnv JOBS=2; writes zoo.json
+	ONLY="$(ONLY)" JOBS="$(JOBS)" $(BIN)/python -m tests.zoo
 
 mutants: $(VENV)/ready ## Small changes of the modules that decide: each must fail a test; docs/testing.md; MODULES=run.py
 	$(BIN)/python -m tests.mutation $(MODULES)

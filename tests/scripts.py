@@ -7,6 +7,7 @@ import os
 
 from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.chat_script import CHAT_CONVERSATIONS
+from tests.environment_script import ENVIRONMENT_CONVERSATIONS
 from tests.memory_script import MEMORY_CONVERSATIONS
 from tests.parts_script import PARTS_CONVERSATIONS
 from tests.plan_script import PLAN_CONVERSATIONS
@@ -93,6 +94,7 @@ SCRIPT = Script(
         *CHAT_CONVERSATIONS,
         *PLAN_CONVERSATIONS,
         *WEB_CONVERSATIONS,
+        *ENVIRONMENT_CONVERSATIONS,
         Conversation(
             match=REVIEWED,
             regex=rf"(?s){_REVIEWER}.*return 'Hi'",

@@ -87,7 +87,9 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
     await expect(calls.first.locator("pre").first).to_contain_text("utils.py")
 
     await page.get_by_role("tab", name=re.compile("Candidates")).click()
-    await expect(page.locator(".banner-good")).to_contain_text(re.compile(r"agent-dev-\d won.*Why: ", re.DOTALL))
+    await expect(page.locator(".banner-good")).to_contain_text(
+        re.compile(r"agent-dev-\d won: verified.*test_hello", re.DOTALL)
+    )
     await expect(page.locator("tbody tr", has_text="agent-dev")).to_have_count(3)
     panels = page.locator("article.candidate")
     await expect(panels).to_have_count(2)

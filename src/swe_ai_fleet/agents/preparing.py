@@ -86,8 +86,8 @@ def _checked(shape: ProposalShape, source: str) -> EnvironmentProposal:
     setup, command = tuple(shape.setup), shape.test_command.strip()
     if not setup and not command:
         raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
-    if len(setup) > _MAX_LINES or any(len(line) > _MAX_LINE_CHARS or "\0" in line for line in setup):
-        raise ValueError(f"it proposes more than {_MAX_LINES} commands, or one of more than {_MAX_LINE_CHARS} bytes")
+    if len(setup) > _MAX_LINES or any(len(line) > _MAX_LINE_CHARS or "\0" in line or "\n" in line for line in setup):
+        raise ValueError(f"more than {_MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
     if command and (reason := selects(command)):
         raise ValueError(f"the test command `{command[:200]}` {reason}")
     return EnvironmentProposal(setup=setup, test_command=command, notes=shape.notes[:_MAX_NOTES_CHARS], source=source)

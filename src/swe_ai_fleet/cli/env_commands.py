@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.edge import carry_out
-from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.edge import carry_out, carry_out_with
+from swe_ai_fleet.cli.options import Execution, Json, Server, Token
+from swe_ai_fleet.cli.place import fleet_client
 
 env_app = typer.Typer(
     help="What a repository's commands find when they run.", no_args_is_help=True, rich_markup_mode=None
@@ -47,4 +48,14 @@ def explain(
             spec=specification(setup, env, path, test_command=test_command, detect=not no_detect),
         ),
         json=json,
+    )
+
+
+@env_app.command("export")
+def export(*, name: Execution, server: Server = "", token: Token = "", json: Json = False) -> None:
+    """Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`."""
+    from swe_ai_fleet.cli.environment import export_environment as work
+
+    carry_out_with(
+        fleet_client, lambda screen, client: work(screen, client, name), server=server, token=token, json=json
     )

@@ -1,12 +1,14 @@
-"""`fleet env explain`: an environment without a running fleet, and how it came to be."""
+"""`fleet env`: an environment and how it came to be, without a running fleet; what an environment run found out."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 
-from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import repo_ref
+from swe_ai_fleet.cli.outcome import current_state
 from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
@@ -58,6 +60,31 @@ async def explain_environment(
         screen.document(_document(pinned, environment))
     else:
         _print(screen, pinned, environment)
+    return Exit.ACCEPTED
+
+
+async def export_environment(screen: Screen, client: FleetClient, name: str) -> Exit:
+    """Print what an execution's environment run, or an earlier one that it used, found out, as options."""
+    state = await current_state(client, await client.execution(await client.find(name)))
+    proposal = state.proposal
+    if proposal is None:
+        raise CommandFault(
+            f"no environment run found out anything that execution {state.execution_id} uses",
+            exit_code=Exit.NOT_ACCEPTED,
+            hint=f"fleet show {state.execution_id} says what its environment was made of",
+        )
+    spec = proposal.amending(state.task.environment)
+    options = [word for line in spec.setup for word in ("--setup", line)]
+    options += ["--test-command", spec.test_command] if spec.test_command else []
+    screen.result(
+        {
+            "setup_commands": list(spec.setup),
+            "test_command": spec.test_command,
+            "notes": proposal.notes,
+            "source": proposal.source,
+        },
+        shlex.join(options),
+    )
     return Exit.ACCEPTED
 
 

@@ -47,6 +47,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "tools list": ("fleet tools list --role QA --read-only",),
     "tools run": ("fleet tools run files_read_file path=README.md --workspace .",),
     "env explain": ("fleet env explain", "fleet env explain --repo . --setup 'pip install moto' --json"),
+    "env export": ("fleet env export fix-dates",),
     "councils list": ("fleet councils list --role DEV",),
     "councils create": ("fleet councils create DEV --agents 5 --rounds 2 --param temperature=0.2",),
     "councils delete": ("fleet councils delete DEV",),

@@ -27,6 +27,7 @@ from swe_ai_fleet.watching.text import one_line, visible
 _DIFF_LINES = 400
 _MEMORY = 160
 _MOST_REASONS = 3
+_MOST_DECISIONS = 12
 _REASON = 400
 _STYLES = {Exit.ACCEPTED: "bold green", Exit.NOT_ACCEPTED: "bold red"}
 
@@ -94,6 +95,8 @@ def next_commands(state: ExecutionState) -> Iterator[str]:
     if state.status.terminal and untested and state.verdict is not Verdict.VERIFIED:
         place = shlex.quote(repository.location)
         yield f"fleet env explain --repo {place} --ref {repository.shared_commit}"
+    if state.proposal is not None:
+        yield f"fleet env export {state.execution_id}"
     if state.status is not ExecutionStatus.NO_WINNER or not state.ranking or state.task.kind is TaskKind.JUDGE:
         return
     best = state.ranking[0].candidate_id
@@ -124,6 +127,16 @@ def _print_judgement(screen: Screen, state: ExecutionState) -> None:
 
 
 def _print_baseline(screen: Screen, state: ExecutionState) -> None:
+    """How the environment came to be, what was learned about it, and what the untouched commit's tests say."""
+    if state.baseline is not None:
+        report = state.baseline.report
+        for said in report.decisions[:_MOST_DECISIONS]:
+            screen.line(f"environment: {one_line(said.what, _REASON)}" + (f" ({said.source})" if said.source else ""))
+        for text in report.left_out[:_MOST_DECISIONS]:
+            screen.line(f"environment: left out: {one_line(text, _REASON)}", style="yellow")
+    if (run := state.environment_run) is not None:
+        used = "used" if run.kept else "not used"
+        screen.line(f"environment run: {used}: {one_line(run.reason, _REASON)}")
     if state.baseline is not None or state.baseline_error:
         screen.line(f"{BASELINE}: {one_line(baseline_text(state.baseline, state.baseline_error), 1000)}")
 

@@ -108,7 +108,7 @@ def suite_baseline(run: TestRun) -> SuiteBaseline:
     uncollected = [
         f"{test}: {next(iter(run.results[test].message.splitlines()), 'no reason given')}"[:_REASON_CHARS]
         for test in run.failing
-        if "::" not in test and "/" in test
+        if "::" not in test and (run.framework == "pytest" or "/" in test)
     ]
     summary = run.summary
     return SuiteBaseline(
@@ -158,12 +158,18 @@ def _wants_help(suite: SuiteBaseline) -> bool:
 
 
 def gets_on_better(before: Baseline, after: Baseline) -> bool:
-    """Whether more tests pass, and no fewer are there."""
-    return _passed(after) > _passed(before) and _there(after) >= _there(before)
+    """Whether more tests pass, or fewer lack something and no fewer pass; and no fewer are there."""
+    if _there(after) < _there(before) or _passed(after) < _passed(before):
+        return False
+    return _passed(after) > _passed(before) or _lacking(after) < _lacking(before)
 
 
 def _passed(baseline: Baseline) -> int:
     return sum(suite.tests.passed for suite in baseline.suites if suite.tests is not None)
+
+
+def _lacking(baseline: Baseline) -> int:
+    return sum(suite.lacking for suite in baseline.suites)
 
 
 def _there(baseline: Baseline) -> int:

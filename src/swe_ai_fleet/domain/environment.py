@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from swe_ai_fleet.domain.environment_run import EnvironmentProposal
 from swe_ai_fleet.domain.network import NetworkGrant
 
 
@@ -54,8 +55,8 @@ class EnvironmentReport:
     """How an environment came to be: what was decided, what each step did, what is missing.
 
     `python` is the interpreter's version, empty where there is none. `left_out` names what could not be installed, each
-    with its reason in one line. `learned` names the environment run that commands were taken from. `seconds` is the
-    time of the whole build, however often it was taken from the cache.
+    with its reason in one line. `learned` is what an environment run found out, as far as it was used. `seconds` is
+    the time of the whole build, however often it was taken from the cache.
     """
 
     python: str = ""
@@ -64,7 +65,7 @@ class EnvironmentReport:
     test_command: tuple[str, ...] = ()
     test_source: str = ""
     left_out: tuple[str, ...] = ()
-    learned: str = ""
+    learned: EnvironmentProposal | None = None
     seconds: float = 0.0
 
 

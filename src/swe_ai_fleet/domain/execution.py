@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
-from swe_ai_fleet.domain.environment_run import EnvironmentRun
+from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalRefused,
@@ -153,6 +153,14 @@ class ExecutionState:
     resolutions: Mapping[str, ApprovalResolution] = field(default_factory=dict[str, ApprovalResolution])
     refused: frozenset[tuple[str, str]] = frozenset()
     last_sequence: int = 0
+
+    @property
+    def proposal(self) -> EnvironmentProposal | None:
+        """What an environment run found out, this execution's or an earlier one's; None where nothing was used."""
+        if self.environment_run is not None and self.environment_run.kept:
+            return self.environment_run.proposal
+        learned = self.baseline.report.learned if self.baseline is not None else None
+        return learned if learned is not None and (learned.setup or learned.test_command) else None
 
     @property
     def best_report(self) -> CheckReport | None:

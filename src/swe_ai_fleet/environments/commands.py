@@ -22,32 +22,10 @@ _REPORTING = re.compile(
 _SHORT_REPORTING = re.compile(r"-(?:[vqsxl]+|r[a-zA-Z]+|n\S*)")
 _VALUED = frozenset(
     {
-        *(
-            "-k",
-            "-m",
-            "-c",
-            "-o",
-            "-p",
-            "-W",
-            "-n",
-            "--ignore",
-            "--ignore-glob",
-            "--deselect",
-            "--rootdir",
-            "--confcutdir",
-        ),
-        *(
-            "--cov",
-            "--cov-report",
-            "--cov-config",
-            "--cov-fail-under",
-            "--junitxml",
-            "--junit-xml",
-            "--tb",
-            "--durations",
-        ),
-        *("--maxfail", "--dist", "--numprocesses", "--maxprocesses", "--color", "--html", "--timeout", "--import-mode"),
-        *("--durations-min", "--splits", "--group", "--report-log", "--override-ini"),
+        *("-k", "-m", "-c", "-o", "-p", "-W", "-n", "--ignore", "--ignore-glob", "--deselect", "--rootdir"),
+        *("--confcutdir", "--cov", "--cov-report", "--cov-config", "--cov-fail-under", "--junitxml", "--junit-xml"),
+        *("--tb", "--durations", "--durations-min", "--maxfail", "--dist", "--numprocesses", "--maxprocesses"),
+        *("--color", "--html", "--timeout", "--import-mode", "--splits", "--group", "--report-log", "--override-ini"),
     }
 )
 _PLACES = re.compile(
@@ -55,6 +33,8 @@ _PLACES = re.compile(
     r"PASSWORD|SECRET)|PYTHON(?:HOME|DONTWRITEBYTECODE|PYCACHEPREFIX|STARTUP|WARNINGS|UNBUFFERED)|.*PROXY|FORCE_COLOR|PY_COLORS|PYTEST_ADDOPTS"
 )
 _RUNNERS = frozenset({"nosetests", "nose2", "stestr", "trial", "green", "zope-testrunner", "ward", "virtue", "avocado"})
+# What automation installs to start the rest with.
+_BUILD_TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "tox", "nox", "poetry", "hatch", "pdm"})
 _INSTALLED_BY = frozenset({"pip", "pip3"})
 
 
@@ -151,7 +131,7 @@ def test_argv(words: Sequence[str]) -> tuple[str, ...]:
     if {"--help", "--version", "--collect-only", "--co"}.intersection(rest):
         return ()
     if name in ("pytest", "py.test"):
-        return (PYTHON, "-m", "pytest", "-q", *pytest_arguments(rest))
+        return (PYTHON, "-m", "pytest", "-q", *pytest_arguments(module[1:]))
     if name == "unittest":
         return (PYTHON, "-m", "unittest", *rest)
     if name in _RUNNERS:
@@ -173,13 +153,17 @@ test_argv.__test__ = False  # type: ignore[attr-defined]
 
 
 def pytest_arguments(words: Sequence[str]) -> tuple[str, ...]:
-    """A run's arguments without those that only say what is shown or written, stop it early, or spread it."""
+    """A run's arguments without those that only say what is shown or written, stop it early, or spread it.
+
+    An argument that only running the automation would tell goes, with its option.
+    """
     kept: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        value = [rest.pop(0)] if word in _VALUED and rest else []
-        if not _REPORTING.fullmatch(word) and not _SHORT_REPORTING.fullmatch(word):
+        value = [rest.pop(0)] if word in _VALUED and rest and not rest[0].startswith("-") else []
+        is_readable = not any(_UNREADABLE.search(part) for part in (word, *value))
+        if is_readable and not _REPORTING.fullmatch(word) and not _SHORT_REPORTING.fullmatch(word):
             kept += [word, *value]
     return tuple(kept)
 
@@ -204,7 +188,7 @@ def _unwrapped(words: list[str]) -> list[str]:
         if _ASSIGNMENT.fullmatch(words[0]) and not words[0].startswith("-"):
             words = words[1:]
         elif name in ("env", "time", "xvfb-run", "command", "exec", "sudo", "nice"):
-            words = _after_options(words[1:], frozenset({"-a", "-s", "-u"}))
+            words = _after_options(words[1:], frozenset({"-s", "-u"}))
         elif name in ("uv", "poetry", "pdm", "pipenv", "rye", "hatch") and words[1:2] == ["run"]:
             valued = frozenset(
                 {"--python", "-p", "--with", "--group", "--extra", "--package", "--env-file", "--project"}
@@ -214,8 +198,8 @@ def _unwrapped(words: list[str]) -> list[str]:
                 words = [words[0].partition(":")[2], *words[1:]]
         elif name == "coverage" and words[1:2] == ["run"]:
             words = _python_part(_after_options(words[2:], frozenset({"--source", "--rcfile", "--omit", "--include"})))
-        elif _PYTHONS.fullmatch(name) and words[1:4] == ["-m", "coverage", "run"]:
-            words = ["coverage", *words[3:]]
+        elif _PYTHONS.fullmatch(name) and (module := _module(words))[:2] == ["coverage", "run"]:
+            words = module
         else:
             break
     return words
@@ -329,17 +313,7 @@ def _pip_install(words: list[str]) -> Wish:
                 targets.append(value)
             case "" if re.match(r"\.{0,2}/|\.(?:\[|$)", value):
                 targets.append(value)
-            case "" if value.lower() not in (
-                "pip",
-                "setuptools",
-                "wheel",
-                "uv",
-                "tox",
-                "nox",
-                "poetry",
-                "hatch",
-                "pdm",
-            ):
+            case "" if value.lower() not in _BUILD_TOOLS:
                 lines.append(value)
             case _:
                 continue

@@ -144,4 +144,4 @@ def _notes(files: RepositoryFiles, directory: str) -> list[str]:
 
 def digest(files: RepositoryFiles, directory: str = "") -> str:
     """A digest of all that decides what an environment becomes."""
-    return files.digest(inputs(files, directory))
+    return f"{files.digest(inputs(files, directory))} {files.releases_until(directory)}"

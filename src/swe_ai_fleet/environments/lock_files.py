@@ -22,7 +22,7 @@ _UNAVAILABLE = re.compile(
 )
 _NO_DISTRIBUTION = re.compile(r"No matching distribution found for ([A-Za-z0-9][A-Za-z0-9._-]*)")
 _UNBUILDABLE = re.compile(
-    r"(?:Failed building (?:wheel|editable) for|Failed to build (?:installable wheels for some pyproject.toml based "
+    r"(?:Failed building (?:wheel|editable) for |Failed to build (?:installable wheels for some pyproject.toml based "
     r"projects \()?'?|╰─> |Could not build wheels for )([A-Za-z0-9][A-Za-z0-9._-]*)"
 )
 

@@ -304,7 +304,7 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
         Step(argv=argv, purpose=purpose, source=source, directory=root)
         for purpose, argv in zip(purposes, (commands[1], loose), strict=True)
     )
-    return Step(
+    install = Step(
         argv=commands[0],
         purpose="the packages",
         source=source,
@@ -312,6 +312,11 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
         removal=removal,
         alternatives=alternatives,
     )
+    until = files.releases_until(root)
+    if manager.name != "npm" or not until:
+        return install
+    dated = (*commands[0], f"--before={until}")
+    return Step(argv=dated, purpose=f"releases until {until}", directory=root, alternatives=(install,))
 
 
 def _builds(files: RepositoryFiles, root: str) -> list[Step]:

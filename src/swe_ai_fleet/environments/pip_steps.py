@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from packaging.utils import canonicalize_name
+
 from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, shown
 from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
 from swe_ai_fleet.environments.recipe import Step
@@ -66,14 +68,18 @@ class Wanted:
     files: dict[str, RequirementFile] = field(default_factory=dict[str, RequirementFile])
     constraints: list[str] = field(default_factory=list[str])
 
-    def packages(self) -> set[str]:
-        """The canonical names of all that is named anywhere."""
+    def lines(self) -> list[str]:
+        """The requirements that are named anywhere."""
         lines = [line for group in self.groups for line in group.lines]
         lines += [line for file in self.files.values() for line in file.lines]
         for target in self.targets.values():
             lines += [*target.project.dependencies.lines]
             lines += [line for extra in target.extras for line in target.project.extras.get(extra, ())]
-        return {package_of(line) for line in lines}
+        return lines
+
+    def packages(self) -> set[str]:
+        """The canonical names of all that is named anywhere."""
+        return {package_of(line) for line in self.lines()}
 
 
 def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]:
@@ -135,6 +141,16 @@ class PipSteps:
             optional=_named([line for group in groups for line in group.lines]),
         )
         return [replace(whole, pieces=tuple(pieces))]
+
+    def dated(self, shopping: Wanted, plugins: Iterable[str], until: str) -> Step | None:
+        """The step that installs dependencies as an index had them on a day; what follows keeps those that it got."""
+        own = {canonicalize_name(target.project.name) for target in shopping.targets.values()}
+        lines = [line for line in (*shopping.lines(), *plugins) if package_of(line) not in {"", *own}]
+        named = dict.fromkeys(line for line in lines if "@" not in line.partition(";")[0])
+        if not named or not self.tooling.pip:
+            return None
+        step = self._pip(f"--uploaded-prior-to={until}T00:00:00Z", *named, purpose=f"releases until {until}", source="")
+        return replace(step, spare=True)
 
     def lines(self, group: Group, purpose: str) -> Step:
         """The step for a group, its lines one by one where that fails."""

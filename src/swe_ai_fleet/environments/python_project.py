@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import configparser
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -24,6 +22,7 @@ from swe_ai_fleet.environments.repository_files import (
     strings,
     table,
 )
+from swe_ai_fleet.environments.setup_files import SetupConfig, read_setup_arguments, read_setup_config
 
 _WANTED = frozenset(
     {
@@ -33,22 +32,9 @@ _WANTED = frozenset(
 )
 _UNWANTED = frozenset(
     {
-        *(
-            "doc",
-            "docs",
-            "documentation",
-            "lint",
-            "linting",
-            "linters",
-            "typing",
-            "types",
-            "type",
-            "mypy",
-            "style",
-            "pre",
-        ),
-        *("release", "publish", "deploy", "format", "formatting", "random", "bench", "benchmark", "benchmarks", "perf"),
-        *("min", "minimum", "minimal", "lowest", "nightly", "upstream", "gpu", "cuda", "profile", "profiling"),
+        *("doc", "docs", "documentation", "lint", "linting", "linters", "typing", "types", "type", "mypy", "style"),
+        *("pre", "release", "publish", "deploy", "format", "formatting", "random", "bench", "benchmark", "benchmarks"),
+        *("perf", "min", "minimum", "minimal", "lowest", "nightly", "upstream", "gpu", "cuda", "profile", "profiling"),
     }
 )
 _VERSION_TOOLS = (
@@ -124,8 +110,8 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
         return None
     pyproject = files.toml(joined(directory, "pyproject.toml"))
     setup_text = files.text(joined(directory, "setup.py"))
-    setup = _setup_arguments(setup_text)
-    config = _setup_config(files.text(joined(directory, "setup.cfg")))
+    setup = read_setup_arguments(setup_text)
+    config = read_setup_config(files.text(joined(directory, "setup.cfg")))
     declared = table(pyproject.get("project"))
     poetry = table(table(pyproject.get("tool")).get("poetry"))
     is_setup = bool(re.search(r"\bsetup\(", setup_text))
@@ -136,7 +122,7 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
     groups = [
         *_dependency_groups(table(pyproject.get("dependency-groups")), joined(directory, "pyproject.toml")),
         *_tool_groups(files, directory, pyproject),
-        *_pipfile_groups(files, joined(directory, "Pipfile")),
+        _pipfile_group(files, joined(directory, "Pipfile"), "dev-packages"),
     ]
     tests_require = requirements((*config.tests_require, *strings(setup.get("tests_require"))))
     if tests_require:
@@ -163,7 +149,7 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
         ),
         dependencies=_dependencies(files, directory, declared, poetry, config, setup),
         extras=extras,
-        groups=tuple(groups),
+        groups=tuple(filter(None, groups)),
         version_tool=_version_tool(pyproject, setup_text, config.setup_requires),
         source_root=_source_root(files, directory),
     )
@@ -251,7 +237,7 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def _dependencies(
-    files: RepositoryFiles, directory: str, declared: Table, poetry: Table, config: _SetupConfig, setup: Table
+    files: RepositoryFiles, directory: str, declared: Table, poetry: Table, config: SetupConfig, setup: Table
 ) -> Group:
     source = next(iter(files.named(directory, "pyproject.toml", "setup.cfg", "setup.py")), "")
     if "dependencies" in declared:
@@ -259,6 +245,9 @@ def _dependencies(
     if poetry:
         return _poetry_group("dependencies", table(poetry.get("dependencies")), directory, source)
     lines = requirements((*config.install_requires, *strings(setup.get("install_requires"))))
+    if not lines:
+        pipfile = _pipfile_group(files, joined(directory, "Pipfile"), "packages")
+        return pipfile or Group(name="dependencies", source=source)
     return Group(name="dependencies", source=source, lines=lines)
 
 
@@ -297,7 +286,8 @@ def _dependency_groups(groups: Table, source: str) -> list[Group]:
             if isinstance(item, str):
                 found.append(item)
             elif included := string(table(item).get("include-group")):
-                found += lines(included, seen | {key})
+                # Of everything together, tests need what is not there for documentation and the like.
+                found += [] if wanted(key) and is_for_something_else(included) else lines(included, seen | {key})
         return found
 
     return [
@@ -344,142 +334,9 @@ def _pdm_path(line: str) -> str:
     return text.removeprefix("file:///${PROJECT_ROOT}/").removeprefix("file:///").removeprefix("./")
 
 
-def _pipfile_groups(files: RepositoryFiles, path: str) -> list[Group]:
-    document = files.toml(path)
-    found: list[Group] = []
-    for section, name in (("packages", "dependencies"), ("dev-packages", "dev")):
-        lines: list[str] = []
-        directories: list[str] = []
-        for package, value in table(document.get(section)).items():
-            place = string(table(value).get("path"))
-            if place:
-                directories += [target] if inside(target := joined(posixpath.dirname(path), place)) else []
-            elif line := poetry_requirement(package, value):
-                lines.append(line)
-        found.append(Group(name=name, source=path, lines=requirements(lines), directories=tuple(directories)))
-    return [group for group in found if group]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SetupConfig:
-    """What setup.cfg declares."""
-
-    name: str = ""
-    install_requires: tuple[str, ...] = ()
-    tests_require: tuple[str, ...] = ()
-    setup_requires: str = ""
-    extras: Mapping[str, object] = field(default_factory=dict[str, object])
-    requires_python: str = ""
-    classifiers: tuple[str, ...] = ()
-
-
-def _setup_config(text: str) -> _SetupConfig:
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string(text)
-    except configparser.Error:
-        return _SetupConfig()
-
-    def lines(section: str, option: str) -> tuple[str, ...]:
-        value = parser.get(section, option, fallback="") or ""
-        return tuple(line.strip() for line in value.replace(";\n", "\n").splitlines() if line.strip())
-
-    extras = "options.extras_require"
-    return _SetupConfig(
-        name=parser.get("metadata", "name", fallback="") or "",
-        install_requires=lines("options", "install_requires"),
-        tests_require=lines("options", "tests_require"),
-        setup_requires=" ".join(lines("options", "setup_requires")),
-        extras={name: list(lines(extras, name)) for name in parser.options(extras)}
-        if parser.has_section(extras)
-        else {},
-        requires_python=parser.get("options", "python_requires", fallback="") or "",
-        classifiers=(*lines("metadata", "classifiers"), *lines("metadata", "classifier")),
-    )
-
-
-def _setup_arguments(text: str) -> Table:
-    """The arguments of `setup()` in a setup.py, as far as they can be read without running it."""
-    try:
-        module = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    known: dict[str, object] = {}
-    call: ast.Call | None = None
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call) and _called(node.func) == "setup":
-            call = node
-    for statement in module.body:
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            _learn(statement.targets[0], _value(statement.value, known), known)
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            _learn(statement.target, _value(statement.value, known), known)
-    if call is None:
-        return {}
-    found: dict[str, object] = {}
-    for keyword in call.keywords:
-        value = _value(keyword.value, known)
-        found |= {keyword.arg: value} if keyword.arg else table(value)
-    return found
-
-
-def _called(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _learn(target: ast.expr, value: object, known: dict[str, object]) -> None:
-    if isinstance(target, ast.Name):
-        known[target.id] = value
-    elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-        key = _value(target.slice, known)
-        if isinstance(key, str):
-            known[target.value.id] = {**table(known.get(target.value.id)), key: value}
-
-
-def _value(node: ast.expr, known: Mapping[str, object], depth: int = 0) -> object:
-    """What an expression stands for, None where only running it could tell."""
-    if depth > _MAX_DEPTH * 4:
-        return None
-
-    def inner(part: ast.expr) -> object:
-        return _value(part, known, depth + 1)
-
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name):
-            return known.get(name)
-        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-            return [value for part in parts for value in (_spread(part, inner))]
-        case ast.Dict(keys=keys, values=values):
-            pairs: dict[str, object] = {}
-            for key, part in zip(keys, values, strict=True):
-                value = inner(part)
-                pairs |= table(value) if key is None else {str(inner(key)): value}
-            return pairs
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            first, second = inner(left), inner(right)
-            if isinstance(first, str) and isinstance(second, str):
-                return first + second
-            return [*items(first), *items(second)]
-        case ast.Subscript(value=holder, slice=key):
-            return table(inner(holder)).get(str(inner(key)))
-        case ast.Call(func=function, args=parts, keywords=keywords) if _called(function) in (
-            "dict",
-            "list",
-            "sorted",
-            "set",
-        ):
-            if keywords:
-                return {keyword.arg: inner(keyword.value) for keyword in keywords if keyword.arg}
-            return inner(parts[0]) if parts else []
-        case _:
-            return None
-
-
-def _spread(part: ast.expr, inner: Callable[[ast.expr], object]) -> list[object]:
-    value = inner(part.value if isinstance(part, ast.Starred) else part)
-    return items(value) if isinstance(part, ast.Starred) else [value]
+def _pipfile_group(files: RepositoryFiles, path: str, section: str) -> Group:
+    name = "dev" if section == "dev-packages" else "dependencies"
+    return _poetry_group(name, table(files.toml(path).get(section)), posixpath.dirname(path), path)
 
 
 def _tests_require_source(directory: str, setup: Table) -> str:

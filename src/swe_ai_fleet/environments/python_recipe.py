@@ -76,7 +76,12 @@ def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tool
     missing = _plugins(files, directory, test_command) - shopping.packages()
     install = PipSteps(tooling=tooling, directory=directory, lock=lock, constraints=tuple(shopping.constraints))
     packages = bool(shopping.targets or shopping.groups or shopping.files)
-    steps = [*venv_steps(machine, choice, tooling), *install.steps(shopping)]
+    steps = venv_steps(machine, choice, tooling)
+    until = files.releases_until(directory) if packages else ""
+    if until and (dated := install.dated(shopping, sorted(missing), until)):
+        steps.append(dated)
+        decisions.append(Decision(what=f"no lock, an old commit: releases until {until}, as far as that can be had"))
+    steps += install.steps(shopping)
     if packages and missing:
         lines = tuple(sorted(missing))
         purpose = "what pytest's configuration asks for" if missing != {"pytest"} else "pytest, which nothing names"

@@ -45,7 +45,8 @@ class Step:
     `removal`), then the first of `alternatives`
     that works takes its place, then all of `pieces` are tried. What still fails is left out, unless it is `required`:
     then the build fails, and `concerns` is the field that its
-    fault names. `directory` is relative to the repository.
+    fault names. A `spare` step is no loss where it fails: what follows does without. `directory` is relative to the
+    repository.
     """
 
     argv: tuple[str, ...]
@@ -54,6 +55,7 @@ class Step:
     concerns: str = "environment"
     directory: str = ""
     required: bool = False
+    spare: bool = False
     pinned: bool = False
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     removal: Removal | None = None

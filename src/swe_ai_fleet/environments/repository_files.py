@@ -18,18 +18,19 @@ from swe_ai_fleet.tools.tests.runners.detection import is_test
 
 Table = Mapping[str, object]
 
-_LOCKS = frozenset(
+PACKAGE_LOCKS = frozenset(
     {
-        *("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "package-lock.json", "npm-shrinkwrap.json"),
-        *("pnpm-lock.yaml", "yarn.lock", "go.sum", "Cargo.lock"),
+        *("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock"),
+        *("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock"),
     }
 )
+_LOCKS = PACKAGE_LOCKS | {"go.sum", "Cargo.lock"}
 _MANIFESTS = frozenset(
     {
         *("pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "hatch.toml", "pytest.ini", ".pytest.ini", "tox.ini"),
         *("noxfile.py", "MANIFEST.in", "PKG-INFO", ".python-version", "package.json", "pnpm-workspace.yaml", ".npmrc"),
         *(".yarnrc", ".yarnrc.yml", ".nvmrc", "go.mod", "go.work", "Cargo.toml", "rust-toolchain", ".gitmodules"),
-        *("rust-toolchain.toml", "Makefile", "makefile", "GNUmakefile", "conftest.py", ".gitattributes", "pylock.toml"),
+        *("rust-toolchain.toml", "Makefile", "makefile", "GNUmakefile", "conftest.py", ".gitattributes"),
     }
 )
 _CHANGE_LOG = re.compile(r"(?:changelog|changes|history|news|releases?)(?:\.(?:md|rst|txt))?", re.I)
@@ -53,13 +54,15 @@ class RepositoryFiles:
     """Paths relative to the repository's top, with the object id of each, and the text of those that were read.
 
     `tree` identifies the whole content. `versions_tagged` says that a tag of the commit's ancestry names a version;
-    `submodules` are paths whose content is there, with what identifies it.
+    `submodules` are paths whose content is there, with what identifies it. `until` is the day (ISO 8601) up to which
+    releases of packages count, empty for a recent commit.
     """
 
     tree: str = ""
     files: Mapping[str, str]
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     versions_tagged: bool = False
+    until: str = ""
     submodules: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def text(self, path: str) -> str:
@@ -106,6 +109,10 @@ class RepositoryFiles:
             if not place:
                 return ""
             place = place.rpartition("/")[0]
+
+    def releases_until(self, directory: str) -> str:
+        """The day up to which releases count for a directory: `until` where no lock of Python or Node has its say."""
+        return "" if self.nearest(directory, *sorted(PACKAGE_LOCKS)) else self.until
 
     def digest(self, paths: Iterable[str]) -> str:
         """A digest of the files: whether each exists and what it holds."""

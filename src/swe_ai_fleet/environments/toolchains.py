@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.environments.interpreters import Machine
 from swe_ai_fleet.environments.recipe import Recipe, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
+
+_GO = re.compile(r"^(go \d[\w.]*)", re.M)
+_RUST = re.compile(r"^(rust-version\s*=\s*\S+)", re.M)
 
 
 def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe:
@@ -28,7 +33,9 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
         steps.append(fetch)
         building["CARGO_HOME"] = f"{base}/cargo"
         variables |= {"CARGO_HOME": f"{base}/cargo", "CARGO_NET_OFFLINE": "true"}
-    for name, manifest in (("go", module), ("cargo", crate)):
+    for name, manifest, version in (("go", module, _GO), ("cargo", crate, _RUST)):
         if manifest and name not in machine.programs:
             decisions.append(Decision(what=f"this machine has no {name}", source=manifest))
+        elif wanted := version.search(files.text(manifest)):
+            decisions.append(Decision(what=f"it asks for {wanted[1]}; this machine's {name} is used", source=manifest))
     return Recipe(steps=tuple(steps), variables=variables, build_variables=building, decisions=tuple(decisions))

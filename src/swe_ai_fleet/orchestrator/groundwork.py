@@ -32,7 +32,7 @@ class Groundwork:
     """The groundwork of one execution, done while something else goes on; an async context.
 
     The untouched commit is tested first. Where its tests get on badly, an agent looks for what the environment lacks;
-    what it proposes is tried from nothing and used, now and by later executions, if more tests pass then.
+    what it proposes is tried from nothing and used, now and by later executions, if more tests run then.
 
     Attributes:
         work: The execution.
@@ -101,7 +101,7 @@ class Groundwork:
             and task.enable_tools
             and task.approval not in _ASKING
             and not task.constraints.checks
-            and not baseline.report.learned
+            and baseline.report.learned is None
             and wants_help(baseline)
         )
 
@@ -150,7 +150,7 @@ class Groundwork:
         except FleetError as error:
             return replace(run, answered=False, reason=str(error)[:_REASON_CHARS]), None
         kept = gets_on_better(before, after)
-        reason = "more tests pass with it" if kept else "no more tests pass with it"
+        reason = "more tests run with it" if kept else "no more tests run with it"
         return replace(run, kept=kept, reason=reason, after=after.line), after
 
     async def _asked(self, before: Baseline) -> Answer:

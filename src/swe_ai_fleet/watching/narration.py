@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.event import (
     ChecksFinished,
     ChecksStarted,
     ContextGathered,
+    EnvironmentRunFinished,
     ExecutionFinished,
     ExecutionStarted,
     NodeUpdated,
@@ -35,6 +36,7 @@ from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.watching.text import clean, one_line
 
 BASELINE = "baseline"
+ENVIRONMENT = "environment"
 REPOSITORY_TESTS = "the repository's tests"
 """What is run where the command is not known yet."""
 _LINE = 200
@@ -67,6 +69,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case BaselineFinished(baseline=baseline, error=error):
             seconds = f" ({baseline.duration_ms / 1000:.1f} s)" if baseline is not None else ""
             line = f"{BASELINE}: {baseline_text(baseline, error)}{seconds}"
+        case EnvironmentRunFinished(run=run):
+            line = f"{ENVIRONMENT}: what it found is {'' if run.kept else 'not '}used: {run.reason}"
         case ChecksFinished(report=report):
             line = f"{report.candidate_id}: {verdict_text(report)}"
         case CandidateReviewed(critique=critique):

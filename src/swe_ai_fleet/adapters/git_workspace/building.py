@@ -12,7 +12,7 @@ from pathlib import Path
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import BuildStep, Decision, StepOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
 from swe_ai_fleet.environments.lock_files import Lock, offending_pins, unavailable_packages
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
 from swe_ai_fleet.environments.recipe import Step
@@ -126,7 +126,7 @@ class Build:
                 field=step.concerns,
                 hint=way_out(refused, self._grant) or _HINTS.get(step.concerns.partition("[")[0], ""),
             )
-        replaced = bool(step.alternatives or step.pieces)
+        replaced = bool(step.alternatives or step.pieces or step.spare)
         self._note(step, StepOutcome.REPLACED if replaced else StepOutcome.LEFT_OUT, seconds, message)
         if self._unreached >= _MOST_REFUSALS:
             self.check_network()
@@ -233,8 +233,9 @@ _HINTS = {"environment.setup": "correct the set-up command, or leave it out", "e
 def way_out(refusals: Iterable[Refusal], grant: NetworkGrant) -> str:
     """The setting that opens what the proxy refused; empty where it refused nothing that a setting opens."""
     found = list(refusals)
-    private = dict.fromkeys(refusal.host for refusal in found if refusal.reason is RefusalReason.PRIVATE)
-    foreign = dict.fromkeys(refusal.host for refusal in found if refusal.reason is RefusalReason.NOT_GRANTED)
+    private = _named(found, RefusalReason.PRIVATE)
+    # Of a host that was opened to see what is behind it both may be known.
+    foreign = [name for name in _named(found, RefusalReason.NOT_GRANTED) if name not in private]
     lines: list[str] = []
     if private:
         lines.append(f"FLEET_SETUP_PRIVATE_HOSTS={','.join((*grant.private_hosts, *private))}")
@@ -247,6 +248,16 @@ def way_out(refusals: Iterable[Refusal], grant: NetworkGrant) -> str:
     return ""
 
 
+def _named(refusals: Iterable[Refusal], reason: RefusalReason) -> list[str]:
+    """The hosts that were refused for a reason, as settings name them."""
+    return list(dict.fromkeys(pattern_of(refusal) for refusal in refusals if refusal.reason is reason))
+
+
+def pattern_of(refusal: Refusal) -> str:
+    """A refused host as settings name it, with its port where that is not a usual one."""
+    return refusal.host if refusal.port in DEFAULT_PORTS else f"{refusal.host}:{refusal.port}"
+
+
 def _as_replaced(step: BuildStep) -> BuildStep:
     return replace(step, outcome=StepOutcome.REPLACED) if step.outcome is StepOutcome.LEFT_OUT else step
 
@@ -255,6 +266,9 @@ def _reason_line(message: str) -> str:
     """The one line of a message that says most."""
     lines = message.splitlines()
     telling = [line for line in lines if "FLEET_SETUP" in line] or [
-        line for line in lines if line.lower().startswith(("error", "npm err", "fatal")) or "ERR" in line
+        # pip lists every version that there is before it says so.
+        line
+        for line in lines
+        if (line.lower().startswith(("error", "npm err", "fatal")) or "ERR" in line) and "(from versions:" not in line
     ]
     return (telling or lines[-1:] or [""])[0].strip()[:300]

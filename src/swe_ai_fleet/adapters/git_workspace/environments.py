@@ -9,24 +9,29 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet import codec
 from swe_ai_fleet.adapters.git_workspace.building import Build
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.facts import Facts, read_facts, read_furnishing, write_facts
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.adapters.git_workspace.listing import read_files
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.machine import Interpreters, find_interpreters
+from swe_ai_fleet.adapters.git_workspace.places import ENVIRONMENT_MOUNT, WORKSPACE_MOUNT, Places, SetupPolicy, check
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
-from swe_ai_fleet.adapters.git_workspace.seeds import submodules_of
+from swe_ai_fleet.adapters.git_workspace.reporting import (
+    first_report,
+    missing_on_path,
+    notes_for_agents,
+    submodule_decisions,
+)
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, Mount
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.environment import Decision, Environment, Mount
+from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
 from swe_ai_fleet.environments.interpreters import allows, shown
@@ -37,12 +42,7 @@ from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.ports import KnownRecipes, SecretMask, Workspace
 from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox
 
-ENVIRONMENT_MOUNT = "/environment"
-TOOLS_MOUNT = "/fleet/tools"
-WORKSPACE_MOUNT = "/workspace"
 _FORMAT = 2
-_FACTS = "facts.json"
-_FURNISHING = "furnishing.json"
 _LISTINGS_KEPT = 64
 _RETRY_SECONDS = 600.0
 _MOST_RETRIES = 100
@@ -50,37 +50,6 @@ _MOST_RETRIES = 100
 _EXPECTED = re.compile(
     r"(?:.*/)?(?:[^/]*version[^/]*\.(?:py|pyi|txt)|VERSION|[^/]+\.(?:egg-info|dist-info)/.*|[^/]+\.so)", re.I
 )
-_VISIBLE = ("/usr/", "/bin/", "/sbin/", "/lib", "/environment", "/workspace", "/fleet/tools", "/tmp/", "/home/agent")  # noqa: S108
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupPolicy:
-    """What set-up commands get: the network they may reach, variables of theirs alone (an index, its certificate).
-
-    `image` names the container image this node runs in; a specification that asks for another one is refused.
-    """
-
-    network: NetworkGrant
-    variables: Mapping[str, str]
-    image: str = ""
-    timeout_seconds: float = 1800.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """What is kept of a build, beside its files.
-
-    `tree` is set where the build left files that may depend on anything: they belong to that content only. `retry_at`
-    is set where nothing could be installed: from that moment on (seconds since the epoch) it is built once more.
-    """
-
-    report: EnvironmentReport
-    variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    path: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    python: tuple[int, int] | None = None
-    tree: str = ""
-    retry_at: float = 0.0
 
 
 class Environments:
@@ -109,8 +78,8 @@ class Environments:
         self._policy = policy
         self._mask = mask
         self._recipes = recipes
-        self._rung = sandbox.policy.rung
-        self._confined = self._rung.mounts
+        self._places = Places(home=home, rung=sandbox.policy.rung)
+        self._confined = self._places.confined
         self._listings: dict[Path, RepositoryFiles] = {}
         self._interpreters: Interpreters | None = None
 
@@ -123,7 +92,7 @@ class Environments:
 
         What an environment run found out for the same rules is used with them, as far as it still works.
         """
-        _check(spec, image=self._policy.image, confined=self._confined)
+        check(spec, image=self._policy.image, confined=self._confined)
         files = await self._files(seed)
         tools = await self._tools.directory()
         key = await self._key(repository, files, spec, tools)
@@ -146,7 +115,8 @@ class Environments:
         report = environment.report
         if known is not None:
             decisions = (Decision(what=fault),) if fault else ()
-            report = replace(report, learned=known.source, decisions=(*report.decisions, *decisions))
+            used = replace(known, setup=()) if fault else known
+            report = replace(report, learned=used, decisions=(*report.decisions, *decisions))
         return replace(environment, recipe_key=recipe_key, report=report)
 
     async def _found_or_built(
@@ -158,8 +128,11 @@ class Environments:
             return self._ready(key, facts, tools, spec, cached=True)
         recipe = await self._recipe(repository, files, spec, key, tools)
         if not recipe.steps:
-            bare = _Facts(report=_report(recipe, ""), path=self._path(recipe, spec, tools, key=""))
-            notes = _notes(recipe, bare.report)
+            bare = Facts(report=first_report(recipe, ""), path=self._places.path(recipe, spec, tools, key=""))
+            notes = (
+                *notes_for_agents(recipe, bare.report),
+                *missing_on_path(spec, files, self._home / "-", Furnishing()),
+            )
             return self._ready(
                 "", replace(bare, variables=dict(spec.variables), notes=notes), tools, spec, cached=False
             )
@@ -172,7 +145,7 @@ class Environments:
         self._home.mkdir(parents=True, exist_ok=True)
         # Every one of those who wait may have to build, if those before it fail.
         async with locked(self._home / f"{key}.lock", timeout_seconds=10 * self._policy.timeout_seconds):
-            facts = await asyncio.to_thread(_read_facts, self._home / key)
+            facts = await asyncio.to_thread(read_facts, self._home / key)
             cached = facts is not None
             if facts is None:
                 facts = await self._build(key, repository, seed, files, recipe, spec)
@@ -180,14 +153,8 @@ class Environments:
 
     def furnishing(self, environment: Environment) -> tuple[Path, Furnishing]:
         """(the environment's directory on this host, what its clones are furnished with). Blocking."""
-        root = self._home / environment.key / "root"
-        if not environment.key:
-            return root, Furnishing()
-        try:
-            text = (self._home / environment.key / _FURNISHING).read_bytes()
-        except FileNotFoundError:
-            return root, Furnishing()
-        return root, codec.from_json(Furnishing, text)
+        directory = self._home / environment.key
+        return directory / "root", read_furnishing(directory) if environment.key else Furnishing()
 
     async def loosened(self, environment: Environment, directory: Path) -> tuple[Environment, tuple[Mount, ...]]:
         """An environment that can be changed, with a copy of its files in `directory`; and what is writable in it.
@@ -206,10 +173,10 @@ class Environments:
         )
         return changed, (Mount(source=str(copy), target=ENVIRONMENT_MOUNT),)
 
-    def _find(self, key: str, tree: str) -> tuple[str, _Facts | None]:
+    def _find(self, key: str, tree: str) -> tuple[str, Facts | None]:
         """(the key under which an environment is to be had, what was kept of its build). Blocking."""
         for _ in range(_MOST_RETRIES):
-            facts = _read_facts(self._home / key)
+            facts = read_facts(self._home / key)
             if facts is None:
                 return key, None
             if facts.tree not in ("", tree):
@@ -218,7 +185,7 @@ class Environments:
                 key = _derived(key, str(facts.retry_at))
             else:
                 return key, facts
-        return key, _read_facts(self._home / key)
+        return key, read_facts(self._home / key)
 
     async def _files(self, seed: Path) -> RepositoryFiles:
         if seed not in self._listings:
@@ -239,7 +206,7 @@ class Environments:
         content = files.tree if spec.setup else digest(files, repository.subdirectory)
         network = self._policy.network
         facts = [
-            *(_FORMAT, self._rung, repository.tenant, repository.subdirectory, spec.image, list(spec.setup)),
+            *(_FORMAT, self._places.rung, repository.tenant, repository.subdirectory, spec.image, list(spec.setup)),
             *(list(spec.path), sorted(spec.variables.items()), spec.detect, content, tools.name),
             *(sorted(files.submodules.items()), files.versions_tagged, (await self._machine()).identity),
             *(list(network.hosts), list(network.private_hosts), sorted(self._policy.variables)),
@@ -252,8 +219,8 @@ class Environments:
         pip = tools / "pip"
         has_pip = await asyncio.to_thread((pip / "pip").is_dir)
         tooling = Tooling(
-            base=self._base(key),
-            pip=f"{self._tools_base(tools)}/pip" if has_pip else "",
+            base=self._places.base(key),
+            pip=f"{self._places.tools_base(tools)}/pip" if has_pip else "",
             workspace=WORKSPACE_MOUNT if self._confined else "",
         )
         machine = (await self._machine()).machine
@@ -267,7 +234,7 @@ class Environments:
         files: RepositoryFiles,
         recipe: Recipe,
         spec: EnvironmentSpec,
-    ) -> _Facts:
+    ) -> Facts:
         started = time.monotonic()
         directory, root = self._home / key, self._home / key / "root"
         tools = await self._tools.directory()
@@ -280,7 +247,7 @@ class Environments:
                     premises.tree,
                     environment=self._build_environment(key, seed, recipe, spec, tools),
                     network=network,
-                    writable=self._writable(root),
+                    writable=self._places.writable(root),
                     scratch=premises.directory,
                 ) as workspace:
                     build = Build(
@@ -290,25 +257,25 @@ class Environments:
                     build.check_network()
                     pytest_from_tools = await self._needs_our_pytest(workspace, recipe)
                 furnishing, decisions = await self._collect(premises, root)
-            report = _report(recipe, await self._python_version(root, recipe))
+            report = first_report(recipe, await self._python_version(root, recipe))
             report = replace(
                 report,
-                decisions=(*report.decisions, *build.decisions, *_submodule_decisions(seed), *decisions),
+                decisions=(*report.decisions, *build.decisions, *submodule_decisions(seed), *decisions),
                 steps=tuple(build.steps),
                 left_out=build.left_out,
                 seconds=round(time.monotonic() - started, 2),
             )
             stray = [path for path in furnishing.kept if not _EXPECTED.fullmatch(path)]
-            facts = _Facts(
+            facts = Facts(
                 report=report,
-                variables=self._variables(recipe, spec, key, tools, pytest_from_tools=pytest_from_tools),
-                path=self._path(recipe, spec, tools, key=key),
-                notes=_notes(recipe, report),
+                variables=self._places.variables(recipe, spec, key, tools, pytest_from_tools=pytest_from_tools),
+                path=self._places.path(recipe, spec, tools, key=key),
+                notes=(*notes_for_agents(recipe, report), *missing_on_path(spec, files, root, furnishing)),
                 python=recipe.python.version if recipe.python else None,
                 tree=files.tree if stray and not spec.setup else "",
                 retry_at=round(time.time()) + _RETRY_SECONDS if build.hollow else 0.0,
             )
-            await finished(asyncio.to_thread(_write_facts, directory, facts, furnishing))
+            await finished(asyncio.to_thread(write_facts, directory, facts, furnishing))
             complete = True
             return facts
         finally:
@@ -336,11 +303,11 @@ class Environments:
     def _build_environment(
         self, key: str, seed: Path, recipe: Recipe, spec: EnvironmentSpec, tools: Path
     ) -> Environment:
-        variables = self._variables(recipe, spec, key, tools, pytest_from_tools=False)
+        variables = self._places.variables(recipe, spec, key, tools, pytest_from_tools=False)
         return Environment(
             variables={**variables, **recipe.build_variables, **self._policy.variables, **spec.variables},
-            path=self._path(recipe, spec, tools, key=key),
-            mounts=self._mounts(tools, seed / "objects"),
+            path=self._places.path(recipe, spec, tools, key=key),
+            mounts=self._places.mounts(tools, seed / "objects"),
             python_prefix=self._prefix(recipe.python.version if recipe.python else None),
         )
 
@@ -377,14 +344,14 @@ class Environments:
             decisions.append(Decision(what=f"what the build left is in every clone: {', '.join(kept[:3])}{more}"))
         return found.furnishing, decisions
 
-    def _ready(self, key: str, facts: _Facts, tools: Path, spec: EnvironmentSpec, *, cached: bool) -> Environment:
+    def _ready(self, key: str, facts: Facts, tools: Path, spec: EnvironmentSpec, *, cached: bool) -> Environment:
         report = facts.report
         if own := spec.test_command.strip():
             report = replace(report, test_command=caller_command(own), test_source="the caller")
-        mounts = self._mounts(tools)
-        if key and self._rung is not Rung.NONE:
+        mounts = self._places.mounts(tools)
+        if key and self._places.rung is not Rung.NONE:
             root = self._home / key / "root"
-            mounts = (*mounts, Mount(source=str(root), target=self._base(key)))
+            mounts = (*mounts, Mount(source=str(root), target=self._places.base(key)))
         return Environment(
             key=key,
             variables=facts.variables,
@@ -397,25 +364,6 @@ class Environments:
             cached=cached,
         )
 
-    # -- where things are ------------------------------------------------------------------------------------------
-
-    def _base(self, key: str) -> str:
-        return ENVIRONMENT_MOUNT if self._confined else str(self._home / key / "root")
-
-    def _tools_base(self, tools: Path) -> str:
-        return TOOLS_MOUNT if self._confined else str(tools)
-
-    def _mounts(self, tools: Path, *others: Path) -> tuple[Mount, ...]:
-        if self._rung is Rung.NONE:
-            return ()
-        shown_at = (Mount(source=str(place), target=str(place)) for place in others)
-        return (Mount(source=str(tools), target=self._tools_base(tools)), *shown_at)
-
-    def _writable(self, root: Path) -> tuple[Mount, ...]:
-        if self._rung is Rung.NONE:
-            return ()
-        return (Mount(source=str(root), target=ENVIRONMENT_MOUNT if self._confined else str(root)),)
-
     def _prefix(self, python: tuple[int, int] | None) -> str:
         """The installation of an interpreter that is not the usual one, where the sandbox does not show it anyway."""
         found = self._interpreters
@@ -424,83 +372,10 @@ class Environments:
         prefix = str(found.prefixes[python])
         return "" if prefix in ("/usr", "/usr/local") else prefix
 
-    def _variables(
-        self, recipe: Recipe, spec: EnvironmentSpec, key: str, tools: Path, *, pytest_from_tools: bool
-    ) -> dict[str, str]:
-        """What commands find in their environment; the specification's own variables win."""
-        # Caches of compiled files would turn up in every patch.
-        variables = {"PYTHONDONTWRITEBYTECODE": "1", **recipe.variables}
-        if recipe.python is not None:
-            variables["VIRTUAL_ENV"] = f"{self._base(key)}/venv"
-        variables |= spec.variables
-        if pytest_from_tools:
-            own = variables.get("PYTHONPATH")
-            place = f"{self._tools_base(tools)}/python"
-            variables["PYTHONPATH"] = f"{own}:{place}" if own else place
-        return variables
-
-    def _path(self, recipe: Recipe, spec: EnvironmentSpec, tools: Path, *, key: str) -> tuple[str, ...]:
-        """The directories that come first on PATH: the specification's, the environment's, our tools."""
-        # Without a sandbox the workspace lies somewhere else each time: a relative entry stays relative to it.
-        prefix = f"{WORKSPACE_MOUNT}/" if self._confined else ""
-        path = [entry if entry.startswith("/") else prefix + entry.removeprefix("./") for entry in spec.path]
-        if key:
-            path.append(f"{self._base(key)}/bin")
-            if recipe.python is not None:
-                path.append(f"{self._base(key)}/venv/bin")
-        if recipe.node is not None:
-            below = f"{recipe.node.root}/" if recipe.node.root else ""
-            path += [f"{self._base(key)}/pm/node_modules/.bin", f"{prefix}{below}node_modules/.bin"]
-        return (*path, f"{self._tools_base(tools)}/bin")
-
 
 def _needs_network(recipe: Recipe) -> bool:
     """Whether a build does more than make an empty virtual environment."""
     return any(not step.required or step.concerns != "environment" for step in recipe.steps)
-
-
-def _report(recipe: Recipe, python: str) -> EnvironmentReport:
-    return EnvironmentReport(
-        python=python,
-        decisions=recipe.decisions,
-        test_command=recipe.test_command,
-        test_source=recipe.test_source,
-    )
-
-
-def _submodule_decisions(seed: Path) -> list[Decision]:
-    return [
-        Decision(
-            what=f"submodule {found.path} at {found.commit[:12]}: "
-            + ("its files are there" if found.tree else f"not there: {found.reason}"),
-            source=".gitmodules",
-        )
-        for found in submodules_of(seed)
-    ]
-
-
-def _notes(recipe: Recipe, report: EnvironmentReport) -> tuple[str, ...]:
-    """A line each for an agent; of the commands it is told apart."""
-    notes: list[str] = []
-    if recipe.python is not None:
-        notes.append(f"Python is `python3`{f' ({report.python})' if report.python else ''}.")
-    sources = dict.fromkeys(
-        part for step in recipe.steps if not step.required for part in step.source.split(", ") if part
-    )
-    setup = sum(step.concerns != "environment" for step in recipe.steps)
-    installed = f"installed, read-only, by {', '.join(list(sources)[:6])}" if sources else "nothing was installed"
-    if recipe.python is not None and recipe.python.project:
-        installed += "; the project itself in place, so that this clone's code is what gets imported"
-    if setup:
-        installed += f"; {setup} set-up command{'s' if setup > 1 else ''} ran"
-    notes.append(f"Environment: {installed}.")
-    if report.left_out:
-        shown_parts = "; ".join(text.partition("\n")[0][:120] for text in report.left_out[:3])
-        notes.append(f"Could not be installed: {shown_parts}.")
-    notes += [f"{said.what[0].upper()}{said.what[1:]}." for said in report.decisions if "not there:" in said.what]
-    if not report.test_command:
-        notes.append("Tests: none were found.")
-    return (*notes, *recipe.notes)
 
 
 def _copied(root: Path | None, copy: Path) -> None:
@@ -512,46 +387,3 @@ def _copied(root: Path | None, copy: Path) -> None:
 
 def _derived(key: str, mark: str) -> str:
     return hashlib.sha256(f"{key} {mark}".encode()).hexdigest()[:32]
-
-
-def _read_facts(directory: Path) -> _Facts | None:
-    try:
-        text = (directory / _FACTS).read_bytes()
-        os.utime(directory)
-    except FileNotFoundError:
-        return None
-    return codec.from_json(_Facts, text)
-
-
-def _write_facts(directory: Path, facts: _Facts, furnishing: Furnishing) -> None:
-    if furnishing:
-        (directory / _FURNISHING).write_bytes(codec.to_json(furnishing))
-    draft = directory / f".{_FACTS}"
-    draft.write_bytes(codec.to_json(facts))
-    draft.rename(directory / _FACTS)
-
-
-def _check(spec: EnvironmentSpec, *, image: str, confined: bool) -> None:
-    if spec.image and spec.image != image:
-        raise PreconditionFailed(
-            f"this node does not run in image {spec.image[:128]!r}",
-            field="environment.image",
-            hint="leave it empty or use a node of that image",
-        )
-    for name, text in spec.variables.items():
-        if not name or "=" in name or "\0" in name + text:
-            raise InvalidRequest(f"{name[:64]!r} is not a variable", field="environment.variables")
-    for number, directory in enumerate(spec.path):
-        if not directory or ":" in directory or "\0" in directory:
-            raise InvalidRequest(f"{directory[:64]!r} is not a directory", field=f"environment.path[{number}]")
-        if confined and directory.startswith("/") and not f"{directory}/".startswith(_VISIBLE):
-            raise InvalidRequest(
-                f"commands do not see {directory[:128]!r}: the sandbox shows the repository, the environment and /usr",
-                field=f"environment.path[{number}]",
-                hint="name a directory of the repository, or have a set-up command copy it to /environment/bin",
-            )
-    for number, line in enumerate(spec.setup):
-        if not line.strip() or "\0" in line:
-            raise InvalidRequest("a set-up command is empty", field=f"environment.setup[{number}]")
-    if "\0" in spec.test_command or "\n" in spec.test_command:
-        raise InvalidRequest("it is not one line", field="environment.test_command")

@@ -26,19 +26,9 @@ MAX_BYTES = 256 * 1024 * 1024
 _MODULES = "node_modules"
 # What tools write to find things faster the next time, and what they have built on the way to something else.
 _CACHES = (
-    *(
-        "__pycache__",
-        "*.pyc",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".mypy_cache",
-        ".hypothesis",
-        ".tox",
-        ".nox",
-        "node_modules",
-    ),
-    *("/build/temp.*", "/build/bdist.*", "/build/lib*", ".eggs", "/.yarn/cache", "/.yarn/unplugged", ".pnpm-store"),
-    *("/target/debug", "/target/release", ".coverage", ".git"),
+    *("__pycache__", "*.pyc", ".pytest_cache", ".ruff_cache", ".mypy_cache", ".hypothesis", ".tox", ".nox"),
+    *("node_modules", "/build/temp.*", "/build/bdist.*", "/build/lib*", ".eggs", "/.yarn/cache", "/.yarn/unplugged"),
+    *(".pnpm-store", "/target/debug", "/target/release", ".coverage", ".git"),
 )
 # Vitest's type checker keeps its state beside its own code, which is read-only.
 _VITEST, _VITEST_CACHE = f"{_MODULES}/vitest/dist", "tsconfig.tmp.tsbuildinfo"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
@@ -16,6 +17,9 @@ _MAX_FILE_BYTES = 8 * 1024 * 1024
 _MAX_TEST_BYTES = 64 * 1024
 _MAX_BYTES = 64 * 1024 * 1024
 _VERSION = re.compile(r"\d+\.\d+")
+_COMMITTED = re.compile(rb"^committer .*> (\d{1,12}) [+-]\d{4}$", re.M)
+_OLDEST = datetime(2010, 1, 1, tzinfo=UTC)
+_RECENT = timedelta(days=180)
 
 
 async def read_files(git: Git, seed: Path) -> RepositoryFiles:
@@ -31,21 +35,36 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
         if mode.startswith("100") and is_read(path):
             readable.append((path, int(size)))
     wanted = _affordable(readable)
-    questions = "".join(f"{name}\n" for name in (f"{seed.name}^{{tree}}", *(files[path] for path in wanted)))
+    names = (seed.name, f"{seed.name}^{{tree}}", *(files[path] for path in wanted))
+    questions = "".join(f"{name}\n" for name in names)
     answered = await git.run(
         "cat-file", "--batch", layout=layout, stdin=questions.encode(), output_limit=2 * _MAX_BYTES
     )
     contents = _split(answered.stdout)
     tags, submodules = await asyncio.to_thread(lambda: (tags_of(seed), submodules_of(seed)))
     return RepositoryFiles(
-        tree=contents[0][0],
+        tree=contents[1][0],
         files=files,
         texts={
-            path: content.decode("utf-8", "replace") for path, (_, content) in zip(wanted, contents[1:], strict=True)
+            path: content.decode("utf-8", "replace") for path, (_, content) in zip(wanted, contents[2:], strict=True)
         },
+        until=_until(contents[0][1], datetime.now(UTC)),
         versions_tagged=any(_VERSION.search(tag) for tag in tags),
         submodules={submodule.path: submodule.tree for submodule in submodules if submodule.tree},
     )
+
+
+def _until(commit: bytes, now: datetime) -> str:
+    """The first day of the month behind that of a commit; empty for one of the last months, or of no sensible time.
+
+    A month, so that its commits share an environment.
+    """
+    match = _COMMITTED.search(commit.partition(b"\n\n")[0])
+    seconds = int(match[1]) if match else 0
+    if not _OLDEST.timestamp() < seconds < (now - _RECENT).timestamp():
+        return ""
+    day = datetime.fromtimestamp(seconds, UTC)
+    return f"{day.year + day.month // 12}-{day.month % 12 + 1:02}-01"
 
 
 def _affordable(readable: list[tuple[str, int]]) -> list[str]:

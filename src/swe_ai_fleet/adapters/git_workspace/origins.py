@@ -15,7 +15,7 @@ from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.seeds import Seeds, packed_tags
+from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.submodules import Submodules, missing_submodules
 from swe_ai_fleet.adapters.git_workspace.tags import merged_tags
@@ -128,7 +128,7 @@ class Origins:
                 await self._resolve(repository, location, repository.commit)
             cache = await self.cache(repository)
             over = await self._ancestor(repository, cache)
-            tags = await self._tags(Layout(git_dir=cache), repository.commit, over)
+            tags = () if over else await merged_tags(self._git, Layout(git_dir=cache), repository.commit)
             source = _cached(cache, repository.commit)
             seed = await self._seeds.plant(key, repository.commit, source, over=over, tags=tags)
             await self._add_submodules(seed, repository.tenant, _reference(repository), location)
@@ -159,15 +159,9 @@ class Origins:
     ) -> Path:
         # A snapshot has the tags of the commit that it was made on.
         commit = resolved.snapshot_of or resolved.commit
-        tags = await self._tags(Layout(git_dir=local.git_dir), commit, over)
+        tags = () if over else await merged_tags(self._git, Layout(git_dir=local.git_dir), commit)
         source = self._source(key, local, resolved)
         return await self._seeds.plant(key, resolved.commit, source, over=over, tags=tags)
-
-    async def _tags(self, layout: Layout, commit: str, over: Path | None) -> tuple[str, ...]:
-        if over is not None:
-            # Commits of the fleet's own have the tags of what they stand on.
-            return tuple(await asyncio.to_thread(packed_tags, over))
-        return await merged_tags(self._git, layout, commit)
 
     async def _add_submodules(self, seed: Path, tenant: str, repo: RepoRef, location: Remote | LocalRepository) -> None:
         """Have the submodules of a seed's commit; a credential is for the repository's own host only."""

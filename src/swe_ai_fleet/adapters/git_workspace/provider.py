@@ -14,12 +14,13 @@ from pathlib import Path, PurePosixPath
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, GitClone
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
-from swe_ai_fleet.adapters.git_workspace.environments import Environments, SetupPolicy
+from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.integration import Integrations
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
+from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
 from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped, reap, release
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,10 +59,10 @@ class Seeds:
     async def plant(
         self, repository_key: str, commit: str, source: History, *, over: Path | None = None, tags: Sequence[str] = ()
     ) -> Path:
-        """The seed of a commit, made from a repository that holds it; `over` is the seed of an ancestor, to share with.
+        """The seed of a commit, made from a repository that holds it.
 
-        `tags` are the lines of a packed-refs file for tags that point into the commit's ancestry. Raises
-        PreconditionFailed where it is broken.
+        `over` is the seed of an ancestor, whose packs, tags and submodules it shares. `tags` are the lines of a
+        packed-refs file for tags that point into the commit's ancestry. Raises PreconditionFailed where it is broken.
         """
         seed = self.find(repository_key, commit)
         if seed is not None:
@@ -77,7 +78,7 @@ class Seeds:
                     f"{name}\n" for name in (commit, *(line.split()[0] for line in tags if line[0] != "^"))
                 )
                 if over is not None:
-                    await finished(asyncio.to_thread(_share_packs, over, draft))
+                    await finished(asyncio.to_thread(_share, over, draft))
                     wanted += f"^{over.name}\n"
                 try:
                     await self._git.run(
@@ -143,8 +144,11 @@ def submodules_of(seed: Path) -> list[Submodule]:
     return [Submodule(**entry) for entry in entries]
 
 
-def _share_packs(seed: Path, draft: Path) -> None:
-    """Have one seed's packs in another under the same names; either may be removed without the other."""
+def _share(seed: Path, draft: Path) -> None:
+    """Have one seed's packs, tags and submodules in another; either may be removed without the other."""
+    for name in (_TAGS, _SUBMODULES):
+        with suppress(FileNotFoundError):
+            shutil.copyfile(seed / name, draft / name)
     for pack in (seed / "objects/pack").iterdir():
         shared = draft / "objects/pack" / pack.name
         try:

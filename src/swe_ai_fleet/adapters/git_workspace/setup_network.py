@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.building import way_out
-from swe_ai_fleet.adapters.git_workspace.environments import TOOLS_MOUNT, SetupPolicy
+from swe_ai_fleet.adapters.git_workspace.building import pattern_of, way_out
+from swe_ai_fleet.adapters.git_workspace.places import TOOLS_MOUNT, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.sandbox import Refusal, RefusalReason, Sandbox
+from swe_ai_fleet.sandbox import NetworkGrant, Refusal, RefusalReason, Sandbox
 
 _SECONDS = 60.0
 _MOST_HOSTS = 4
@@ -39,8 +39,8 @@ class Attempt:
 async def try_setup_network(home: Path, sandbox: Sandbox, policy: SetupPolicy) -> tuple[Attempt, ...]:
     """Download one small package with pip and one with npm, by their own configuration, in the sandbox.
 
-    A host at a private address is opened for the rest of the trial, to find the others behind it: nothing else is asked
-    of it than what the package managers want.
+    A host that is refused is opened for the rest of the trial, to find the others behind it: nothing else is asked of
+    it than what the package managers want.
     """
     tools = await PythonTools(home / "tools").directory()
     commands = {"pip": ("sh", "-c", _PIP, f"{TOOLS_MOUNT}/pip"), "npm": ("sh", "-c", _NPM)}
@@ -55,7 +55,7 @@ async def _attempt(
     program: str, argv: tuple[str, ...], sandbox: Sandbox, policy: SetupPolicy, environment: Environment, empty: Path
 ) -> Attempt:
     network = policy.network
-    refused: dict[str, Refusal] = {}
+    refused: dict[tuple[str, RefusalReason], Refusal] = {}
     while True:
         async with sandbox.workspace(empty, environment=environment, network=network) as workspace:
             has_it = ("sh", "-c", 'command -v "$0"', program)
@@ -63,13 +63,14 @@ async def _attempt(
                 return Attempt(program=program, message="npm is not on this machine")
             result = await workspace.run(Command(argv=argv, light=True, merge_stderr=True, timeout_seconds=_SECONDS))
             found = workspace.refusals
-        refused |= {refusal.host: refusal for refusal in found}
-        private = [refusal.host for refusal in found if refusal.reason is RefusalReason.PRIVATE]
+        refused |= {(refusal.host, refusal.reason): refusal for refusal in found}
+        private = [pattern_of(refusal) for refusal in found if refusal.reason is RefusalReason.PRIVATE]
+        foreign = [pattern_of(refusal) for refusal in found if refusal.reason is RefusalReason.NOT_GRANTED]
         if result.ok and not refused:
             return Attempt(program=program, ok=True)
-        if result.ok or not private or len(refused) > _MOST_HOSTS:
+        if result.ok or not (private or foreign) or len(refused) > _MOST_HOSTS:
             break
-        network = replace(network, private_hosts=(*network.private_hosts, *private))
+        network = NetworkGrant(hosts=(*network.hosts, *foreign), private_hosts=(*network.private_hosts, *private))
     lines = [line for line in result.stdout.text().splitlines() if line.strip()]
     return Attempt(
         program=program,

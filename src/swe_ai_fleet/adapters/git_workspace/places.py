@@ -1,0 +1,120 @@
+"""Where the parts of an environment lie: on the host, and as commands see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.domain.environment import Mount
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import EnvironmentSpec
+from swe_ai_fleet.environments.recipe import Recipe
+from swe_ai_fleet.sandbox import NetworkGrant, Rung
+
+ENVIRONMENT_MOUNT = "/environment"
+TOOLS_MOUNT = "/fleet/tools"
+WORKSPACE_MOUNT = "/workspace"
+_VISIBLE = (
+    *("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/tmp/", "/home/agent/"),  # noqa: S108 - the sandbox's own
+    *(f"{ENVIRONMENT_MOUNT}/", f"{WORKSPACE_MOUNT}/", f"{TOOLS_MOUNT}/"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupPolicy:
+    """What set-up commands get: the network they may reach, variables of theirs alone (an index, its certificate).
+
+    `image` names the container image this node runs in; a specification that asks for another one is refused.
+    """
+
+    network: NetworkGrant
+    variables: Mapping[str, str]
+    image: str = ""
+    timeout_seconds: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The places of environments below `home`. Without mounts commands see what is on the host where it is there."""
+
+    home: Path
+    rung: Rung
+
+    @property
+    def confined(self) -> bool:
+        """Whether commands see places of their own."""
+        return self.rung.mounts
+
+    def base(self, key: str) -> str:
+        return ENVIRONMENT_MOUNT if self.confined else str(self.home / key / "root")
+
+    def tools_base(self, tools: Path) -> str:
+        return TOOLS_MOUNT if self.confined else str(tools)
+
+    def mounts(self, tools: Path, *others: Path) -> tuple[Mount, ...]:
+        if self.rung is Rung.NONE:
+            return ()
+        shown_at = (Mount(source=str(place), target=str(place)) for place in others)
+        return (Mount(source=str(tools), target=self.tools_base(tools)), *shown_at)
+
+    def writable(self, root: Path) -> tuple[Mount, ...]:
+        if self.rung is Rung.NONE:
+            return ()
+        return (Mount(source=str(root), target=ENVIRONMENT_MOUNT if self.confined else str(root)),)
+
+    def variables(
+        self, recipe: Recipe, spec: EnvironmentSpec, key: str, tools: Path, *, pytest_from_tools: bool
+    ) -> dict[str, str]:
+        """What commands find in their environment; the specification's own variables win."""
+        # Caches of compiled files would turn up in every patch.
+        variables = {"PYTHONDONTWRITEBYTECODE": "1", **recipe.variables}
+        if recipe.python is not None:
+            variables["VIRTUAL_ENV"] = f"{self.base(key)}/venv"
+        variables |= spec.variables
+        if pytest_from_tools:
+            own = variables.get("PYTHONPATH")
+            place = f"{self.tools_base(tools)}/python"
+            variables["PYTHONPATH"] = f"{own}:{place}" if own else place
+        return variables
+
+    def path(self, recipe: Recipe, spec: EnvironmentSpec, tools: Path, *, key: str) -> tuple[str, ...]:
+        """The directories that come first on PATH: the specification's, the environment's, our tools."""
+        # Without a sandbox the workspace lies somewhere else each time: a relative entry stays relative to it.
+        prefix = f"{WORKSPACE_MOUNT}/" if self.confined else ""
+        path = [entry if entry.startswith("/") else prefix + entry.removeprefix("./") for entry in spec.path]
+        if key:
+            path.append(f"{self.base(key)}/bin")
+            if recipe.python is not None:
+                path.append(f"{self.base(key)}/venv/bin")
+        if recipe.node is not None:
+            below = f"{recipe.node.root}/" if recipe.node.root else ""
+            path += [f"{self.base(key)}/pm/node_modules/.bin", f"{prefix}{below}node_modules/.bin"]
+        return (*path, f"{self.tools_base(tools)}/bin")
+
+
+def check(spec: EnvironmentSpec, *, image: str, confined: bool) -> None:
+    """Raise InvalidRequest, PreconditionFailed with `field` for a specification that no environment can be."""
+    if spec.image and spec.image != image:
+        raise PreconditionFailed(
+            f"this node does not run in image {spec.image[:128]!r}",
+            field="environment.image",
+            hint="leave it empty or use a node of that image",
+        )
+    for name, text in spec.variables.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise InvalidRequest(f"{name[:64]!r} is not a variable", field="environment.variables")
+    for number, directory in enumerate(spec.path):
+        if not directory or ":" in directory or "\0" in directory:
+            raise InvalidRequest(f"{directory[:64]!r} is not a directory", field=f"environment.path[{number}]")
+        if confined and directory.startswith("/") and not f"{directory}/".startswith(_VISIBLE):
+            raise InvalidRequest(
+                f"commands do not see {directory[:128]!r}: the sandbox shows the repository, the environment and /usr",
+                field=f"environment.path[{number}]",
+                hint="name a directory of the repository, or have a set-up command copy it to /environment/bin",
+            )
+    for number, line in enumerate(spec.setup):
+        if not line.strip() or "\0" in line:
+            raise InvalidRequest("a set-up command is empty", field=f"environment.setup[{number}]")
+    if "\0" in spec.test_command or "\n" in spec.test_command:
+        raise InvalidRequest("it is not one line", field="environment.test_command")

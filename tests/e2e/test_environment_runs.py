@@ -1,0 +1,82 @@
+"""A repository whose tests lack something that no file names: an agent finds out what, once for all executions."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.environment_script import HIDING, LACKING, PROVIDE, USELESS
+from tests.fleet_command import Shell
+
+FILES = {
+    "weather.py": "import almanac\n\n\ndef sun():\n    return almanac.SUN + 1\n",
+    "test_weather.py": "import weather\n\n\ndef test_sun():\n    assert weather.sun() == 5\n",
+    "test_plain.py": "def test_plain():\n    assert True\n",
+}
+
+
+def asked(server: ScriptedModelServer, repository: Path) -> int:
+    """How many requests of environment runs the model server got for a repository."""
+    told = [json.dumps(body["messages"]) for body in server.bodies]
+    return sum("You make a repository's own tests run" in text and repository.name in text for text in told)
+
+
+async def test_what_an_agent_finds_out_is_tried_kept_and_used_again(
+    shell: Shell, tmp_path: Path, model_server: ScriptedModelServer
+) -> None:
+    repository = make_repository(tmp_path / "lacking", FILES)
+    run = ("run", "--json", "--repo", str(repository), "--agents", "1")
+    first = await shell.fleet(*run, f"{LACKING} sun() gives 5")
+    document = first.document
+    assert (first.code, document["verdict"]) == (0, "verified"), first.err
+    found = document["environment_run"]
+    assert found["kept"] and found["proposal"]["setup"] == [PROVIDE], found
+    assert "cannot be collected: test_weather.py" in found["before"]
+    assert found["after"] == "1 pass, 1 fail: test_weather.py::test_sun"
+    assert document["baseline"]["tests"]["suites"][0]["tests"]["passed"] == 1
+    # It has an audit chain like any other run, and is no candidate.
+    assert "environment" in {agent["agent_id"] for agent in document["agents"]}
+    assert [one["candidate_id"] for one in document["candidates"]] == ["agent-dev-1"]
+    verified = await shell.fleet("audit", "verify", document["execution_id"])
+    assert verified.code == 0 and "environment" in verified.out
+
+    exported = await shell.fleet("env", "export", document["execution_id"])
+    assert shlex.split(exported.out) == ["--setup", PROVIDE]
+    by_hand = await shell.fleet("env", "explain", "--repo", str(repository), "--json", *shlex.split(exported.out))
+    assert by_hand.code == 0 and any(step["command"].endswith(PROVIDE) for step in by_hand.document["steps"])
+
+    before = asked(model_server, repository)
+    again = await shell.fleet(*run, f"{LACKING} sun() gives 5, once more")
+    assert (again.code, again.document["environment_run"]) == (0, None)
+    learned = again.document["baseline"]["tests"]["report"]["learned"]
+    assert learned["setup"] == [PROVIDE] and learned["source"] == found["proposal"]["source"]
+    assert asked(model_server, repository) == before
+    shown = await shell.fleet("show", again.document["execution_id"])
+    assert f"fleet env export {again.document['execution_id']}" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("marker", "reason"), [(USELESS, "no more tests run with it"), (HIDING, "could decide which tests count")]
+)
+async def test_what_does_not_help_or_hides_tests_is_not_used(
+    shell: Shell, tmp_path: Path, marker: str, reason: str
+) -> None:
+    files = {name: text.replace("almanac", marker) for name, text in FILES.items()}
+    repository = make_repository(tmp_path / "refused", files)
+    run = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "1", f"{LACKING} sun() gives 5")
+    found = run.document["environment_run"]
+    assert not found["kept"] and reason in found["reason"], found
+    assert run.document["verdict"] == "unverified"
+    exported = await shell.fleet("env", "export", run.document["execution_id"])
+    assert exported.code == 1 and "fleet show" in exported.err
+
+
+async def test_tests_that_fail_by_themselves_start_no_environment_run(shell: Shell, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "failing", {**FILES, "almanac.py": "SUN = 3\n"})
+    run = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "1", f"{LACKING} sun() gives 5")
+    assert run.document["environment_run"] is None

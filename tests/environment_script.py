@@ -1,0 +1,33 @@
+"""What the scripted model says in environment runs, chosen by the module that is missing."""
+
+from __future__ import annotations
+
+import json
+
+from swe_ai_fleet.testing import Conversation, Turn
+
+LACKING = "[lacking]"
+USELESS = "useless_module"
+HIDING = "hiding_module"
+PROVIDE = "python3 -c \"import sysconfig; open(sysconfig.get_path('purelib') + '/almanac.py', 'w').write('SUN = 3')\""
+_RUN = "You make a repository's own tests run"
+
+
+def _proposal(**fields: object) -> Turn:
+    return Turn(content=json.dumps({"setup": [], "test_command": "", "notes": "looked", **fields}))
+
+
+_LOOK = Turn(tool_calls=(("shell_run_command", {"command": "ls"}),))
+_TRY = Turn(tool_calls=(("shell_run_command", {"command": PROVIDE}),))
+_TEST = Turn(tool_calls=(("tests_run", {}),))
+_MEND = Turn(tool_calls=(("shell_run_command", {"command": "sed -i 's/SUN + 1/SUN + 2/' weather.py"}),))
+
+ENVIRONMENT_CONVERSATIONS = (
+    Conversation(regex=rf"(?s){_RUN}.*named '?{USELESS}", turns=(_LOOK, _proposal(setup=["true"]))),
+    Conversation(
+        regex=rf"(?s){_RUN}.*named '?{HIDING}",
+        turns=(_proposal(setup=["true"], test_command="python3 -m pytest -k plain"),),
+    ),
+    Conversation(regex=rf"(?s){_RUN}.*named '?almanac", turns=(_TRY, _TEST, _proposal(setup=[PROVIDE]))),
+    Conversation(match=LACKING, turns=(_MEND, Turn(tool_calls=(("final_answer", {"result": "Mended."}),)))),
+)

@@ -1,0 +1,110 @@
+"""Repositories whose environments are built in the real sandbox, and what is asked of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
+from swe_ai_fleet.sandbox import NetworkGrant, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import make_repository
+
+OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
+UNITTEST = """
+import unittest
+import {module}
+
+class T(unittest.TestCase):
+    def test_it(self):
+        self.assertEqual({module}.answer, {answer})
+"""
+# A build backend in the repository itself: an editable installation that needs nothing from anywhere.
+BACKEND = """
+import os, zipfile
+def build_editable(directory, config_settings=None, metadata_directory=None):
+    name = "project-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as wheel:
+        wheel.writestr("project.pth", os.path.abspath("src"))
+        wheel.writestr("project-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: project\\nVersion: 1.0\\n")
+        wheel.writestr("project-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: any\\n")
+        wheel.writestr("project-1.0.dist-info/RECORD", "")
+    return name
+build_wheel = build_editable
+"""
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "project"
+version = "1.0"
+"""
+
+
+def wheel(name: str, answer: int) -> bytes:
+    files = {
+        f"{name}.py": f"answer = {answer}\n".encode(),
+        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{name}-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ""
+    for path, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{path},sha256={digest},{len(content)}\n"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, content in (*files.items(), (f"{name}-1.0.dist-info/RECORD", record.encode())):
+            archive.writestr(path, content)
+    return buffer.getvalue()
+
+
+REQUIREMENTS: dict[str, str | bytes] = {
+    "requirements.txt": "./wheels/thing-1.0-py3-none-any.whl\n",
+    "wheels/thing-1.0-py3-none-any.whl": wheel("thing", 7),
+    "tests/test_thing.py": UNITTEST.format(module="thing", answer=7),
+}
+
+
+def mask(text: str) -> str:
+    return text.replace("s3cret", "***")
+
+
+def make_provider(
+    root: Path, tools: Path, setup: SetupPolicy = OFFLINE, *, sandbox: Sandbox | None = None
+) -> GitWorkspaceProvider:
+    (root / "home").mkdir(exist_ok=True)
+    if not (root / "home/tools").exists():
+        (root / "home/tools").symlink_to(tools)
+    return GitWorkspaceProvider(
+        root / "home",
+        sandbox or Sandbox(SandboxPolicy()),
+        allowed_roots=(root,),
+        allow_local_paths=True,
+        setup=setup,
+        mask=mask,
+    )
+
+
+async def pin(provider: GitWorkspaceProvider, root: Path, files: dict[str, str | bytes]) -> PinnedRepository:
+    repo = make_repository(root / "repo", files)
+    return await provider.pin("default", RepoRef(location=str(repo)))
+
+
+async def run_tests(clone: GitClone) -> CommandResult:
+    return await clone.run(Command(argv=clone.environment.test_command, merge_stderr=True))
+
+
+async def sh(clone: GitClone, line: str) -> str:
+    return (await clone.run(Command(argv=("sh", "-c", line), merge_stderr=True))).stdout.text().strip()
+
+
+def built(root: Path) -> list[str]:
+    return sorted(
+        path.name for path in (root / "home/environments").glob("*") if path.is_dir() and path.name != "probe"
+    )

@@ -1,0 +1,369 @@
+"""What is decided from a repository's files: nothing is built."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.task import EnvironmentSpec
+from swe_ai_fleet.environments.commands import read_commands, script_words, test_argv
+from swe_ai_fleet.environments.detection import caller_command, detect, digest
+from swe_ai_fleet.environments.interpreters import Machine, choose_python
+from swe_ai_fleet.environments.lock_files import offending_pins, read_lock, unavailable_packages
+from swe_ai_fleet.environments.pip_steps import Tooling
+from swe_ai_fleet.environments.poetry import poetry_requirement
+from swe_ai_fleet.environments.recipe import Recipe, Step
+from swe_ai_fleet.environments.repository_files import RepositoryFiles
+
+MACHINE = Machine(
+    default=(3, 11),
+    pythons={(3, 9): "/opt/python3.9", (3, 11): "/usr/bin/python3.11", (3, 13): "/opt/python3.13"},
+    pip_requires=">=3.9",
+    programs=frozenset({"node", "npm", "go", "cargo", "make"}),
+)
+TOOLING = Tooling(base="/environment", pip="/tools/pip", workspace="/workspace")
+SETUPTOOLS = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+PROJECT = SETUPTOOLS + '[project]\nname = "thing"\nversion = "1"\ndependencies = ["attrs"]\n'
+TEST = {"tests/test_a.py": "import pytest\n"}
+PYTEST = "python3 -m pytest -q"
+
+
+def repository(files: Mapping[str, str], *, versions_tagged: bool = False, until: str = "") -> RepositoryFiles:
+    return RepositoryFiles(files=dict.fromkeys(files, "1"), texts=files, versions_tagged=versions_tagged, until=until)
+
+
+def made(files: Mapping[str, str], directory: str = "", *, versions_tagged: bool = False) -> Recipe:
+    return detect(
+        repository(files, versions_tagged=versions_tagged), EnvironmentSpec(), MACHINE, TOOLING, directory=directory
+    )
+
+
+def asked_of_pip(step: Step) -> str:
+    """What a step has pip install, without the options that all have in common."""
+    words = list(step.argv[step.argv.index("install") + 1 :])
+    return shlex.join(word for word in words if not word.startswith(("--no-input", "--disable-pip", "--progress-bar")))
+
+
+def installed(recipe: Recipe) -> list[str]:
+    return [asked_of_pip(step) for step in recipe.steps if "install" in step.argv and "pip" in step.argv]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A repository of environment_layouts.txt; `facts` are its @ lines by their names."""
+
+    files: Mapping[str, str]
+    facts: Mapping[str, list[str]]
+
+    def fact(self, name: str) -> str:
+        return "".join(self.facts.get(name, []))
+
+
+def layouts() -> dict[str, Layout]:
+    found: dict[str, Layout] = {}
+    for text in (Path(__file__).parent / "environment_layouts.txt").read_text().split("\n## ")[1:]:
+        head, *files = text.rstrip().split("\n--- ")
+        name, *lines = head.splitlines()
+        facts: dict[str, list[str]] = {}
+        for line in lines:
+            key, _, value = line.removeprefix("@").partition(" ")
+            facts.setdefault(key, []).append(value)
+        pairs = [file.partition("\n")[::2] for file in files]
+        found[name] = Layout(
+            files=TEST | {path: f"{body}\n".replace("%PROJECT\n", PROJECT) for path, body in pairs}, facts=facts
+        )
+    return found
+
+
+LAYOUTS = layouts()
+LOCKS = {
+    layout.fact("lock"): layout.files[layout.fact("lock")] for layout in LAYOUTS.values() if "lock" in layout.facts
+}
+
+
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if "tests" in layout.facts])
+def test_what_python_installs_and_runs(name: str) -> None:
+    layout = LAYOUTS[name]
+    recipe = made(layout.files, layout.fact("directory"))
+    assert installed(recipe) == layout.facts.get("install", [])
+    steps = [step for step in recipe.steps if "install" in step.argv]
+    assert (steps[0].source if steps else "") == layout.fact("source")
+    assert f"{shlex.join(recipe.test_command)} < {recipe.test_source}" == layout.fact("tests")
+    assert set(layout.facts.get("said", [])) <= {decision.what for decision in recipe.decisions}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_what_this_python_would_get(name: str) -> None:
+    lock = read_lock(repository({name: LOCKS[name]}), name, (3, 11))
+    assert lock.pins == {"attrs": "23.1", "two": "2"}
+    assert lock.constraints(without=("two",)) == "attrs==23.1\n"
+    recipe = made(TEST | {"pyproject.toml": PROJECT, name: LOCKS[name]})
+    assert "-c /environment/constraints.txt" in installed(recipe)[0]
+    assert ("its pins constrain what pip installs", name) in {(said.what, said.source) for said in recipe.decisions}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no toml [", "[[package]]\nname = 1\n", '[[package]]\nname = "a"\nversion = "; rm"\n']
+)
+def test_a_lock_that_cannot_be_read_pins_nothing(text: str) -> None:
+    for name in LOCKS:
+        assert read_lock(repository({name: text}), name, (3, 11)).constraints() == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "blamed"),
+    [
+        ("The user requested (constraint) attrs==23.1", {"attrs"}),
+        ("ERROR: No matching distribution found for Two==2", {"two"}),
+        ("  ERROR: Failed building wheel for attrs", {"attrs"}),
+        ("error: subprocess-exited-with-error for other", set[str]()),
+    ],
+)
+def test_pips_words_blame_pins(output: str, blamed: set[str]) -> None:
+    assert offending_pins(output, ("attrs", "two")) == blamed
+
+
+def test_pips_words_blame_what_was_asked_for() -> None:
+    output = "ERROR: No matching distribution found for nowhere>=2"
+    assert unavailable_packages(output, {"nowhere": ("nowhere>=2",), "attrs": ("attrs",)}) == {"nowhere"}
+
+
+VERSION_TOOLS = [
+    ('requires = ["setuptools", "setuptools_scm>=8"]', "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_MY_THING"),
+    ('requires = ["hatchling", "hatch-vcs"]', "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_MY_THING"),
+    ('requires = ["poetry-core", "poetry-dynamic-versioning"]', "POETRY_DYNAMIC_VERSIONING_BYPASS"),
+    ('requires = ["hatchling", "uv-dynamic-versioning"]', "UV_DYNAMIC_VERSIONING_BYPASS"),
+    ('requires = ["pdm-backend"]\n[tool.pdm.version]\nsource = "scm"', "PDM_BUILD_SCM_VERSION"),
+]
+
+
+@pytest.mark.parametrize(("requires", "variable"), VERSION_TOOLS)
+def test_versions_from_tags_are_told_where_there_are_no_tags(requires: str, variable: str) -> None:
+    files = {
+        "a.py": "",
+        "pyproject.toml": f'[build-system]\n{requires}\n[project]\nname = "my.thing"\ndynamic = ["version"]\n',
+    }
+    assert made(files).build_variables == {variable: "999.0.0"}
+    assert made(files | {"CHANGES.md": "# News\n\n## 2.5.1 (soon)\n"}).build_variables == {variable: "2.5.1"}
+    assert made(files, versions_tagged=True).build_variables == {}
+
+
+NPM = ("--no-audit", "--no-fund", "--loglevel=error", "--no-progress")
+PACKAGE = {"name": "p", "devDependencies": {"jest": "*"}, "scripts": {"test": "jest"}}
+
+
+@pytest.mark.parametrize(
+    ("files", "manager", "install"),
+    [
+        ({}, "", "npm install --no-package-lock"),
+        ({"package-lock.json": "{}"}, "", "npm ci"),
+        ({"package-lock.json": "{}", "yarn.lock": ""}, "", "npm ci"),
+        ({"pnpm-lock.yaml": "lockfileVersion: '6.0'\n"}, "pnpm@8", "pnpm install --frozen-lockfile"),
+        ({"yarn.lock": "# yarn lockfile v1\n"}, "yarn@1.22.22", "yarn install --non-interactive --frozen-lockfile"),
+        ({"yarn.lock": "__metadata:\n  version: 8\n"}, "@yarnpkg/cli-dist@4", "yarn install --immutable"),
+    ],
+)
+def test_the_package_manager_is_that_of_the_lock(files: dict[str, str], manager: str, install: str) -> None:
+    recipe = made({"package.json": json.dumps(PACKAGE), **files})
+    commands = [" ".join(word for word in step.argv if word not in NPM) for step in recipe.steps]
+    expected = ([f"npm install --prefix /environment/pm {manager}"] if manager else []) + [install]
+    assert commands == expected
+    assert recipe.test_command == ("npm", "test", "--silent")
+    assert recipe.steps[-1].source == (next(iter(files)) if files else "package.json")
+
+
+@pytest.mark.parametrize(
+    ("scripts", "command", "left_out"),
+    [
+        ({"test": "eslint . && jest --ci"}, "npx --no -- jest --ci", "eslint ."),
+        (
+            {"test": "npm run lint && npm run unit", "lint": "xo", "unit": "ava"},
+            "npm run unit --silent",
+            "npm run lint",
+        ),
+        ({"test": "xo && ava && tsd"}, "npx --no -- ava", "xo; tsd"),
+        (
+            {"test": "A=1 mocha", "pretest": "tsc --noEmit"},
+            "npm test --silent --ignore-scripts",
+            "pretest: tsc --noEmit",
+        ),
+        ({"test": "tsc && node --test"}, "npm test --silent", ""),
+        ({"test": "tsc --noEmit && NODE_ENV=test node --test"}, "env NODE_ENV=test node --test", "tsc --noEmit"),
+        ({"test": "echo 'Error: no test specified' && exit 1"}, "", ""),
+    ],
+)
+def test_linters_beside_the_tests_are_left_out(scripts: dict[str, str], command: str, left_out: str) -> None:
+    recipe = made({"package.json": json.dumps({**PACKAGE, "scripts": scripts})})
+    assert shlex.join(recipe.test_command) == command
+    said = [said.what for said in recipe.decisions if said.what.startswith("left out")]
+    assert said == ([f"left out of the tests, since it tests nothing: {left_out}"] if left_out else [])
+
+
+def test_a_workspace_of_node_is_installed_at_its_top() -> None:
+    files = {
+        "package.json": json.dumps({"workspaces": ["packages/*", "!packages/old"], "scripts": {}}),
+        "packages/one/package.json": json.dumps(PACKAGE),
+        "packages/old/package.json": json.dumps(PACKAGE),
+    }
+    recipe = made(files, "packages/one")
+    assert recipe.node is not None
+    assert (recipe.node.root, recipe.node.members) == ("", ("packages/one",))
+    assert [step.directory for step in recipe.steps] == [""]
+
+
+def test_modules_of_go_and_crates_are_fetched_where_they_are_asked_for() -> None:
+    files = {"go.mod": "module a\ngo 1.21\nrequire b v1\n", "go.sum": "", "Cargo.toml": "[package]\n", "Cargo.lock": ""}
+    recipe = made(files)
+    assert [step.argv for step in recipe.steps] == [("go", "mod", "download"), ("cargo", "fetch", "--locked")]
+    assert recipe.test_command == ("go", "test", "./...")
+    assert recipe.variables["GOPROXY"] == "off"
+    assert [said.what for said in recipe.decisions][:1] == ["it asks for go 1.21; this machine's go is used"]
+    assert not made({"go.mod": "module a\n"}).steps
+
+
+@pytest.mark.parametrize(
+    ("facts", "version", "reason"),
+    [
+        ({}, (3, 11), "own"),
+        ({"pinned": "3.9.18\n"}, (3, 9), "named"),
+        ({"pinned": "3.12\n"}, (3, 11), "lacks"),
+        ({"requires": (">=3.12", "pyproject.toml")}, (3, 13), "newest"),
+        ({"requires": ("<3.11", "setup.py")}, (3, 9), "newest"),
+        ({"requires": (">=3.14", "pyproject.toml")}, (3, 11), "nothing on this machine fits"),
+        ({"tested": [("py39", "tox.ini"), ("3.10", "ci.yml")]}, (3, 9), "tested with"),
+        ({"tested": [("Programming Language :: Python :: 3.11", "p"), ("3.13", "p")]}, (3, 11), "own"),
+        ({"tested": [("3.8", "p")]}, (3, 9), "nearest"),
+    ],
+)
+def test_the_python_is_one_that_fits(facts: dict[str, object], version: tuple[int, int], reason: str) -> None:
+    choice = choose_python(MACHINE, **facts)  # type: ignore[arg-type]
+    assert choice.version == version
+    assert reason in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("line", "argv"),
+    [
+        ("pytest tests", f"{PYTEST} tests"),
+        ("uv run --group test pytest -x -n auto --cov=a --cov-report xml -k 'not slow'", f"{PYTEST} -k 'not slow'"),
+        ("python -W error -m coverage run --source a -m unittest discover", "python3 -m unittest discover"),
+        ("DJANGO=1 python manage.py test app", "python3 manage.py test app"),
+        ("hatch run test:pytest", PYTEST),
+        ("xvfb-run -a py.test", PYTEST),
+        ("python runtests.py --fast", "python3 runtests.py --fast"),
+        ("pytest --version", ""),
+        ("ruff check tests", ""),
+        ("python -c 'import pytest'", ""),
+        ("stestr last", ""),
+    ],
+)
+def test_commands_that_test(line: str, argv: str) -> None:
+    (words,) = script_words(line)
+    assert shlex.join(test_argv(words)) == argv
+
+
+def test_commands_that_install() -> None:
+    script = (
+        "python -m pip install -U pip 'mock>=4' -r dev.txt -c pins.txt -e '.[x]' $FOO\n"
+        "uv sync --all-extras --no-extra gpu --group lint && poetry install --with=qa\n# pip install not\n"
+    )
+    wish = read_commands(list(script_words(script)), "ci.yml")
+    assert (wish.lines, wish.files, wish.constraints, wish.targets) == (
+        ("mock>=4",),
+        ("dev.txt",),
+        ("pins.txt",),
+        (".[x]",),
+    )
+    assert (wish.all_extras, wish.without_extras, wish.groups) == (True, ("gpu",), ("lint", "qa"))
+
+
+@pytest.mark.parametrize(
+    ("specification", "line"),
+    [
+        ("^1.2", "a>=1.2,<2"),
+        ("^0.3.1", "a>=0.3.1,<0.4"),
+        ("~1.2", "a>=1.2,<1.3"),
+        ("1.*", "a==1.*"),
+        ("*", "a"),
+        (">=1, <3", "a>=1,<3"),
+        ({"version": "^2", "python": ">=3.9"}, 'a>=2,<3 ; (python_version >= "3.9")'),
+        ({"git": "https://h/a", "branch": "b"}, "a @ git+https://h/a@b"),
+        ({"path": "../a"}, ""),
+    ],
+)
+def test_poetrys_constraints(specification: object, line: str) -> None:
+    assert poetry_requirement("a", specification) == line
+
+
+def test_setup_commands_come_behind_what_was_detected() -> None:
+    files = repository(TEST | {"pyproject.toml": PROJECT})
+    spec = EnvironmentSpec(setup=("make", "pip install more"))
+    detected = detect(files, EnvironmentSpec(), MACHINE, TOOLING)
+    assert detect(files, spec, MACHINE, TOOLING).steps[: len(detected.steps)] == detected.steps
+    bare = detect(files, EnvironmentSpec(setup=("make",), detect=False), MACHINE, TOOLING)
+    assert [step.argv[-1] for step in bare.steps if step.concerns != "environment"] == ["make"]
+    assert not any("-e" in step.argv for step in bare.steps)
+
+
+def test_an_old_commit_without_a_lock_gets_releases_of_its_time() -> None:
+    project = TEST | {"pyproject.toml": PROJECT + '[dependency-groups]\ntest = ["far @ git+https://h", "mock"]\n'}
+    old = detect(repository(project, until="2021-05-01"), EnvironmentSpec(), MACHINE, TOOLING)
+    assert installed(old) == ["--uploaded-prior-to=2021-05-01T00:00:00Z mock attrs pytest", *installed(made(project))]
+    locked = repository(project | {"uv.lock": LOCKS["uv.lock"]}, until="2021-05-01")
+    assert detect(locked, EnvironmentSpec(), MACHINE, TOOLING) == made(locked.texts)
+    assert digest(repository(project, until="2021-05-01")) != digest(repository(project))
+    assert digest(locked) == digest(repository(locked.texts))
+
+
+def test_packages_of_node_are_of_their_time_too() -> None:
+    files = {"package.json": json.dumps(PACKAGE)}
+    (step,) = detect(repository(files, until="2021-05-01"), EnvironmentSpec(), MACHINE, TOOLING).steps
+    assert step.argv[-1] == "--before=2021-05-01"
+    assert step.alternatives == made(files).steps
+
+
+@pytest.mark.parametrize(
+    ("line", "argv"),
+    [
+        ("pytest -q", ("pytest", "-q")),
+        ("cd a && pytest", ("sh", "-c", "cd a && pytest")),
+        ("A=1 pytest", ("sh", "-c", "A=1 pytest")),
+        ("pytest 'x", ("sh", "-c", "pytest 'x")),
+    ],
+)
+def test_a_callers_command(line: str, argv: tuple[str, ...]) -> None:
+    assert caller_command(line) == argv
+
+
+def test_what_decides_an_environment_is_in_its_digest() -> None:
+    base = {"pyproject.toml": PROJECT, "a.py": ""}
+    plain = digest(repository(base))
+    assert digest(repository(base | {"b.py": ""})) == plain
+    assert digest(repository(base | {"requirements-dev.txt": ""})) != plain
+    assert digest(repository(base | {"pkg/__init__.py": ""})) != plain
+    native = base | {"pyproject.toml": PROJECT + "# ext-modules\n"}
+    assert digest(repository(native | {"src/fast.c": ""})) != digest(repository(native))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"requirements.txt": "--index-url http://evil\n-e --x\n../../etc\n-r ../outside.txt\n"},
+        {"pyproject.toml": "[" * 5000},
+        {"setup.py": "(" * 5000 + "setup(" + "-" * 5000},
+        {"tox.ini": "[testenv]\nextras = {[testenv]extras}\ncommands = {[testenv]commands} {posargs:{posargs}}\n"},
+        {"tox.ini": "[tox]\nenvlist = " + "{a,b}" * 40 + "\n[testenv]\ncommands = pytest\n"},
+        {"requirements.txt": "-r requirements.txt\n" * 50},
+        {".github/workflows/ci.yml": "a: &a [1]\nb: [*a, *a]\n"},
+        {"noxfile.py": "X = X + X\nimport nox\n@nox.session\ndef tests(s):\n  s.install(*X)\n"},
+    ],
+)
+def test_hostile_files_are_read_without_harm(hostile: dict[str, str]) -> None:
+    recipe = made({**TEST, **hostile})
+    words = [word for step in recipe.steps for word in step.argv]
+    assert not any("evil" in word or word.startswith("--index") or ".." in word for word in words)

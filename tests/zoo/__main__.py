@@ -1,0 +1,58 @@
+"""`make zoo`: real projects, their environments and baselines, and pools of changes made by machine, judged.
+
+ONLY=name,name takes some of them, JOBS=2 so many at once, ZOO_CACHE is where downloads stay. Prints each project as it
+is done and a table at the end; zoo.json has all that is known at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.zoo.catalogue import Project, projects
+from tests.zoo.judging import Fleet, open_judges
+from tests.zoo.report import Row, figures, line, table, write
+from tests.zoo.sources import Sources
+from tests.zoo.visit import visit
+
+CACHE = Path.home() / ".cache" / "swe-ai-fleet-zoo"
+
+
+async def main() -> int:
+    only = [name for name in os.environ.get("ONLY", "").split(",") if name]
+    listed = projects(only)
+    sources = Sources(cache=Path(os.environ.get("ZOO_CACHE") or CACHE))
+    rows: dict[str, Row] = {}
+    began = time.monotonic()
+    room = asyncio.Semaphore(int(os.environ.get("JOBS") or 2))
+    with tempfile.TemporaryDirectory(prefix="fleet-zoo-") as name:
+        directory = Path(name)
+        async with open_judges(directory / "home") as fleet:
+
+            async def one(project: Project, fleet: Fleet) -> None:
+                async with room:
+                    row = await visit(project, sources, fleet, directory)
+                rows[project.name] = row
+                known = [rows[project.name] for project in listed if project.name in rows]
+                write(Path("zoo.json"), known, time.monotonic() - began)
+                print(f"[{len(rows)}/{len(listed)}] {line(row)}", flush=True)
+
+            async with asyncio.TaskGroup() as group:
+                for project in listed:
+                    group.create_task(one(project, fleet))
+    ordered = [rows[project.name] for project in listed]
+    console = Console(width=200)
+    console.print(table(ordered))
+    for title, value in (figures(ordered) | {"seconds": round(time.monotonic() - began)}).items():
+        console.print(f"{title}: {value}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

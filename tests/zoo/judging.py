@@ -1,0 +1,125 @@
+"""Patches judged by a fleet through its public surface: `JudgePatches`, and the log that anybody may follow."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import grpc.aio
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from services.orchestrator.main import open_fleet
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry.logs import configure_logging
+from swe_ai_fleet.testing.repositories import git
+
+Verdict = Literal["verified", "unverified", "refuted"]
+_SECONDS = 2_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the fleet says of one patch. `broken` are the tests that fail with it and not without."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the fleet says of patches against one commit.
+
+    Attributes:
+        patches: By name.
+        winner: The name of the best; empty: none.
+        passed: Tests that pass on the untouched commit, `failed` those that do not or cannot be collected.
+        summary: The baseline in words.
+        left_out: What could not be installed.
+        usable: Whether the baseline tells anything.
+        by_exit_code: Whether it tells only that the test command ends well.
+        error: Why nothing could be judged; empty otherwise.
+    """
+
+    patches: Mapping[str, Judged]
+    winner: str = ""
+    passed: int = 0
+    failed: int = 0
+    summary: str = ""
+    left_out: tuple[str, ...] = ()
+    usable: bool = False
+    by_exit_code: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """A running fleet. Made by `open_judges`."""
+
+    stub: pb_grpc.OrchestratorServiceStub
+    metadata: tuple[tuple[str, str], ...] = field(repr=False)
+
+    async def judge(self, repository: Path, ref: str, patches: Mapping[str, bytes]) -> Judgement:
+        """The fleet's word on patches against a commit."""
+        request = pb.JudgePatchesRequest(
+            task_id=f"zoo-{uuid.uuid4().hex[:12]}",
+            repo=pb.RepoRef(path=str(repository), commit=git(repository, "rev-parse", f"{ref}^{{commit}}")),
+            patches=[pb.SubmittedPatch(name=name, diff=diff) for name, diff in patches.items()],
+        )
+        try:
+            reply: pb.JudgePatchesResponse = await self.stub.JudgePatches(
+                request, metadata=self.metadata, timeout=_SECONDS
+            )
+            events = [
+                (event.type, json.loads(event.payload_json))
+                async for event in self.stub.StreamExecution(
+                    pb.StreamExecutionRequest(execution_id=reply.execution_id), metadata=self.metadata
+                )
+            ]
+        except grpc.aio.AioRpcError as error:
+            return Judgement(patches={}, error=f"{error.code().name}: {error.details()}")
+        reports = [payload["report"] for kind, payload in events if kind == "checks_finished"]
+        judged = {report["candidate_id"]: _judged(report) for report in reports}
+        summary = reply.baseline.summary or reply.baseline.error_message
+        usable = [suite for suite in reply.baseline.suites if not suite.unusable]
+        suites = [suite for suite in usable if suite.HasField("tests")]
+        ends_well = any(suite.HasField("exit_code") and suite.exit_code == 0 for suite in usable)
+        baseline: Mapping[str, Any] = next(
+            (payload.get("baseline") or {} for kind, payload in events if kind == "baseline_finished"), {}
+        )
+        return Judgement(
+            patches=judged,
+            winner=reply.winner_id,
+            passed=sum(suite.tests.passed for suite in suites),
+            failed=sum(suite.tests.failed + suite.tests.errors for suite in suites),
+            summary=summary,
+            left_out=tuple(baseline.get("report", {}).get("left_out", ())),
+            usable=bool(suites) or ends_well,
+            by_exit_code=ends_well and not suites,
+            error=reply.error_message if reply.status == pb.DELIBERATION_STATUS_FAILED else "",
+        )
+
+
+def _judged(report: Mapping[str, Any]) -> Judged:
+    broken = [check.get("details", {}).get("new failures", "") for check in report["results"]]
+    return Judged(
+        verdict=report["verdict"],
+        reasons=tuple(report.get("reasons", ())),
+        broken=tuple(test for text in broken for test in text.splitlines() if test),
+    )
+
+
+@asynccontextmanager
+async def open_judges(home: Path) -> AsyncGenerator[Fleet]:
+    """A fleet without a model server. FLEET_SETUP_PRIVATE_HOSTS and the like are taken from the surroundings."""
+    settings = Settings(home=home, listen="127.0.0.1:0")
+    configure_logging("warning")
+    async with open_fleet(settings) as running, grpc.aio.insecure_channel(running.address) as channel:
+        token = (("authorization", f"Bearer {running.token}"),)
+        yield Fleet(stub=pb_grpc.OrchestratorServiceStub(channel), metadata=token)

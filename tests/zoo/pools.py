@@ -1,0 +1,247 @@
+"""Pools of changes whose worth is known: a fault is put into a project, and some changes put it right."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swe_ai_fleet.testing.repositories import git
+from tests.zoo.catalogue import Project
+from tests.zoo.hiding import TestPlace, add_passing_test, hide, places
+from tests.zoo.judging import Fleet, Judgement
+from tests.zoo.mutations import Mutant, mutants, sources
+
+CANDIDATES = 3
+ROUNDS = 3
+MOST_BROKEN = 15
+"""A fault that more tests notice is not chosen: hardly a test would be left that tells right from wrong."""
+
+Edit = Callable[[Path], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of known worth, and what came of it.
+
+    Attributes:
+        right: Whether it puts the fault right.
+        shown: Whether a test that fails without it is there, in the repository or with the change.
+        told: Whether a test that the fleet can see tells that a wrong one is wrong.
+        winner: Whether it was ranked first.
+    """
+
+    pool: str
+    name: str
+    right: bool
+    shown: bool = False
+    told: bool = False
+    verdict: str
+    winner: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """What came of a project's pools, and why there are none or fewer."""
+
+    changes: tuple[Change, ...] = ()
+    mutant: str = ""
+    cause: str = ""
+
+
+@dataclass(kw_only=True)
+class Pooling:
+    """The pools of one project.
+
+    Attributes:
+        fleet: Judges.
+        project: Whose it is.
+        repository: The project as it was published.
+        scratch: Where its faulty versions are made.
+    """
+
+    fleet: Fleet
+    project: Project
+    repository: Path
+    scratch: Path
+    _changes: list[Change] = field(default_factory=list[Change])
+
+    async def _noticed(self, faults: Sequence[Mutant]) -> tuple[Judgement, Mutant | None, tuple[str, ...]]:
+        """The clean commit judged with faults as patches; the fault that suits best of those that tests notice.
+
+        With the fault come the tests that notice it.
+        """
+        diffs = {f"fault-{number}": self._diff("main", self._faulty(fault)) for number, fault in enumerate(faults)}
+        if not diffs:
+            diffs = {"note": self._diff("main", _written("ZOO.txt", "A file that no test looks at.\n"))}
+        judgement = await self.fleet.judge(self.repository, "main", diffs)
+        broken = {
+            number: judged.broken
+            for number, _ in enumerate(faults)
+            if (judged := judgement.patches.get(f"fault-{number}")) and judged.verdict == "refuted"
+        }
+        fewest = 0 if judgement.by_exit_code else 1
+        suited = [number for number, tests in broken.items() if fewest <= len(tests) <= MOST_BROKEN]
+        if not suited:
+            return judgement, None, ()
+        chosen = min(suited, key=lambda number: abs(len(broken[number]) - 3))
+        return judgement, faults[chosen], broken[chosen]
+
+    async def run(self) -> tuple[Judgement, Pools]:
+        """The judgement on the clean commit, and the pools made of a fault that its tests notice."""
+        possible = await asyncio.to_thread(mutants, self.repository, seed=self.project.name)
+        possible = possible if self.project.pools else []
+        judgement, fault, tests = await self._noticed(possible[:CANDIDATES])
+        for number in range(1, ROUNDS if judgement.usable else 1):
+            if fault is not None or not (further := possible[number * CANDIDATES : (number + 1) * CANDIDATES]):
+                break
+            _, fault, tests = await self._noticed(further)
+        if not self.project.pools:
+            return judgement, Pools(cause="left out: takes too long")
+        if fault is None:
+            return judgement, Pools(cause="no fault that its tests notice was found" if judgement.usable else "")
+        named = f"{fault.path}: {fault.function}: {fault.before.strip()} -> {fault.after.strip()}"
+        self._branch("faulty", "main", self._faulty(fault))
+        if judgement.by_exit_code:
+            await self._pool_noticed(fault, ())
+            return judgement, Pools(changes=tuple(self._changes), mutant=named, cause="its tests have no names")
+        noticing = await asyncio.to_thread(places, self.repository, tests, fault.function)
+        await self._pool_noticed(fault, noticing)
+        await self._pool_hidden(fault, noticing)
+        return judgement, Pools(changes=tuple(self._changes), mutant=named)
+
+    async def _pool_noticed(self, fault: Mutant, noticing: Sequence[TestPlace]) -> None:
+        """Existing tests fail on the base."""
+        diffs = {
+            "fix": self._diff("faulty", self._clean(fault)),
+            "elsewhere": self._diff("faulty", self._elsewhere(fault)),
+            "deletion": self._diff("faulty", self._deleted(fault)),
+            "skip": self._diff("faulty", lambda root: hide(root, noticing)),
+        }
+        await self._judged("noticed", "faulty", diffs, shown={"fix"}, told=set(diffs))
+
+    async def _pool_hidden(self, fault: Mutant, noticing: Sequence[TestPlace]) -> None:
+        """The same without the tests that notice it."""
+        self._branch("hidden", "faulty", lambda root: hide(root, noticing))
+
+        def tests_back(root: Path, files: Sequence[str]) -> None:
+            for name in files:
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(self.repository / name, root / name)
+
+        def passing(change: Edit) -> Edit:
+            def both(root: Path) -> None:
+                change(root)
+                add_passing_test(root, self.project.runner, noticing[0])
+
+            return both
+
+        def fix_with_tests(root: Path) -> None:
+            self._clean(fault)(root)
+            tests_back(root, [place.file for place in noticing])
+
+        diffs = {
+            "fix": self._diff("hidden", self._clean(fault)),
+            "fix-tests": self._diff("hidden", fix_with_tests),
+            "elsewhere-test": self._diff("hidden", passing(self._elsewhere(fault))),
+            "deletion-test": self._diff("hidden", passing(self._deleted(fault))),
+        }
+        functions = [place.function for place in noticing if place.function]
+        kept = functions[: (len(functions) + 1) // 2]
+        clean = _text(self.repository / fault.path)
+        if kept and (special := fault.special(clean, kept)):
+
+            def special_with_tests(root: Path) -> None:
+                (root / fault.path).write_bytes(special.encode())
+                tests_back(root, [place.file for place in noticing])
+                hide(root, [place for place in noticing if place.function not in kept])
+
+            diffs["special-tests"] = self._diff("hidden", special_with_tests)
+        await self._judged("hidden", "hidden", diffs, shown={"fix-tests"}, told=set())
+
+    async def _judged(
+        self, pool: str, ref: str, diffs: Mapping[str, bytes], *, shown: set[str], told: set[str]
+    ) -> None:
+        judgement = await self.fleet.judge(self.repository, ref, {name: diff for name, diff in diffs.items() if diff})
+        for name in diffs:
+            judged = judgement.patches.get(name)
+            right = name.startswith("fix")
+            verdict = judged.verdict if judged else "none"
+            if judged and not right and name in told and verdict == "verified":
+                # Whether an existing test can tell: the same file contents against the clean commit.
+                told = told - (set() if await self._tells(ref, diffs[name]) else {name})
+            self._changes.append(
+                Change(
+                    pool=pool,
+                    name=name,
+                    right=right,
+                    shown=name in shown,
+                    told=name in told and not right,
+                    verdict=verdict,
+                    winner=judgement.winner == name,
+                    reason=judged.reasons[0][:300] if judged and judged.reasons else judgement.error[:300],
+                )
+            )
+
+    async def _tells(self, ref: str, diff: bytes) -> bool:
+        """Whether a test that passes on the clean commit fails with what a patch of a faulty one leads to."""
+
+        def made(root: Path) -> None:
+            git(root, "checkout", "--quiet", ref, "--", ".")
+            git(root, "apply", "-", stdin=diff)
+
+        judgement = await self.fleet.judge(self.repository, "main", {"wrong": self._diff("main", made)})
+        judged = judgement.patches.get("wrong")
+        return judged is not None and judged.verdict == "refuted"
+
+    def _faulty(self, fault: Mutant) -> Edit:
+        return _written(fault.path, fault.applied(_text(self.repository / fault.path)))
+
+    def _clean(self, fault: Mutant) -> Edit:
+        return _written(fault.path, _text(self.repository / fault.path))
+
+    def _deleted(self, fault: Mutant) -> Edit:
+        return _written(fault.path, fault.deleted(_text(self.repository / fault.path)))
+
+    def _elsewhere(self, fault: Mutant) -> Edit:
+        """A remark in another source file, or at the end of the same where there is no other."""
+        suffix = Path(fault.path).suffix
+        others = [name for name in sources(self.repository) if name != fault.path and name.endswith(suffix)]
+        name = next(iter(others), fault.path)
+        remark = "\n# Reviewed.\n" if suffix == ".py" else "\n// Reviewed.\n"
+        text = _text(self.repository / name) if others else fault.applied(_text(self.repository / name))
+        return _written(name, text + remark)
+
+    def _branch(self, name: str, base: str, change: Edit) -> None:
+        """A branch of the repository with one more commit."""
+        tree = self._tree(base, change)
+        git(tree, "commit", "--quiet", "--no-verify", "--message", "Change")
+        git(self.repository, "branch", name, git(tree, "rev-parse", "HEAD"))
+
+    def _diff(self, base: str, change: Edit) -> bytes:
+        """A change as a patch; empty where nothing changes."""
+        path = self.scratch / "change.patch"
+        git(self._tree(base, change), "diff", "--cached", "--binary", f"--output={path}")
+        return path.read_bytes()
+
+    def _tree(self, base: str, change: Edit) -> Path:
+        tree = self.scratch / "tree"
+        if not tree.exists():
+            git(self.repository, "worktree", "add", "--quiet", "--detach", str(tree), "main")
+        git(tree, "checkout", "--quiet", "--force", "--detach", base)
+        git(tree, "clean", "--quiet", "-dxff")
+        change(tree)
+        git(tree, "add", "--all", "--force")
+        return tree
+
+
+def _text(path: Path) -> str:
+    """A file's text with its line ends as they are."""
+    return path.read_bytes().decode()
+
+
+def _written(name: str, text: str) -> Edit:
+    return lambda root: (root / name).write_bytes(text.encode())

@@ -1,0 +1,30 @@
+"""One project from its download to its row."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+from tests.zoo.catalogue import Project
+from tests.zoo.commands import Unavailable
+from tests.zoo.judging import Fleet, Judgement
+from tests.zoo.pools import Pooling, Pools
+from tests.zoo.report import Row
+from tests.zoo.sources import Sources
+
+
+async def visit(project: Project, sources: Sources, fleet: Fleet, directory: Path) -> Row:
+    """The row of a project; what was unpacked for it is gone afterwards."""
+    began = time.monotonic()
+    place = directory / project.name
+    try:
+        repository = await sources.repository(project, place / "repository")
+        pooling = Pooling(fleet=fleet, project=project, repository=repository, scratch=place)
+        judgement, pools = await pooling.run()
+    except Unavailable as error:
+        judgement, pools = Judgement(patches={}, error=str(error)), Pools()
+    finally:
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+    return Row(project=project, judgement=judgement, pools=pools, seconds=time.monotonic() - began)
