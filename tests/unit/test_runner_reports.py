@@ -295,7 +295,7 @@ RUNS: dict[str, tuple[str, tuple[int, int, int, int], list[str], int]] = {
     "cargo": (CARGO, (2, 2, 0, 1), ["src/lib.rs::tests::panics", "src/lib.rs::tests::wrong"], 150),
     "rustc": (RUSTC, (0, 0, 1, 0), ["src/lib.rs:4:41"], 0),
     "node tap": (NODE_TAP, (1, 2, 0, 2), ["wrong", "group > inner"], 154),
-    "tape": (TAPE, (1, 1, 0, 0), ["ne"], 0),
+    "tape": (TAPE, (1, 1, 0, 0), ["one > ne"], 0),
     "node": (NODE_SPEC, (1, 2, 0, 2), ["wrong", "/workspace/test/b.test.js"], 155),
     "jest": (JEST, (1, 2, 0, 2), ["wrong", "group \u203a inner"], 431),
     "vitest": (VITEST, (1, 2, 0, 2), ["a.test.js > wrong", "a.test.js > group > inner"], 383),

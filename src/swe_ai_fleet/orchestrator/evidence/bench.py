@@ -11,10 +11,15 @@ from swe_ai_fleet.domain.task import CheckSpec
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import python_files
+from swe_ai_fleet.orchestrator.evidence.source_files import language_of
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite, TestRuns, run_key
 from swe_ai_fleet.ports import Clone, Workspace, WorkspaceProvider
 from swe_ai_fleet.tools.tests.planning import Planned, Planner
+from swe_ai_fleet.tools.tests.runners.cargo import DOCUMENTATION
+from swe_ai_fleet.tools.tests.runners.frameworks import framework_of
+from swe_ai_fleet.tools.tests.runners.go import go_module
 from swe_ai_fleet.tools.tests.runners.plan import Selection
+from swe_ai_fleet.tools.tests.runners.shell_lines import ShellLine, read_shell_line
 from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
 
 TEST_SECONDS = CheckSpec(name="", command="").timeout_seconds
@@ -22,6 +27,7 @@ FLOOR_SECONDS = 30.0
 """A test whose usual time is known gets at least this much."""
 FIRST_SECONDS = 60.0
 """What a test gets of which nothing is known."""
+_LANGUAGES = {"pytest": "python", "unittest": "python", "npm": "javascript", "go": "go", "cargo": "rust"}
 _PATIENCE = 8
 """So many times its usual time a test may take."""
 
@@ -124,13 +130,27 @@ def _limits(suite: Suite, before: TestRun | None) -> TestLimits:
     return TestLimits(whole=suite.seconds, test=usual, known=known)
 
 
+def understands(suite: Suite, path: str) -> bool:
+    """Whether a suite's runner may be given a file: pytest takes no Go. Of an unknown one nobody knows."""
+    read = read_shell_line(suite.line) if suite.line else None
+    language = _LANGUAGES.get(framework_of(read.argv if isinstance(read, ShellLine) else suite.argv))
+    return language is None or language_of(path) == language
+
+
 def files_of(tests: Sequence[str], files: CloneFiles) -> tuple[str, ...]:
-    """The files of tests, to run whole: what upsets a test is often its neighbour. None where ids name no files."""
+    """The files of tests, to run whole: what upsets a test is often its neighbour; for Go's, the packages.
+
+    None where ids name no files, or name tests that are not run with their file.
+    """
     found: dict[str, None] = {}
+    module = go_module(files.text("go.mod"))
     for test in tests:
         path, mark, _ = test.partition("::")
+        if module and (path == module or path.startswith(f"{module}/")):
+            found[path] = None
+            continue
         there = (name for name in ([path] if mark else python_files(test)) if name and files.has(name))
-        if (file := next(there, "")) == "" or file.startswith("-"):
+        if (file := next(there, "")) == "" or file.startswith("-") or test.endswith(DOCUMENTATION):
             return ()
         found[file] = None
     return tuple(found)

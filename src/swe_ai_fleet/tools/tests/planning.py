@@ -52,11 +52,11 @@ class Planner:
         """
         read = read_shell_line(line)
         if isinstance(read, str):
-            if selection.some:
+            if selection.some or selection.deselect:
                 raise ToolFailure("a shell command takes no selection of tests")
             argv = ("sh", "-c", line)
-            plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output")
-            return Planned(plan=replace(plan, notes=(f"judged by exit code: {read}",)))
+            plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output", unknown=read)
+            return Planned(plan=plan)
         place = str(PurePosixPath(directory, read.directory)) if read.directory else directory
         planned = await self.plan(read.argv, selection, place)
         # What must succeed first decides as it would in a shell.
@@ -81,8 +81,9 @@ class Planner:
                 return Planned(plan=_plain(argv, selection, directory))
             case "make":
                 inventory = await Inventory.take(self.workspace)
-                if selection.keyword or not all(map(inventory.is_directory, selection.paths)):
-                    raise ToolFailure("make takes no paths or keyword: leave them out, or use shell_run_command")
+                directories = all(map(inventory.is_directory, selection.paths))
+                if selection.keyword or selection.deselect or not directories:
+                    raise ToolFailure("make takes no paths, keyword or ids: leave them out, or use shell_run_command")
                 return Planned(plan=make_plan(inventory, directory, argv[-1], argv), inventory=inventory)
             case framework:
                 inventory = await Inventory.take(self.workspace)
@@ -104,7 +105,9 @@ class Planner:
             plan = go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
         elif framework == "cargo":
             scratch, _ = await probe(self.workspace, "sh")
-            plan = cargo_plan(inventory, directory, selection, scratch, base or ("cargo", "test"))
+            programs, mount = inside(self.workspace), self.workspace.mount
+            command = base or ("cargo", "test")
+            plan = cargo_plan(inventory, directory, selection, scratch, command, programs=programs, mount=mount)
         else:
             programs = inside(self.workspace)
             package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)
@@ -141,7 +144,7 @@ def _found(inventory: Inventory, framework: str, name: str) -> str:
 
 
 def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
-    if selection.some:
+    if selection.some or selection.deselect:
         raise ToolFailure(
             f"these tests are run by `{' '.join(argv)}`, which takes no paths or keyword from here: "
             "call it without them, or select with shell_run_command"
@@ -153,7 +156,7 @@ def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
         absent=not_installed(argv[0], "it"),
         cwd=directory,
         stream="output",
-        notes=("judged by exit code: it starts no known test runner",),
+        unknown="it starts no known test runner",
     )
 
 

@@ -117,16 +117,18 @@ def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes) 
         stopped = f"the test runner ended early ({events.how or events.stop})"
     elif events.fault:
         stopped = "the test runner failed: " + (events.fault.strip().splitlines() or [""])[-1][:300]
+    silent = plan.stream == "output" and not run.reported
+    by_exit_code = (f"judged by exit code: {plan.unknown or 'it reports no test'}",) if silent else ()
     return replace(
         run,
-        framework=plan.framework,
+        framework="" if silent else plan.framework,
         command=plan.command,
         exit_code=None if timed_out else result.exit_code,
         duration_ms=result.duration_ms,
         stopped=stopped,
         hung=events.hung,
         crashed=events.crashed,
-        notes=plan.notes,
+        notes=(*plan.notes, *by_exit_code),
         output=_shortened(said),
     )
 

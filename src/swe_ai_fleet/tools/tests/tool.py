@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.tests.planning import Planned, Planner, checked_ids, plain_keyword
@@ -28,11 +27,10 @@ Paths = Annotated[
 ]
 Keyword = Annotated[str | None, Field(description="Only tests whose name matches this -k expression.")]
 Deselect = Annotated[list[str], Field(description="Ids of tests to leave out, such as one that hangs.")]
-FilePaths = Annotated[list[str], Field(description="Files or directories to run the tests of; all if empty.")]
+FilePaths = Annotated[list[str], Field(description="Files, directories or ids (file::test) to run; all if empty.")]
 Name = Annotated[str | None, Field(description="Only tests whose name contains this.")]
 Pattern = Annotated[str | None, Field(description="Only tests whose name matches this regular expression.")]
 Directory = Annotated[str, Field(description="Where the Makefile lies, relative to the root of the workspace.")]
-_DESELECTING = ("pytest", "unittest")
 _SPARE_SECONDS = 15.0
 
 
@@ -63,8 +61,6 @@ class TestTool(Toolkit):
             suite = await suite_for(await Inventory.take(self.workspace), own, paths)
             argv, directory = suite.argv, suite.directory
         framework = framework_of(argv)
-        if deselect and framework not in _DESELECTING:
-            raise ToolFailure(f"`{' '.join(argv)}` cannot leave out single tests: name the paths to run instead")
         word = plain_keyword(keyword) if framework == "pytest" else checked_keyword(keyword)
         selection = Selection(paths=tuple(paths), keyword=word, deselect=checked_ids(deselect))
         planned = await Planner(workspace=self.workspace).plan(argv, selection, directory)
@@ -125,7 +121,7 @@ class TestTool(Toolkit):
     async def cargo_test(
         self,
         paths: Annotated[
-            list[str], Field(description="Crates, or files in src and tests, to run the tests of; all if empty.")
+            list[str], Field(description="Crates, files in src and tests, or ids (file::test) to run; all if empty.")
         ] = [],  # noqa: B006 - never changed; a list is what the schema shows
         keyword: Name = None,
     ) -> ToolResult:
@@ -158,9 +154,9 @@ class TestTool(Toolkit):
 
     async def _project(self, name: str, framework: str, paths: Sequence[str], keyword: str | None) -> ToolResult:
         inventory = await Inventory.take(self.workspace)
-        chosen = tuple(inventory.real(checked_path(path)) for path in paths)
-        selection = Selection(paths=chosen, keyword=checked_keyword(keyword))
-        root = inventory.root_for(framework, chosen)
+        places = [inventory.real(checked_path(path).partition("::")[0]) for path in paths]
+        selection = Selection(paths=tuple(paths), keyword=checked_keyword(keyword))
+        root = inventory.root_for(framework, places)
         planned = await Planner(workspace=self.workspace).project(framework, inventory, root, selection)
         return await self._execute(name, planned)
 

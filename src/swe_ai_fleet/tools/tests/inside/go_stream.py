@@ -129,6 +129,8 @@ class Go(Stream):
                 if any(line.startswith(("panic: ", "fatal error: ")) for line in said):
                     self._panicked.append(name)
                 self._failed.update((name, *([parent] if parent else [])))
+            if any(skipped.startswith(f"{name}/") for skipped in self._skipped):
+                self._parents.add(name)
             if name in self._parents and (action != "fail" or self._blamed(name)):
                 append(e="collected", id=name)
                 return

@@ -49,17 +49,14 @@ class Output(Stream):
         return None
 
 
-class Processes(Stream):
-    """A runner that starts a process of ours for each program of tests: it has ended when none of them runs."""
-
-    def complete(self, code: int) -> bool:
-        return True
-
-
 def stream(kind: str) -> Stream:
-    """The stream of a kind: `file`, `processes`, `output` or `go`."""
+    """The stream of a kind: `file`, `output`, `go` or `cargo`."""
     if kind == "go":
         from go_stream import Go
 
         return Go()
-    return {"file": Stream, "processes": Processes, "output": Output}[kind]()
+    if kind == "cargo":
+        from cargo_stream import Cargo
+
+        return Cargo()
+    return {"file": Stream, "output": Output}[kind]()

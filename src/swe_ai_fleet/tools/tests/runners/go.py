@@ -42,9 +42,9 @@ def go_plan(
         ToolFailure: Names of tests beside whole packages or a keyword, or names to leave out.
     """
     options, own, rest = _read(base[2:])
-    module = _MODULE.search(inventory.text("go.mod" if root == "." else f"{root}/go.mod"))
+    module = go_module(inventory.text("go.mod" if root == "." else f"{root}/go.mod"))
     split = [path.partition("::") for path in selection.paths]
-    packages = dict.fromkeys(_package(inventory, root, path, module[1] if module else "") for path, _, _ in split)
+    packages = dict.fromkeys(_package(inventory, root, path, module) for path, _, _ in split)
     names = [name for _, _, name in split if name]
     if names and (selection.keyword or len(names) < len(split)):
         raise ToolFailure("go runs either whole packages or tests by name: give them in calls of their own")
@@ -65,6 +65,12 @@ def go_plan(
         read_output=parse_go_output,
         output_limit=MAX_REPORT_BYTES // 2,
     )
+
+
+def go_module(manifest: str) -> str:
+    """The import path in the text of a go.mod; empty where it has none."""
+    match = _MODULE.search(manifest)
+    return match[1] if match else ""
 
 
 def _read(words: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:

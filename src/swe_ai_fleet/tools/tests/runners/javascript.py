@@ -26,6 +26,7 @@ _VALUED = frozenset(
         *("--dir", "--environment", "--pool", "--ext", "--extension", "-p", "--project", "-g", "--grep", "--opts"),
     }
 )
+_SILENT = ("--silent", "-s", "--ignore-scripts")
 _MAX_NODE_FILES = 500
 _MAX_FIRST = 200
 _VARIABLES = {"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false"}
@@ -72,6 +73,7 @@ class JavaScript:
                 )
             if script is None or not script.runner:
                 return self._unknown(base, script)
+        typed = tuple(word for word in base if word not in _SILENT)
         runners = {part.runner for part in script.runners}
         chosen = [self._chosen(part.runner, selection) for part in script.runners]
         steering = {
@@ -85,7 +87,7 @@ class JavaScript:
         return Plan(
             framework=script.runner if len(runners) == 1 else "npm",
             argv=self._shell(script, reported),
-            told=(*base, *(("--", *chosen[0]) if chosen[0] else ())),
+            told=(*typed, *(("--", *chosen[0]) if chosen[0] else ())),
             absent=_ABSENT,
             cwd=self.root,
             variables={
@@ -115,8 +117,9 @@ class JavaScript:
             argv, notes = self._shell(script, script.runners), _notes(script)
         return Plan(
             framework="npm",
+            unknown="it starts no known test runner",
             argv=argv,
-            told=base,
+            told=tuple(word for word in base if word not in _SILENT),
             absent=_ABSENT,
             cwd=self.root,
             variables=self._variables(),
@@ -139,11 +142,12 @@ class JavaScript:
         place = f"{self.programs}/fleet_"
         match part.runner:
             case "jest":
-                own = ("--reporters=default", f"--reporters={place}jest.cjs", f"--testSequencer={place}jest.cjs")
+                reporters = ("--reporters=default", f"--reporters={place}jest.cjs")
+                own = (*reporters, f"--testSequencer={place}jest.cjs", "--bail=0")
             case "vitest":
-                own = ("--reporter=default", f"--reporter={place}vitest.mjs")
+                own = ("--reporter=default", f"--reporter={place}vitest.mjs", "--bail=0")
             case "mocha":
-                own = (f"--require={place}mocha.cjs", f"--reporter={place}mocha.cjs")
+                own = (f"--require={place}mocha.cjs", f"--reporter={place}mocha.cjs", "--no-bail")
             case "node":
                 reporter = f"--test-reporter={place}node.mjs"
                 first = (f"--require={place}node_skip.cjs", reporter, "--test-reporter-destination=stdout")
@@ -225,15 +229,20 @@ class JavaScript:
 def _given(part: Part, words: Sequence[str], selection: Selection) -> str:
     """A runner's command with further words, without the names of tests that it has where others are selected."""
     tail = _without_names(part) if selection.paths else part.tail
+    # One failure would hide how the rest stands.
+    tail = re.sub(r"(?<=\s)--bail(?:=\S+)?(?=\s|$)", "", tail)
     if part.runner == "vitest" and not re.search(r"(?:^|\s)(?:--)?run\b", tail):
-        tail = f" --run{tail}"
+        tail = f"{tail} --run"
     if part.runner == "jest" and re.search(r"(?:react-scripts|craco) test$", part.head):
         tail = f" --watchAll=false{tail}"
     if part.runner == "ava" and "--tap" not in words_of(tail):
         tail = f" --tap{tail}"
-    quoted = shlex.join(words)
-    # Node takes what stands behind names of files for arguments of theirs.
-    return f"{part.head} {quoted}{tail}".strip() if part.runner == "node" else f"{part.head}{tail} {quoted}".strip()
+    if part.runner != "node":
+        return f"{part.head}{tail} {shlex.join(words)}".strip()
+    # Node takes options behind names of files for arguments of theirs.
+    options = [word for word in words if word.startswith("-")]
+    names = [word for word in words if not word.startswith("-")]
+    return " ".join(filter(None, (part.head, shlex.join(options), tail.strip(), shlex.join(names))))
 
 
 def _without_names(part: Part) -> str:

@@ -67,6 +67,7 @@ class Plan:
         read_output: Finds results in what was printed, where no event was written.
         fallbacks: Other ways to start it, tried in order while nothing is reported.
         transient: Files that the run may leave in the repository, removed unless they were there before.
+        unknown: Why the command is taken for no known runner, in words; its exit code counts where it reports nothing.
         notes: What was changed for the run to work, in words.
     """
 
@@ -82,6 +83,7 @@ class Plan:
     output_limit: int = DEFAULT_OUTPUT_LIMIT
     fallbacks: tuple[Fallback, ...] = ()
     transient: tuple[str, ...] = ()
+    unknown: str = ""
     notes: tuple[str, ...] = ()
 
     @property

@@ -38,6 +38,9 @@ _LINTERS = frozenset(
         *("commitlint", "cspell", "markdownlint", "remark", "dprint", "madge", "size-limit", "bundlesize", "check-dts"),
     }
 )
+_BEFORE = re.compile(
+    r"(?:(?:cross-env|env)\s+(?=\w+=)|[A-Za-z_]\w*=(?:[^\s\"'\\]|\"[^\"]*\"|'[^']*')*\s+|(?:nyc|c8)\s+(?:-\S+\s+)*)+"
+)
 _LINT_NAME = re.compile(
     r"(?:.*:)?(?:lint|types?|typecheck|type-?check|format|fmt|prettier|style|tsc|spell|standard|xo|tsd)(?:[:_-].*)?",
     re.I,
@@ -148,15 +151,18 @@ def _steps(line: str, scripts: Mapping[str, str], depth: int, name: str) -> Iter
             continue
         for other, text in followed:
             inner = [_after(_set_before(part.text), step) for step in _steps(text, scripts, depth + 1, other)]
-            if _LINT_NAME.fullmatch(other) and not any(step is not None and step.kind == "runner" for step in inner):
+            lints = bool(_LINT_NAME.fullmatch(other.removeprefix("pre")))
+            if any(step is None for step in inner):
+                yield replace(part, text=f"npm run {other}", kind="lint" if lints else "other")
+            elif lints and not any(step is not None and step.kind == "runner" for step in inner):
                 yield replace(part, text=f"npm run {other}", kind="lint")
             else:
                 yield from inner
 
 
 def _set_before(text: str) -> str:
-    """What sets variables before a command: `A=1`, `cross-env A=1`, empty for none."""
-    match = re.match(r"(?:(?:cross-env|env)\s+)?(?:[A-Za-z_]\w*=(?:[^\s\"'\\]|\"[^\"]*\"|'[^']*')*\s+)+", text)
+    """What starts a command: variables, `cross-env A=1`, a program that measures coverage; empty for nothing."""
+    match = _BEFORE.match(text)
     return match[0] if match else ""
 
 

@@ -15,6 +15,7 @@ _MARK = re.compile(r"TAP version 1[234]|1\.\.\d{1,9}(?: +#.*)?")
 _POINT = re.compile(r"( {0,256})(not ok|ok)(?: (\d{1,9}))?(?: (.*))?")
 _SUBTEST = re.compile(r"( {0,256})# Subtest: (.*)")
 _DIRECTIVE = re.compile(r"# *(skip|todo)\b", re.I)
+_TITLE = re.compile(r"# (?!(?:tests|pass|fail|ok|skip|todo|time|cancelled|suites|duration_ms|Subtest)\b)(\S.{0,300})")
 _FACT = re.compile(r" *(error|message): *(.*)")
 _KEY = re.compile(r" *\w{1,40}:(?: .*)?")
 _DURATION = re.compile(r"# duration_ms (\d{1,12}(?:\.\d{1,12})?)")
@@ -23,7 +24,7 @@ _DURATION = re.compile(r"# duration_ms (\d{1,12}(?:\.\d{1,12})?)")
 def parse_tap(text: str) -> TestRun | None:
     """The report in a TAP stream; None where there is neither its version nor a plan, or not one test point.
 
-    A test with subtests counts as its subtests.
+    A test with subtests counts as its subtests; a comment before points is their title, as tape writes it.
     """
     tally, marked, points, duration = Tally(), False, 0, 0.0
     titles: dict[int, str] = {}
@@ -31,6 +32,7 @@ def parse_tap(text: str) -> TestRun | None:
     failing: tuple[str, End] | None = None
     said: list[str] = []
     in_block = False
+    heading = ""
 
     def settle() -> None:
         nonlocal failing
@@ -62,6 +64,7 @@ def parse_tap(text: str) -> TestRun | None:
             if deeper and (good or child_failed):
                 continue
             path = [titles[other] for other in sorted(titles) if other < depth]
+            path = path or ([heading] if heading else [])
             identifier = " > ".join([*path, name])
             if directive:
                 tally.add(identifier, "skipped")
@@ -69,6 +72,8 @@ def parse_tap(text: str) -> TestRun | None:
                 tally.add(identifier, "passed")
             else:
                 failing, said = (identifier, "failure"), []
+        elif match := _TITLE.fullmatch(line):
+            heading = match[1]
         elif match := _SUBTEST.fullmatch(line):
             if len(titles) < _MAX_DEPTH:
                 titles[len(match[1])] = match[2]
