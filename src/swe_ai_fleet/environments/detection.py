@@ -105,10 +105,8 @@ def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: 
         argv, left_out = node_test_command(files, directory)
         manifest = f"{below}package.json"
         recipe = _tested(recipe, argv, manifest)
-        if left_out:
-            said = Decision(what=f"left out of the tests, since it tests nothing: {left_out}", source=manifest)
-            recipe = replace(recipe, decisions=(*recipe.decisions, said))
-        return recipe
+        said = (Decision(what=what, source=manifest) for what in left_out)
+        return replace(recipe, decisions=(*recipe.decisions, *said))
     tests = [path for path in names if is_test(path)]
     source = {"go": "go.mod", "cargo": "Cargo.toml", "make": "Makefile"}.get(guess[0] if guess else "", "")
     return _tested(recipe, guess, source or (f"{len(tests)} test files" if tests else "pytest's configuration"))

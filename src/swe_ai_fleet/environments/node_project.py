@@ -50,6 +50,8 @@ _LINT_SCRIPT = re.compile(
 _WRAPPERS = frozenset({"cross-env", "env", "npx", "c8", "nyc", "dotenv", "run-s"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
 _MAX_FOLLOWED = 3
+_BROWSER = re.compile(r"\b(?:karma|cypress|playwright|wdio|testcafe|testem|web-test-runner|wtr)\b")
+_RUNNER = re.compile(rf"\b(?:jest|vitest|mocha|ava|tape|tap|uvu|jasmine|lab|node (?:\S+ )*--test)\b|{_BROWSER.pattern}")
 _BUILDS = re.compile(r"(?:build|compile|bootstrap|generate|codegen)(?:[:_-](?!.*(?:check|docs?|watch)).*)?", re.I)
 _TESTS = re.compile(r"(?:test|jest|vitest|mocha|unit|ci)(?:[:_-].*)?", re.I)
 _DYNAMIC = re.compile(r"[|<>()`$;*?]")
@@ -108,39 +110,40 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
     )
 
 
-def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str, ...], str]:
+def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the argv that runs a package's tests, what it leaves out of its `test` script); both empty where there is none.
 
-    Linters and type checkers beside the tests are left out: what they say is no test's result.
+    Left out beside other tests are linters and type checkers, since what they say is no test's result, and tests that
+    need a browser.
     """
     path = joined(directory, "package.json")
     text = test_script(files.text(path))
     if not text:
-        return (), ""
+        return (), ()
     scripts = {name: value for name, value in table(files.json(path).get("scripts")).items() if isinstance(value, str)}
-    before = scripts.get("pretest", "")
-    skips_before = bool(before) and not _tests(before, scripts)
     parts = [part.strip() for part in text.split("&&")]
-    kept = [part for part in parts if not _is_lint(part, scripts)]
-    left_out = [part for part in parts if part not in kept]
-    if skips_before and all(_is_lint(part.strip(), scripts) for part in before.split("&&")):
-        left_out.append(f"pretest: {before}")
-    else:
-        skips_before = False
-    whole = ("npm", "test", "--silent", *(("--ignore-scripts",) if skips_before else ()))
-    if len(kept) != 1 or kept == parts:
-        return whole, "; ".join(left_out) if kept == parts else ""
-    words = _words(kept[0])
-    if _DYNAMIC.search(kept[0]) or not words:
-        return whole, ""
+    linting = [part for part in parts if _is_lint(part, scripts)]
+    browsing = [part for part in parts if part not in linting and _runs(_BROWSER, part, scripts)]
+    kept = [part for part in parts if part not in linting and part not in browsing]
+    left_out = [f"left out of the tests, since it tests nothing: {'; '.join(linting)}"] if linting else []
+    left_out += [f"left out of the tests, since it needs a browser: {'; '.join(browsing)}"] if browsing else []
+    before = scripts.get("pretest", "")
+    only_lints_before = bool(before) and all(_is_lint(part.strip(), scripts) for part in before.split("&&"))
+    # What prepares the tests is run by npm alone.
+    is_one = len(kept) == 1 and kept != parts and not _DYNAMIC.search(kept[0]) and (not before or only_lints_before)
+    words = _words(kept[0]) if is_one else []
+    if not words and only_lints_before:
+        said = f"left out of the tests, since it tests nothing: pretest: {before}"
+        return ("npm", "test", "--silent", "--ignore-scripts"), (said,)
+    if not words:
+        return ("npm", "test", "--silent"), ()
     if followed := _followed(words):
-        return ("npm", "run", followed, "--silent"), "; ".join(left_out)
+        return ("npm", "run", followed, "--silent"), tuple(left_out)
     assigned = [word for word in words if _ASSIGNMENT.fullmatch(word)][: _leading(words)]
     command = words[len(assigned) :]
     start = ("env", *assigned) if assigned else ()
-    program = command[0]
-    via = () if program in ("node", "npx", "npm", "pnpm", "yarn", "env") else ("npx", "--no", "--")
-    return (*start, *via, *command), "; ".join(left_out)
+    via = () if command[0] in ("node", "npx", "npm", "pnpm", "yarn", "env") else ("npx", "--no", "--")
+    return (*start, *via, *command), tuple(left_out)
 
 
 def _leading(words: list[str]) -> int:
@@ -162,20 +165,20 @@ def _is_lint(part: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
         text = scripts.get(followed, "")
         if depth < _MAX_FOLLOWED and text:
             return all(_is_lint(inner.strip(), scripts, depth + 1) for inner in text.split("&&")) or (
-                bool(_LINT_SCRIPT.fullmatch(followed)) and not _tests(text, scripts)
+                bool(_LINT_SCRIPT.fullmatch(followed)) and not _runs(_RUNNER, text, scripts)
             )
         return bool(_LINT_SCRIPT.fullmatch(followed))
     return False
 
 
-def _tests(text: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
-    """Whether a script runs tests somewhere."""
-    if re.search(
-        r"\b(?:jest|vitest|mocha|ava|tape|tap|uvu|karma|jasmine|playwright|cypress|lab|node (?:\S+ )*--test)\b", text
-    ):
+def _runs(programs: re.Pattern[str], text: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
+    """Whether a script starts one of some programs somewhere."""
+    if programs.search(text):
         return True
     followed = [name for part in text.split("&&") if (name := _followed(_words(part)))]
-    return depth < _MAX_FOLLOWED and any(_tests(scripts.get(name, ""), scripts, depth + 1) for name in followed)
+    return depth < _MAX_FOLLOWED and any(
+        _runs(programs, scripts.get(name, ""), scripts, depth + 1) for name in followed
+    )
 
 
 def _followed(words: list[str]) -> str:
@@ -316,7 +319,7 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
     if manager.name != "npm" or not until:
         return install
     dated = (*commands[0], f"--before={until}")
-    return Step(argv=dated, purpose=f"releases until {until}", directory=root, alternatives=(install,))
+    return Step(argv=dated, purpose=f"releases until {until}", source=source, directory=root, alternatives=(install,))
 
 
 def _builds(files: RepositoryFiles, root: str) -> list[Step]:
