@@ -121,7 +121,7 @@ class TestWhatABuildMakes:
             # A clone may write it anew.
             assert await sh(clone, "echo 'version = 2' > src/_version.py && git status --porcelain") == ""
 
-    async def test_a_commit_with_a_patch_has_the_tags_and_submodules_of_its_base(
+    async def test_a_commit_with_a_patch_has_the_tags_submodules_and_date_of_its_base(
         self, provider: GitWorkspaceProvider, tmp_path: Path
     ) -> None:
         library = make_repository(tmp_path / "library", {"data.txt": "7\n"})
@@ -135,6 +135,8 @@ class TestWhatABuildMakes:
         async with provider.open("e1", "a", made, Environment()) as clone:
             assert (await sh(clone, "git describe --tags")).startswith("v1.2-1-g")
             assert await sh(clone, "cat lib/data.txt") == "7"
+            # What releases its environment is made of depends on it.
+            assert await sh(clone, "git log -1 --format=%ct") == git(repo, "log", "-1", "--format=%ct").strip()
 
     async def test_commands_of_a_caller_add_to_what_was_detected(
         self, provider: GitWorkspaceProvider, tmp_path: Path

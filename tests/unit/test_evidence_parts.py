@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, TaskNames, Touched, compare
 from swe_ai_fleet.orchestrator.evidence.outputs import OUTPUT_CHARS, kept
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
-from swe_ai_fleet.orchestrator.evidence.source_files import inline_tests
+from swe_ai_fleet.orchestrator.evidence.source_files import inline_tests, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
 from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
@@ -414,3 +414,23 @@ async def test_a_check_stands_though_its_output_cannot_be_kept() -> None:
     told = await kept(result, "", mask=Secrets(), store=full)
     assert told.passed
     assert dict(told.details) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("tests/a.py", True),
+        ("pkg/test_a.py", True),
+        ("test.js", True),
+        ("test.py", True),
+        ("lib/a_spec.ts", True),
+        ("lib/a-test.mjs", True),
+        ("src/add/test.ts", True),
+        ("a_test.go", True),
+        ("src/pkg/testing/doubles.py", False),
+        ("src/latest.js", False),
+        ("src/contest.py", False),
+    ],
+)
+def test_test_files_are_known_by_name_and_directory(path: str, test: bool) -> None:
+    assert is_test(path) is test

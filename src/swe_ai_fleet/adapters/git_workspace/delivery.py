@@ -17,7 +17,7 @@ from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.patches import apply_patch
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
-from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, dates_of, write_git_dir
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository
@@ -174,11 +174,16 @@ class Deliveries:
     async def commit(self, seed: Path, patch: bytes, *, objects: Path) -> str:
         """A commit of a patch on a seed's commit, its objects put into `objects`; the same patch is the same commit.
 
+        It has the date of the seed's commit, which decides what releases its environment is made of.
+
         Raises PatchRejected.
         """
         async with self._tree(seed, patch, objects=objects) as (layout, tree):
             made = await self._git.run(
-                *("commit-tree", tree, "-p", seed.name), layout=layout, stdin=b"Candidate\n", variables=FIXED_IDENTITY
+                *("commit-tree", tree, "-p", seed.name),
+                layout=layout,
+                stdin=b"Candidate\n",
+                variables=FIXED_IDENTITY | await dates_of(self._git, seed.name, layout),
             )
         return made.text()
 

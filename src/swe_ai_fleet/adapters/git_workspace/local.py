@@ -14,7 +14,13 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
-from swe_ai_fleet.adapters.git_workspace.skeleton import IDENTITY_EMAIL, IDENTITY_NAME, History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.skeleton import (
+    IDENTITY_EMAIL,
+    IDENTITY_NAME,
+    History,
+    dates_of,
+    write_git_dir,
+)
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
@@ -211,16 +217,13 @@ class LocalRepositories:
 
     async def _commit(self, layout: Layout, parent: str) -> str:
         tree = (await self._git.run("write-tree", layout=layout)).text()
-        date = (await self._git.run("log", "-1", "--format=%ct", parent, layout=layout)).text()
-        # The parent's date makes the snapshot a function of its content: the same changes give the same commit.
-        stamp = f"@{date} +0000"
         return (
             await self._git.run(
                 *("commit-tree", tree, "-p", parent),
                 layout=layout,
                 stdin=b"Snapshot of uncommitted changes\n",
-                variables=identity(IDENTITY_NAME, IDENTITY_EMAIL)
-                | {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp},
+                # The parent's date makes the snapshot a function of its content: the same changes give the same commit.
+                variables=identity(IDENTITY_NAME, IDENTITY_EMAIL) | await dates_of(self._git, parent, layout),
             )
         ).text()
 

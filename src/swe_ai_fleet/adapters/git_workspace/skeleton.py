@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+
 IDENTITY_NAME = "SWE AI Fleet"
 IDENTITY_EMAIL = "fleet@localhost"
 WORK_BRANCH = "fleet/work"
@@ -80,3 +82,9 @@ def _config(object_format: str, *, work_tree: bool) -> str:
     if object_format != "sha1":
         lines += ["[extensions]", f"\tobjectFormat = {object_format}"]
     return "\n".join(lines) + "\n"
+
+
+async def dates_of(git: Git, commit: str, layout: Layout) -> dict[str, str]:
+    """The variables that give a new commit the date of another one."""
+    stamp = f"@{(await git.run('log', '-1', '--format=%ct', commit, layout=layout)).text()} +0000"
+    return {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 _TEST_DIRECTORIES = frozenset({"test", "tests", "__tests__", "spec", "specs", "testdata", "fixtures"})
 _TEST_NAMES = re.compile(
-    r"test_.+\.py|.+_test\.py|tests\.py|conftest\.py|.+_test\.go|.+[.-](?:test|spec)\.[cm]?[jt]sx?"
+    r"test_.+\.py|.+_test\.py|tests?\.py|conftest\.py|.+_test\.go|(?:.+[._-])?(?:tests?|spec)\.[cm]?[jt]sx?"
 )
 _RUST_TESTS = re.compile(r"#\[cfg\(test\)\]")
 _DOCUMENTS = (".md", ".rst", ".txt", ".adoc", ".ipynb")
