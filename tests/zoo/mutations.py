@@ -146,9 +146,12 @@ def _python(path: str, text: str) -> Iterator[Mutant]:
             place(body[0].lineno, body[0].col_offset),
             place(body[-1].end_lineno or 0, body[-1].end_col_offset or 0),
         )
-        for node in (node for statement in body for node in ast.walk(statement)):
+        nodes = [node for statement in body for node in ast.walk(statement)]
+        # A loop whose condition is changed hardly ever ends.
+        conditions = {id(part) for node in nodes if isinstance(node, ast.While) for part in ast.walk(node.test)}
+        for node in nodes:
             changed = _changed(node)
-            if changed is None or not isinstance(node, ast.expr):
+            if changed is None or id(node) in conditions or not isinstance(node, ast.expr):
                 continue
             start = place(node.lineno, node.col_offset)
             end = place(node.end_lineno or 0, node.end_col_offset or 0)
@@ -242,7 +245,7 @@ def _braces(path: str, text: str) -> Iterator[Mutant]:
             continue
         body = (offsets[number + 1], offsets[end])
         for inner in range(number + 1, end):
-            if _NO_CODE.search(lines[inner]):
+            if _NO_CODE.search(lines[inner]) or re.search(r"\b(while|for|loop)\b", lines[inner]):
                 continue
             for pattern, after in _TOKENS:
                 for match in re.finditer(pattern, lines[inner]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
@@ -251,15 +252,19 @@ def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> N
     installed = {
         str(canonicalize_name(target.project.name)) for target in shopping.targets.values() if target.project.name
     }
-    shopping.groups = [
-        Group(
-            name=group.name,
-            source=group.source,
-            lines=tuple(line for line in group.lines if package_of(line) not in installed),
-        )
-        for group in shopping.groups
-    ]
+    # A list that pins a project of this repository, as it comes out of a solver, would put a release in its place.
+    groups, files = shopping.groups, shopping.files
+    shopping.groups = [replace(group, lines=_others(group.lines, installed), directories=()) for group in groups]
     shopping.groups = [group for group in shopping.groups if group]
+    shopping.files = {
+        path: replace(file, lines=lines, plain=file.plain and lines == file.lines)
+        for path, file in files.items()
+        if (lines := _others(file.lines, installed))
+    }
+
+
+def _others(lines: Sequence[str], packages: Set[str]) -> tuple[str, ...]:
+    return tuple(line for line in lines if package_of(line) not in packages)
 
 
 def _named_files(files: RepositoryFiles, directory: str, wish: Wish) -> list[str]:
