@@ -25,6 +25,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.bench.environments import TARGET_MS as ENVIRONMENT_TARGET_MS
+from tests.bench.environments import environment_figures
 from tests.bench.floor import floor_seconds
 from tests.bench.planning import planning_figures
 from tests.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
@@ -64,6 +66,7 @@ async def main() -> None:
         repository = make_repository(directory / "repository", FILES)
         figures |= await tool_figures(directory / "tools")
         figures |= await sandbox_figures()
+        figures |= await environment_figures(directory / "environments")
         await single(directory, repository, figures)
         await hundred(directory, repository, figures)
         figures |= await scale_figures(directory / "scale")
@@ -173,6 +176,8 @@ def _print(figures: dict[str, float]) -> None:
         "prefix_cache_hit_share": f">= {TARGET_SHARE:g}",
         "sandbox_bubblewrap_overhead_ms": f"<= {TARGET_MS:g}",
         "sandbox_landlock_overhead_ms": f"<= {TARGET_MS:g}",
+        "environment_cached_commit_ms": f"<= {ENVIRONMENT_TARGET_MS:g}",
+        "environment_cached_ms": f"<= {ENVIRONMENT_TARGET_MS:g}",
         "watching_busy_whole": f"= {figures['watching_busy_watchers']:g}",
         "watching_many_whole": f"= {figures['watching_many_watchers']:g}",
     }

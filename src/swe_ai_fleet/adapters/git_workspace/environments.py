@@ -84,8 +84,9 @@ class Environments:
         self._interpreters: Interpreters | None = None
 
     async def warm(self) -> None:
-        """Copy the tools that repositories without their own get."""
+        """Copy the tools that repositories without their own get; find the machine's interpreters."""
         await self._tools.directory()
+        await self._machine()
 
     async def environment(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> Environment:
         """The environment for a pinned repository. Raises InvalidRequest, PreconditionFailed with `field`.
