@@ -204,7 +204,7 @@ async def test_where_nobody_won_the_three_commands_work_as_they_are_printed(shel
     )
     assert ran.code == 1, ran.err
     lines = ran.out.splitlines()
-    start = lines.index("what helps:")
+    start = lines.index("next:")
     commands = [shlex.split(line) for line in lines[start + 1 :]]
     assert [command[:2] for command in commands] == [["fleet", "show"], ["fleet", "export"], ["fleet", "deliver"]]
     kept = f"refs/fleet/refused/{task_id}"
@@ -305,7 +305,7 @@ async def test_an_execution_whose_environment_fails_names_the_command_that_expla
     assert any(line.startswith("baseline: none: ") for line in lines)
     assert "1. fix: unverified" in lines
     head = git(repository, "rev-parse", "HEAD").strip()
-    assert lines[-2:] == ["what helps:", f"  fleet env explain --repo {repository} --ref {head}"]
+    assert lines[-2:] == ["next:", f"  fleet env explain --repo {repository} --ref {head}"]
 
 
 async def test_plain_lines_follow_a_judgement_as_it_happens(

@@ -116,7 +116,8 @@ def test_the_verdict_comes_first_with_three_reasons_then_branch_diff_and_tables(
         f"commit {'d' * 40}",
     ]
     assert lines.index("+x = 1") < lines.index("baseline: 3 pass") < len(lines) - 2
-    assert lines[-1] == "completed: fix won (1.0 s, 0 tokens)"
+    look = f"  git -C '/srv/my app' diff {'c' * 40} fleet/t"
+    assert lines[-3:] == ["completed: fix won (1.0 s, 0 tokens)", "next:", look]
     assert not any("every check passed" in line for line in lines)
 
 
@@ -130,7 +131,7 @@ def test_where_nobody_won_the_end_says_why_where_it_is_kept_and_what_helps() -> 
         *(f"  {reason}" for reason in REASONS[:3]),
         f"fix is kept as refs/fleet/refused/t ({'e' * 40})",
         "no_winner (1.0 s, 0 tokens)",
-        "what helps:",
+        "next:",
         "  fleet show 5f0e",
         "  fleet export 5f0e --agent fix --format patch",
         "  fleet deliver 5f0e fix",
@@ -144,16 +145,17 @@ def test_only_commands_that_work_are_named() -> None:
     candidate = state.candidates["fix"]
     empty = replace(state, candidates={"fix": replace(candidate, artifacts=Artifacts())})
     assert [command.split()[1] for command in next_commands(empty)] == ["show"]
-    assert list(next_commands(a_state(Verdict.VERIFIED))) == []
+    assert list(next_commands(a_state(Verdict.VERIFIED))) == ["git -C '/srv/my app' merge fleet/t"]
+    assert list(next_commands(replace(a_state(Verdict.VERIFIED), delivered=None))) == []
 
 
 @pytest.mark.parametrize("broken", [True, False])
 def test_an_environment_that_fails_names_the_command_that_explains_it(broken: bool) -> None:
     state = a_state(Verdict.UNVERIFIED, ExecutionStatus.FAILED if broken else ExecutionStatus.COMPLETED)
     suite = SuiteBaseline(command="pytest -q", unusable="it has no test")
-    state = replace(state, baseline=None if broken else Baseline(commit="c" * 40, suites=(suite,)))
+    state = replace(state, delivered=None, baseline=None if broken else Baseline(commit="c" * 40, suites=(suite,)))
     state = replace(state, baseline_error="requirements.txt: no matching distribution" if broken else "")
-    assert printed(state)[-2:] == ["what helps:", f"  fleet env explain --repo '/srv/my app' --ref {'c' * 40}"]
+    assert printed(state)[-2:] == ["next:", f"  fleet env explain --repo '/srv/my app' --ref {'c' * 40}"]
     said = "none: requirements.txt: no matching distribution" if broken else "it has no test"
     assert f"baseline: {said}" in printed(state)
 
@@ -199,7 +201,7 @@ def test_an_execution_of_before_there_were_verdicts_is_shown_as_it_was() -> None
     lines = printed(replace(state, reports={"fix": old}, delivery_report=old, baseline=None))
     assert lines[0] == "branch fleet/t"
     assert any("accepted" in line and "tests ok: 7 passed" in line for line in lines)
-    assert lines[-1] == "completed: fix won (1.0 s, 0 tokens)"
+    assert "completed: fix won (1.0 s, 0 tokens)" in lines
 
 
 @pytest.mark.parametrize(

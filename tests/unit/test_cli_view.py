@@ -188,7 +188,7 @@ def test_rows_tell_step_tool_tokens_seconds_and_standing_as_they_change() -> Non
         progress.add(event)
         seen[event.sequence] = progress.rows()
     assert seen[1] == []
-    baseline = ("baseline", "", "the repository's tests", "", "58", "checks run")
+    baseline = ("baseline", "", "the repository's tests, once their environment is there", "", "58", "checks run")
     assert seen[4] == [("a", "0", "", "0", "57", "running"), ("b", "0", "", "0", "56", "running"), baseline]
     assert seen[6][0] == ("a", "1", "files_read_file success", "1,234", "57", "running")
     assert seen[8] == [
@@ -250,7 +250,7 @@ def test_plain_lines_say_again_what_is_run_once_nothing_was_said_for_a_while() -
     seconds[0] = SILENT_SECONDS
     show.tick()
     show.tick()
-    assert printed(shown.err).count("baseline: the repository's tests, 42 s\n") == 1
+    assert printed(shown.err).count("baseline: the repository's tests, once their environment is there, 42 s\n") == 1
     for other in (screen(json=True), screen(terminal=True)):
         quiet = View(other, progress, clock=lambda: seconds[0])
         seconds[0] += SILENT_SECONDS

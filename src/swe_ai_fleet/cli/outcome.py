@@ -88,13 +88,18 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
 
 
 def next_commands(state: ExecutionState) -> Iterator[str]:
-    """What a person may type next where nobody won, or where the tests could not be run; each works as it stands."""
+    """What a person may type next; each command works as it stands."""
     repository = state.repository
     suites = state.baseline.suites if state.baseline is not None else ()
     untested = bool(state.baseline_error) or any(suite.unusable for suite in suites)
     if state.status.terminal and untested and state.verdict is not Verdict.VERIFIED:
         place = shlex.quote(repository.location)
         yield f"fleet env explain --repo {place} --ref {repository.shared_commit}"
+    if state.delivered is not None and repository.location.startswith("/") and repository.bundle is None:
+        place, branch = shlex.quote(repository.location), shlex.quote(state.delivered.branch)
+        # What was not verified is looked at first.
+        verified = state.verdict is Verdict.VERIFIED
+        yield f"git -C {place} " + (f"merge {branch}" if verified else f"diff {repository.shared_commit} {branch}")
     if state.proposal is not None:
         yield f"fleet env export {state.execution_id}"
     if state.status is not ExecutionStatus.NO_WINNER or not state.ranking or state.task.kind is TaskKind.JUDGE:
@@ -174,7 +179,7 @@ def _print_end(screen: Screen, state: ExecutionState) -> None:
     took = f" ({state.duration_ms / 1000:.1f} s{spent})" if state.status.terminal else ""
     screen.line(told + took, style=_STYLES.get(exit_of_state(state), "bold yellow"))
     if commands := tuple(next_commands(state)):
-        screen.line("what helps:")
+        screen.line("next:")
         for command in commands:
             screen.line(f"  {command}")
 

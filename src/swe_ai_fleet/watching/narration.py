@@ -37,7 +37,7 @@ from swe_ai_fleet.watching.text import clean, one_line
 
 BASELINE = "baseline"
 ENVIRONMENT = "environment"
-REPOSITORY_TESTS = "the repository's tests"
+REPOSITORY_TESTS = "the repository's tests, once their environment is there"
 """What is run where the command is not known yet."""
 _LINE = 200
 _SUBJECTS = ("path", "command", "pattern", "paths", "message")
