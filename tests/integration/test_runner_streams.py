@@ -255,9 +255,7 @@ describe('group', () => {
 });
 """
 HANGS = "describe('c', () => { it('before', () => {}); it('hangs', () => { for (;;); }); it('after', () => {}); });\n"
-DIES = (
-    "describe('d', () => { it('before', () => {}); it('dies', () => { process.exit(3); }); it('after', () => {}); })\n"
-)
+DIES = "describe('d', () => { it('before', () => {}); it('dies', () => { process.exit(3); }); it('z', () => {}); })\n"
 PARTS = "test('parts', async t => { await t.test('one', () => {}); });\n"
 WAITS = "test('waits', async () => { setInterval(() => {}, 9); await new Promise(() => {}); });\n"
 SET_UP = "describe('set up', () => { before(() => { throw new Error('no'); }); it('x', () => {}); });\n"
