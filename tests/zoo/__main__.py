@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -30,6 +31,8 @@ async def main() -> int:
     sources = Sources(cache=Path(os.environ.get("ZOO_CACHE") or CACHE))
     rows: dict[str, Row] = {}
     began = time.monotonic()
+    if (task := asyncio.current_task()) is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     room = asyncio.Semaphore(int(os.environ.get("JOBS") or 2))
     with tempfile.TemporaryDirectory(prefix="fleet-zoo-") as name:
         directory = Path(name)

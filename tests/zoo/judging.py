@@ -1,7 +1,8 @@
-"""Patches judged by a fleet through its public surface: `JudgePatches`, and the log that anybody may follow."""
+"""Patches judged by a fleet through its public surface: a task that has patches judged, and its log."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncGenerator, Mapping
@@ -20,7 +21,8 @@ from swe_ai_fleet.telemetry.logs import configure_logging
 from swe_ai_fleet.testing.repositories import git
 
 Verdict = Literal["verified", "unverified", "refuted"]
-_SECONDS = 2_400.0
+SECONDS = 600.0
+"""What one judgement may take: a fault that makes many tests hang is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,44 +68,55 @@ class Fleet:
     metadata: tuple[tuple[str, str], ...] = field(repr=False)
 
     async def judge(self, repository: Path, ref: str, patches: Mapping[str, bytes]) -> Judgement:
-        """The fleet's word on patches against a commit."""
+        """The fleet's word on patches against a commit; what is known of it after `SECONDS`, where it takes longer."""
         request = pb.JudgePatchesRequest(
             task_id=f"zoo-{uuid.uuid4().hex[:12]}",
             repo=pb.RepoRef(path=str(repository), commit=git(repository, "rev-parse", f"{ref}^{{commit}}")),
             patches=[pb.SubmittedPatch(name=name, diff=diff) for name, diff in patches.items()],
         )
         try:
-            reply: pb.JudgePatchesResponse = await self.stub.JudgePatches(
-                request, metadata=self.metadata, timeout=_SECONDS
-            )
-            events = [
-                (event.type, json.loads(event.payload_json))
-                async for event in self.stub.StreamExecution(
-                    pb.StreamExecutionRequest(execution_id=reply.execution_id), metadata=self.metadata
-                )
-            ]
+            accepted = await self.stub.SubmitTask(pb.SubmitTaskRequest(judge=request), metadata=self.metadata)
+            events = await self._events(accepted.execution_id)
+            asked = pb.GetExecutionRequest(execution_id=accepted.execution_id)
+            execution = (await self.stub.GetExecution(asked, metadata=self.metadata)).execution
         except grpc.aio.AioRpcError as error:
             return Judgement(patches={}, error=f"{error.code().name}: {error.details()}")
-        reports = [payload["report"] for kind, payload in events if kind == "checks_finished"]
-        judged = {report["candidate_id"]: _judged(report) for report in reports}
-        summary = reply.baseline.summary or reply.baseline.error_message
-        usable = [suite for suite in reply.baseline.suites if not suite.unusable]
+        usable = [suite for suite in execution.baseline.suites if not suite.unusable]
         suites = [suite for suite in usable if suite.HasField("tests")]
         ends_well = any(suite.HasField("exit_code") and suite.exit_code == 0 for suite in usable)
         baseline: Mapping[str, Any] = next(
             (payload.get("baseline") or {} for kind, payload in events if kind == "baseline_finished"), {}
         )
+        ended = execution.status in (pb.DELIBERATION_STATUS_COMPLETED, pb.DELIBERATION_STATUS_NO_WINNER)
+        reports = [payload["report"] for kind, payload in events if kind == "checks_finished"]
         return Judgement(
-            patches=judged,
-            winner=reply.winner_id,
+            patches={report["candidate_id"]: _judged(report) for report in reports},
+            winner=execution.winner_id,
             passed=sum(suite.tests.passed for suite in suites),
             failed=sum(suite.tests.failed + suite.tests.errors for suite in suites),
-            summary=summary,
+            summary=execution.baseline.summary or execution.baseline.error_message,
             left_out=tuple(baseline.get("report", {}).get("left_out", ())),
             usable=bool(suites) or ends_well,
             by_exit_code=ends_well and not suites,
-            error=reply.error_message if reply.status == pb.DELIBERATION_STATUS_FAILED else "",
+            error="" if ended else execution.error_message or f"not judged within {SECONDS:g} s",
         )
+
+    async def _events(self, execution_id: str) -> list[tuple[str, Any]]:
+        """An execution's log up to its end, which is brought about where it takes too long."""
+        events: list[tuple[str, Any]] = []
+        stream = self.stub.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), metadata=self.metadata)
+        ends = asyncio.get_running_loop().call_later(SECONDS, stream.cancel)
+        try:
+            async for event in stream:
+                events.append((event.type, json.loads(event.payload_json)))  # noqa: PERF401 - kept if cut off
+        except asyncio.CancelledError:
+            if not stream.cancelled() or (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            cancel = pb.CancelExecutionRequest(execution_id=execution_id, reason="it takes too long")
+            await self.stub.CancelExecution(cancel, metadata=self.metadata)
+        finally:
+            ends.cancel()
+        return events
 
 
 def _judged(report: Mapping[str, Any]) -> Judged:

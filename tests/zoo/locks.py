@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,4 +55,5 @@ async def _program(package: str, name: str, tools: Path) -> str:
             home.mkdir(parents=True, exist_ok=True)
             await run(("npm", "install", "--silent", "--prefix", str(home), package), home)
         return str(program)
-    return name
+    # The programs that the sandbox has: other versions may write a lock that these cannot read.
+    return shutil.which(name, path="/usr/local/bin:/usr/bin:/bin") or name

@@ -95,7 +95,7 @@ class Pooling:
         possible = await asyncio.to_thread(mutants, self.repository, seed=self.project.name)
         possible = possible if self.project.pools else []
         judgement, fault, tests = await self._noticed(possible[:CANDIDATES])
-        for number in range(1, ROUNDS if judgement.usable else 1):
+        for number in range(1, ROUNDS if judgement.usable and not judgement.error else 1):
             if fault is not None or not (further := possible[number * CANDIDATES : (number + 1) * CANDIDATES]):
                 break
             _, fault, tests = await self._noticed(further)
