@@ -96,9 +96,7 @@ def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
 def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: Recipe | None) -> Recipe:
     """The recipe with the command that runs the tests: what automation says, else what the files look like."""
     below = f"{directory}/" if directory else ""
-    names = {path.removeprefix(below): path for path in files.files if path.startswith(below)}
-    texts = {name: files.texts[path] for name, path in names.items() if path in files.texts}
-    guess = test_command(names, texts)
+    guess = _guess(files, directory)
     if python is not None and python.test_command and (not guess or guess[0].startswith("python")):
         return replace(_tested(recipe, python.test_command, python.test_source), variables=recipe.variables)
     if guess[:2] == ("npm", "test"):
@@ -107,9 +105,16 @@ def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: 
         recipe = _tested(recipe, argv, manifest)
         said = (Decision(what=what, source=manifest) for what in left_out)
         return replace(recipe, decisions=(*recipe.decisions, *said))
-    tests = [path for path in names if is_test(path)]
+    tests = [path for path in files.files if path.startswith(below) and is_test(path)]
     source = {"go": "go.mod", "cargo": "Cargo.toml", "make": "Makefile"}.get(guess[0] if guess else "", "")
     return _tested(recipe, guess, source or (f"{len(tests)} test files" if tests else "pytest's configuration"))
+
+
+def _guess(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
+    """The test command that the names of files, and what is known of their text, suggest."""
+    below = f"{directory}/" if directory else ""
+    names = {path.removeprefix(below): path for path in files.files if path.startswith(below)}
+    return test_command(names, {name: files.texts[path] for name, path in names.items() if path in files.texts})
 
 
 def _tested(recipe: Recipe, argv: Sequence[str], source: str) -> Recipe:
@@ -142,4 +147,4 @@ def _notes(files: RepositoryFiles, directory: str) -> list[str]:
 
 def digest(files: RepositoryFiles, directory: str = "") -> str:
     """A digest of all that decides what an environment becomes."""
-    return f"{files.digest(inputs(files, directory))} {files.releases_until(directory)}"
+    return f"{files.digest(inputs(files, directory))} {files.releases_until(directory)} {_guess(files, directory)}"

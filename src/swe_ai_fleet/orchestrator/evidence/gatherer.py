@@ -252,7 +252,8 @@ class _Gathering:
 
     async def _dynamic(self, patch: Patch, files: CloneFiles, base: Subject, candidate: Subject) -> list[CheckResult]:
         """The task's commands; without any, the repository's own build and tests."""
-        suites = suites_of(self._task, candidate.environment)
+        # The untouched commit says how its tests are run; only where it has none does the candidate.
+        suites = suites_of(self._task, base.environment) or suites_of(self._task, candidate.environment)
         if not self._task.constraints.checks:
             started_at = time.monotonic()
             faults = await compile_faults(

@@ -12,6 +12,7 @@ from typing import cast
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_document
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
+from swe_ai_fleet.tools.tests.runners.detection import MAKEFILES
 from swe_ai_fleet.tools.tests.runners.values import json_object, toml
 
 _SETTINGS = (
@@ -55,7 +56,11 @@ def changed_test_settings(patch: Patch, text_of: Callable[[str], str]) -> list[s
 
     `text_of` as for `changed_settings`.
     """
-    return [file.path for file in patch.files if _DECIDES_TESTS.search(f"{file.path} {_changed(file, text_of)}")]
+    return [
+        file.path
+        for file in patch.files
+        if PurePosixPath(file.path).name in MAKEFILES or _DECIDES_TESTS.search(f"{file.path} {_changed(file, text_of)}")
+    ]
 
 
 def added_silencers(patch: Patch) -> Iterator[Violation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.baseline import unusable
+from swe_ai_fleet.domain.baseline import NO_TESTS, unusable
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestRun
@@ -85,7 +85,9 @@ class Trial:
             return self._unheld(after, before.reason)
         if not (before.framework or before.reported or after.reported):
             return await self._by_exit_code(after, before)
-        if reason := unusable(before):
+        if (reason := unusable(before)) and not (reason == NO_TESTS and after.reported):
+            if after.green and reason != NO_TESTS and before.exit_code is not None:
+                return await self._by_exit_code(after, before)
             return self._unheld(after, reason, before)
         own = await self._own(files, before)
         compared = compare(after, before, own, self.touched, TaskNames(self.task), strict=self.suite.strict)
@@ -248,9 +250,11 @@ class Trial:
         passed, passed_before = (_ends_well(run, expected) for run in (after, before))
         shown = False
         if passed and not passed_before:
+            candidate = await self.by_old_rules() if self.by_old_rules is not None else self.candidate
             again = [
                 await self.bench.attempt(subject, self.suite, before=before, repetition=1)
-                for subject in (self.base, self.candidate)
+                for subject in (self.base, candidate)
+                if subject is not None
             ]
             ends = [isinstance(run, TestRun) and _ends_well(run, expected) for run in again]
             shown = ends == [False, True]
