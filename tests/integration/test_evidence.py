@@ -34,6 +34,7 @@ from swe_ai_fleet.domain.task import (
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
+from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
 from swe_ai_fleet.orchestrator.selection import rank
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
@@ -458,6 +459,32 @@ async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: P
     assert report.verdict is Verdict.UNVERIFIED
     assert report.accepted
     assert report.reasons == ("tests: the untouched commit tells nothing: the test runner ended early (exit code 1)",)
+
+
+async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
+    files = {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"}
+    world = World(tmp_path, files)
+    fixed = await world.check({"app.py": MENDED})
+    assert fixed.verdict is Verdict.VERIFIED
+    assert named(fixed, "tests").shown == (WHOLE_RUN,)
+    # It dies still, or only one of its tests fails; or the change switches off what it dies of.
+    idle = await world.check({"tests/test_more.py": "def test_more():\n    pass\n", "README": "More.\n"})
+    half = await world.check({"app.py": APP})
+    hidden = await world.check(
+        {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"}
+    )
+    assert [report.verdict for report in (idle, half)] == [Verdict.UNVERIFIED, Verdict.UNVERIFIED]
+    assert named(hidden, "tests").shown == ()
+
+
+async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_path: Path) -> None:
+    world = World(tmp_path, {"app.py": APP})
+    tests = PYTEST_FILES["tests/test_app.py"]
+    report = await world.check({"app.py": MENDED, "tests/test_app.py": tests, "conftest.py": ""})
+    assert report.verdict is Verdict.VERIFIED
+    assert named(report, "tests").shown == ("tests/test_app.py::test_mul",)
+    idle = await world.check({"app.py": f"{APP}\n# More\n", "tests/test_app.py": tests.split("def test_mul")[0]})
+    assert idle.verdict is Verdict.UNVERIFIED
 
 
 async def test_without_tests_nothing_is_shown(tmp_path: Path) -> None:
