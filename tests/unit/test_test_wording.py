@@ -1,0 +1,37 @@
+"""What an agent reads of a test run where it is known what the untouched commit's tests say."""
+
+from __future__ import annotations
+
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.tools.tests.runners.wording import told
+
+
+def run(**outcomes: TestOutcome) -> TestRun:
+    results = {
+        f"t.py::{name}": TestResult(outcome=outcome, message=f"{name} says why") for name, outcome in outcomes.items()
+    }
+    failed = any(outcome.bad for outcome in outcomes.values())
+    return TestRun(framework="pytest", command="pytest", results=results, exit_code=int(failed))
+
+
+def test_new_failures_come_first_and_old_ones_by_number_only() -> None:
+    result = told("tests_run", run(old=TestOutcome.FAILED, new=TestOutcome.FAILED), failed_before={"t.py::old"})
+    said = result.observation()
+    assert not result.success and "1 of 2 tests did not pass" in said
+    assert "new says why" in said and "old says why" not in said
+    assert "1 test failed on the untouched commit already." in said
+
+
+def test_with_old_failures_alone_nothing_new_is_wrong() -> None:
+    said = told("tests_run", run(old=TestOutcome.FAILED), failed_before={"t.py::old"}).observation()
+    assert "the 1 test that fail failed on the untouched commit already" in said
+
+
+def test_what_is_mended_is_named() -> None:
+    result = told("tests_run", run(old=TestOutcome.PASSED), failed_before={"t.py::old"})
+    assert result.success and "failed on the untouched commit and pass now:\nt.py::old" in result.content
+
+
+def test_before_the_baseline_is_known_each_failure_is_told() -> None:
+    said = told("tests_run", run(old=TestOutcome.FAILED)).observation()
+    assert "old says why" in said and "untouched" not in said
