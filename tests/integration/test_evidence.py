@@ -34,6 +34,7 @@ from swe_ai_fleet.domain.task import (
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
+from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
 from swe_ai_fleet.orchestrator.selection import rank
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
@@ -460,29 +461,50 @@ async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: P
     assert report.reasons == ("tests: the untouched commit tells nothing: the test runner ended early (exit code 1)",)
 
 
-async def test_a_run_that_dies_without_the_change_and_is_well_with_it_verifies(tmp_path: Path) -> None:
+async def test_a_make_target_that_dies_without_the_change_and_is_well_with_it_verifies(tmp_path: Path) -> None:
     check = "import app\nprint('TAP version 13\\n1..1\\nok 1 adds')\n"
     world = World(
         tmp_path, {"app.py": "raise SystemExit(3)\n", "check.py": check, "Makefile": "test:\n\tpython3 check.py\n"}
     )
     report = await world.check({"app.py": APP})
     assert report.verdict is Verdict.VERIFIED
-    assert "ends with exit code 0, without the change with exit code 2" in report.reasons[0]
+    assert named(report, "tests").shown == (WHOLE_RUN,)
     # Not where it is the rules of the run that were changed.
     world = World(tmp_path / "rules", {"app.py": APP, "Makefile": "test:\n\texit 3\n"})
     told = "test:\n\t@printf 'TAP version 13\\n1..1\\nok 1 adds\\n'\n"
     assert (await world.check({"app.py": MENDED, "Makefile": told})).verdict is Verdict.UNVERIFIED
 
 
-async def test_the_first_test_of_a_repository_counts_where_it_fails_without_the_change(tmp_path: Path) -> None:
+async def test_the_first_test_of_a_repository_refutes_where_it_fails_with_the_change(tmp_path: Path) -> None:
     world = World(tmp_path, {"app.py": APP})
     first = "import app\n\n\ndef test_mul():\n    assert app.mul(2, 3) == 6\n"
-    report = await world.check({"app.py": MENDED, "test_app.py": first})
-    assert report.verdict is Verdict.VERIFIED
-    assert named(report, "tests").details["own tests"] == "1 new or changed test, 1 fails without the change"
-    idle = first.replace("mul(2, 3) == 6", "add(1, 2) == 3")
-    assert (await world.check({"app.py": MENDED, "test_app.py": idle})).verdict is Verdict.UNVERIFIED
     assert (await world.check({"app.py": DIVIDES, "test_app.py": first})).verdict is Verdict.REFUTED
+
+
+async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
+    files = {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"}
+    world = World(tmp_path, files)
+    fixed = await world.check({"app.py": MENDED})
+    assert fixed.verdict is Verdict.VERIFIED
+    assert named(fixed, "tests").shown == (WHOLE_RUN,)
+    # It dies still, or only one of its tests fails; or the change switches off what it dies of.
+    idle = await world.check({"tests/test_more.py": "def test_more():\n    pass\n", "README": "More.\n"})
+    half = await world.check({"app.py": APP})
+    hidden = await world.check(
+        {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"}
+    )
+    assert [report.verdict for report in (idle, half)] == [Verdict.UNVERIFIED, Verdict.UNVERIFIED]
+    assert named(hidden, "tests").shown == ()
+
+
+async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_path: Path) -> None:
+    world = World(tmp_path, {"app.py": APP})
+    tests = PYTEST_FILES["tests/test_app.py"]
+    report = await world.check({"app.py": MENDED, "tests/test_app.py": tests, "conftest.py": ""})
+    assert report.verdict is Verdict.VERIFIED
+    assert named(report, "tests").shown == ("tests/test_app.py::test_mul",)
+    idle = await world.check({"app.py": f"{APP}\n# More\n", "tests/test_app.py": tests.split("def test_mul")[0]})
+    assert idle.verdict is Verdict.UNVERIFIED
 
 
 async def test_without_tests_nothing_is_shown(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ SUFFIXES = {
 }
 _NO_SOURCE = re.compile(
     r"(^|/)(\.|_?tests?(/|$)|__tests__|specs?/|docs?/|examples?/|bench|vendor|third_party|dist/|build/|node_modules|"
-    r"debian|scripts?/|tools/|setup\.py|conftest|noxfile|test_|_?version\.py|[^/]*[._-](test|spec|min|config|d)\.)"
+    r"lib-esm/|debian|scripts?/|tools/|setup\.py|conftest|noxfile|test_|_?version\.py|[^/]*[._-](test|spec|min|config|d)\.)"
     r"|_test\.\w+$|(^|/)tests?\.\w+$"
 )
 _MAX_BYTES = 200_000
@@ -216,12 +216,18 @@ _TOKENS = (
     (r" && ", " || "),
     (r" \|\| ", " && "),
     (r" \+ 1\b", " + 2"),
-    (r" - 1\b", " - 2"),
+    (r" - (?=\w)", " + "),
+    (r" \* (?=\w)", " + "),
+    (r" % (?=\w)", " * "),
+    (r" \^ ", " | "),
+    (r" = true\b", " = false"),
+    (r" = false\b", " = true"),
     (r"\breturn true\b", "return false"),
     (r"\breturn false\b", "return true"),
 )
 _HEADER = re.compile(
-    r"(?:\bfunction\b\s*\*?\s*|\bfunc\b\s*(?:\([^)]*\)\s*)?|\bfn\s+|^\s*(?:async\s+|static\s+|export\s+|const\s+)*)"
+    r"(?:\bfunction\b\s*\*?\s*|\bfunc\b\s*(?:\([^)]*\)\s*)?|\bfn\s+|\.|"
+    r"^\s*(?:(?:async|static|export|const|public|private|protected)\s+)*)"
     r"(\w+)\s*(?:=\s*(?:async\s*)?(?:function\s*)?)?(?:<[^>]*>)?\([^;]*\{\s*$"
 )
 _NO_CODE = re.compile(r"^\s*(//|\*|/\*|#|import\b|use\b|package\b)|require\(")

@@ -97,7 +97,7 @@ def compare(
         else:
             kind = "own_failing" if mine or was is None else "broken"
         found[kind].append(test)
-    if (more := _unnamed_failures(after) - _unnamed_failures(before)) > 0:
+    if before.reported and (more := _unnamed_failures(after) - _unnamed_failures(before)) > 0:
         found["broken"].append(f"{more} tests that are only counted")
     if _ends_badly(after, before):
         found["broken"].append(WHOLE_RUN)

@@ -24,6 +24,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
 )
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, allowed_concerns
+from swe_ai_fleet.orchestrator.evidence.wording import listed, message_of, notes_of, own_summary
 from swe_ai_fleet.tools.tests.runners.plan import Selection
 
 RERUNS = 2
@@ -33,8 +34,6 @@ WHOLE_RERUN_SECONDS = 60.0
 """A suite that takes no longer is run again as a whole: a test that only fails among the others fails again."""
 MAX_WHOLE_RERUN_SECONDS = 300.0
 """A longer one is, where its tests cannot be chosen from, not run again at all."""
-_NAMED = 20
-_NAMED_SHORT = 3
 _MAX_PROBLEMS = 50
 
 Variant = Callable[[], Awaitable[Subject | None]]
@@ -85,16 +84,33 @@ class Trial:
             return self._unheld(after, before.reason)
         if not (before.framework or before.reported or after.reported):
             return await self._by_exit_code(after, before)
-        if (reason := unusable(before)) and not (reason == NO_TESTS and after.reported):
-            if after.green and reason != NO_TESTS and before.exit_code is not None:
-                return await self._by_exit_code(after, before)
-            return self._unheld(after, reason, before)
         own = await self._own(files, before)
         compared = compare(after, before, own, self.touched, TaskNames(self.task), strict=self.suite.strict)
+        reason = unusable(before)
+        if reason and not compared.own_shown and not (reason == NO_TESTS and compared.own_failing):
+            if not await self._revived(after, before, own):
+                return self._unheld(after, reason, before)
+            compared = Comparison(shown=(WHOLE_RUN,))
+            return self._judged(after, before, compared, ())
         if Concern.TESTS in allowed_concerns(self.task.constraints):
             compared = replace(compared, vanished=())
         compared, flaky = await self._repeated(after, before, compared, files)
         return self._judged(after, before, compared, flaky)
+
+    async def _revived(self, after: TestRun, before: TestRun, own: TestRun | None) -> bool:
+        """Whether the run as a whole dies without the change each time, and each time goes well with it."""
+        if before.exit_code in (None, 0) or not after.summary.passed or not _ends_well(after, 0):
+            return False
+        if self.touched.files and (own is None or _ends_well(own, 0)):
+            return False  # the new tests alone may be what goes well
+        candidate = await self.by_old_rules() if self.by_old_rules is not None else self.candidate
+        if candidate is None:
+            return False
+        again = [
+            await self.bench.attempt(subject, self.suite, before=before, repetition=1)
+            for subject in (self.base, candidate)
+        ]
+        return [isinstance(run, TestRun) and _ends_well(run, 0) for run in again] == [False, True]
 
     async def _own(self, files: CloneFiles, before: TestRun) -> TestRun | None:
         """The candidate's test files on the untouched source."""
@@ -229,15 +245,15 @@ class Trial:
             ("cannot run here", compared.unable),
         ):
             if tests:
-                details[title] = _listed(tests)
-        if own := _own_tests(compared):
+                details[title] = listed(tests)
+        if own := own_summary(compared):
             details["own tests"] = own
-        if notes := _notes(after, before):
+        if notes := notes_of(after, before):
             details["notes"] = "\n".join(notes)
         return self._result(
             after,
             passed=passed,
-            message=_message(after, before, compared, flaky, failed_check=failed_check),
+            message=message_of(after, before, compared, flaky, failed_check=failed_check),
             problems=tuple(against[:_MAX_PROBLEMS]),
             shown=compared.shown if passed else (),
             warnings=len(flaky),
@@ -275,7 +291,7 @@ class Trial:
     def _unheld(self, after: TestRun, reason: str, before: TestRun | None = None) -> CheckResult:
         """A run that nothing can be held against; only a check that the caller named is judged by its end alone."""
         details = {"baseline": f"none: {reason}", "command": after.command}
-        if notes := _notes(after, before):
+        if notes := notes_of(after, before):
             details["notes"] = "\n".join(notes)
         if not self.suite.strict:
             said = f" ({counts(after)} with the change)" if after.reported else ""
@@ -344,84 +360,9 @@ def _is_support(path: str) -> bool:
 _TEST_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".go", ".rs")
 
 
-def _own_tests(compared: Comparison) -> str:
-    if not compared.own:
-        return ""
-    count, shown = len(compared.own), len(compared.own_shown)
-    fail = "fails" if shown == 1 else "fail"
-    return f"{count} new or changed test{'' if count == 1 else 's'}, {shown} {fail} without the change"
-
-
-def _notes(after: TestRun, before: TestRun | None) -> list[str]:
-    notes = [*after.notes]
-    if after.stopped:
-        notes.append(f"with the change: {after.stopped}")
-    if before is not None and before.stopped:
-        notes.append(f"untouched commit: {before.stopped}")
-    for run, where in ((after, "with the change"), (before, "untouched commit")):
-        if run is not None and (run.hung or run.crashed):
-            notes += [f"{where}: {test} hangs" for test in run.hung[:_NAMED_SHORT]]
-            notes += [f"{where}: {test} crashes the test run" for test in run.crashed[:_NAMED_SHORT]]
-    return notes
-
-
-def _message(
-    after: TestRun, before: TestRun, compared: Comparison, flaky: Collection[str], *, failed_check: bool
-) -> str:
-    said: list[str] = []
-    if compared.broken:
-        said.append(f"{_tests(compared.broken)} with the change and not without: {_short(compared.broken)}")
-    if compared.own_failing:
-        said.append(f"{_tests(compared.own_failing)} that the change itself brings: {_short(compared.own_failing)}")
-    if compared.named:
-        said.append(f"{_tests(compared.named)} that the task is about: {_short(compared.named)}")
-    if compared.otherwise:
-        otherwise = _short(compared.otherwise)
-        said.append(f"{_tests(compared.otherwise)} in another way than without the change: {otherwise}")
-    if compared.vanished:
-        said.append(f"not run any more: {_short(compared.vanished)}")
-    if failed_check and not said:
-        said.append(after.stopped or f"exit code {after.exit_code}")
-    if not said:
-        said.append(_shown(after, before, compared))
-    if compared.old:
-        said.append(f"{len(compared.old)} failed before and fail{'s' if len(compared.old) == 1 else ''} now")
-    if compared.unable:
-        said.append(f"{len(compared.unable)} of its own cannot run here: {_short(compared.unable)}")
-    if flaky:
-        said.append(f"{len(flaky)} flaky")
-    return "; ".join(said)
-
-
-def _shown(after: TestRun, before: TestRun, compared: Comparison) -> str:
-    """What a run without a fault shows."""
-    own = f" ({text})" if (text := _own_tests(compared)) else ""
-    if compared.shown:
-        one = len(compared.shown) == 1
-        tests = "1 test fails" if one else f"{len(compared.shown)} tests fail"
-        passes = f"pass{'es' if one else ''} with it: {_short(compared.shown)}"
-        return f"{tests} without the change and {passes}{own}; {after.summary.passed} passed"
-    nothing = "no test fails without the change" if not compared.own else "its tests pass without the change too"
-    return f"{after.summary.passed} passed, {nothing}{own}"
-
-
 def _ends_well(run: TestRun, expected: int) -> bool:
     return not run.stopped and run.exit_code == expected
 
 
 def _end(run: TestRun) -> str:
     return run.stopped or f"exit code {run.exit_code}"
-
-
-def _tests(tests: Collection[str]) -> str:
-    return f"{len(tests)} tests fail" if len(tests) > 1 else "1 test fails"
-
-
-def _short(tests: Sequence[str]) -> str:
-    shown = ", ".join(tests[:_NAMED_SHORT])
-    return shown + (f" and {len(tests) - _NAMED_SHORT} more" if len(tests) > _NAMED_SHORT else "")
-
-
-def _listed(tests: Collection[str]) -> str:
-    shown = list(tests)[:_NAMED]
-    return "\n".join((*shown, *([f"and {len(tests) - _NAMED} more"] if len(tests) > _NAMED else [])))
