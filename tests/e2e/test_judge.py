@@ -146,7 +146,7 @@ async def test_a_repository_without_tests_proves_nothing(shell: Shell, tmp_path:
     patch = _patch(bare, {"calc.py": FIXED}, tmp_path / "fix.patch")
     ran = await judged(shell, bare, "--json", "--patch", str(patch))
     assert (ran.code, ran.document["verdict"]) == (6, "unverified")
-    assert "it has no test" in ran.document["verdict_reasons"][0]
+    assert "no test command was found" in ran.document["verdict_reasons"][0]
     assert ran.document["candidates"][0]["score"] <= 0.67
 
 
