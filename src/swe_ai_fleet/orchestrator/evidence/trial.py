@@ -225,6 +225,9 @@ class Trial:
         again = await self.bench.attempt(
             subject, self.suite, Selection(paths=paths), before=last, repetition=repetition
         )
+        if isinstance(again, NoRun) and paths and last.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000:
+            # Not every file can be given to every runner.
+            again = await self.bench.attempt(subject, self.suite, before=last, repetition=repetition)
         return again if isinstance(again, TestRun) else None
 
     def _judged(self, after: TestRun, before: TestRun, compared: Comparison, flaky: Collection[str]) -> CheckResult:
