@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -495,6 +496,17 @@ async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp
     )
     assert [report.verdict for report in (idle, half)] == [Verdict.UNVERIFIED, Verdict.UNVERIFIED]
     assert named(hidden, "tests").shown == ()
+
+
+@pytest.mark.skipif(
+    shutil.which("cargo", path="/usr/local/bin:/usr/bin:/bin") is None, reason="the sandbox has no cargo"
+)
+async def test_a_file_that_the_runner_cannot_be_given_has_the_whole_suite_run_again(tmp_path: Path) -> None:
+    source = "pub fn twice(x: u8) -> u8 {\n    x + 2\n}\n\n#[test]\nfn doubles() {\n    assert_eq!(twice(3), 6);\n}\n"
+    manifest = '[package]\nname = "thing"\nversion = "1.0.0"\n\n[lib]\npath = "lib.rs"\n'
+    world = World(tmp_path, {"Cargo.toml": manifest, "lib.rs": source})
+    report = await world.check({"lib.rs": source.replace("x + 2", "x * 2")})
+    assert report.verdict is Verdict.VERIFIED, report.reasons
 
 
 async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry.logs import configure_logging
 from swe_ai_fleet.testing.repositories import git
 
+_FURTHER = re.compile(r"|and \d+ more")
 Verdict = Literal["verified", "unverified", "refuted"]
 SECONDS = 600.0
 """What one judgement may take: a fault that makes many tests hang is given up."""
@@ -124,7 +126,7 @@ def _judged(report: Mapping[str, Any]) -> Judged:
     return Judged(
         verdict=report["verdict"],
         reasons=tuple(report.get("reasons", ())),
-        broken=tuple(test for text in broken for test in text.splitlines() if test),
+        broken=tuple(test for text in broken for test in text.splitlines() if not _FURTHER.fullmatch(test)),
     )
 
 

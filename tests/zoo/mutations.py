@@ -227,7 +227,7 @@ _TOKENS = (
 )
 _HEADER = re.compile(
     r"(?:\bfunction\b\s*\*?\s*|\bfunc\b\s*(?:\([^)]*\)\s*)?|\bfn\s+|\.|"
-    r"^\s*(?:(?:async|static|export|const|public|private|protected)\s+)*)"
+    r"^\w[\w\s*()]*[\s*]|^\s*(?:(?:async|static|export|const|public|private|protected)\s+)*)"
     r"(\w+)\s*(?:=\s*(?:async\s*)?(?:function\s*)?)?(?:<[^>]*>)?\([^;]*\{\s*$"
 )
 _NO_CODE = re.compile(r"^\s*(//|\*|/\*|#|import\b|use\b|package\b)|require\(")
@@ -243,6 +243,8 @@ def _braces(path: str, text: str) -> Iterator[Mutant]:
     for line in lines:
         offsets.append(offsets[-1] + len(line))
     for number, line in enumerate(lines):
+        if lines[number + 1 : number + 2] == ["{\n"]:
+            line = f"{line.rstrip()} {{"
         header = _HEADER.search(line)
         if header is None or header[1] in _KEYWORDS or _NO_CODE.search(line):
             continue
@@ -271,7 +273,8 @@ def _braces(path: str, text: str) -> Iterator[Mutant]:
 def _block_end(lines: Sequence[str], number: int) -> int:
     """The line that closes the block which a line opens."""
     depth = 0
-    for index in range(number, len(lines)):
+    start = number + 1 if lines[number + 1 : number + 2] == ["{\n"] else number
+    for index in range(start, len(lines)):
         depth += lines[index].count("{") - lines[index].count("}")
         if depth <= 0:
             return index

@@ -17,7 +17,7 @@ from tests.zoo.mutations import Mutant, mutants, sources
 CANDIDATES = 3
 ROUNDS = 3
 MOST_BROKEN = 15
-"""A fault that more tests notice is not chosen: hardly a test would be left that tells right from wrong."""
+"""A fault that more tests notice is chosen only for want of another: few are left that tell right from wrong."""
 
 Edit = Callable[[Path], object]
 
@@ -84,7 +84,8 @@ class Pooling:
             if (judged := judgement.patches.get(f"fault-{number}")) and judged.verdict == "refuted"
         }
         fewest = 0 if judgement.by_exit_code else 1
-        suited = [number for number, tests in broken.items() if fewest <= len(tests) <= MOST_BROKEN]
+        noticed = [number for number, tests in broken.items() if len(tests) >= fewest]
+        suited = [number for number in noticed if len(broken[number]) <= MOST_BROKEN] or noticed
         if not suited:
             return judgement, None, ()
         chosen = min(suited, key=lambda number: abs(len(broken[number]) - 3))
@@ -140,14 +141,15 @@ class Pooling:
             return both
 
         def fix_with_tests(root: Path) -> None:
-            self._clean(fault)(root)
+            fixed(root)
             tests_back(root, [place.file for place in noticing])
 
+        fixed = self._ported(self._clean(fault))
         diffs = {
-            "fix": self._diff("hidden", self._clean(fault)),
+            "fix": self._diff("hidden", fixed),
             "fix-tests": self._diff("hidden", fix_with_tests),
-            "elsewhere-test": self._diff("hidden", passing(self._elsewhere(fault))),
-            "deletion-test": self._diff("hidden", passing(self._deleted(fault))),
+            "elsewhere-test": self._diff("hidden", passing(self._ported(self._elsewhere(fault)))),
+            "deletion-test": self._diff("hidden", passing(self._ported(self._deleted(fault)))),
         }
         functions = [place.function for place in noticing if place.function]
         kept = functions[: (len(functions) + 1) // 2]
@@ -214,6 +216,11 @@ class Pooling:
         remark = "\n# Reviewed.\n" if suffix == ".py" else "\n// Reviewed.\n"
         text = _text(self.repository / name) if others else fault.applied(_text(self.repository / name))
         return _written(name, text + remark)
+
+    def _ported(self, change: Edit) -> Edit:
+        """A change of the faulty version for versions of it: tests may stand in the very file that is changed."""
+        diff = self._diff("faulty", change)
+        return lambda root: git(root, "apply", "--3way", "-", stdin=diff)
 
     def _branch(self, name: str, base: str, change: Edit) -> None:
         """A branch of the repository with one more commit."""
