@@ -272,3 +272,17 @@ async def test_a_command_of_no_known_runner_is_judged_by_its_end(workspace: Work
     )
     assert slow.stopped == "the time limit of 1 s was reached"
     assert "begun" in slow.output
+
+
+async def test_a_plug_in_that_this_pytest_cannot_load_is_left_out(root: Path) -> None:
+    files = {
+        "old_lint.py": "def pytest_collect_file(path, parent):\n    return None\n",
+        "old-1.dist-info/METADATA": "Name: old\nVersion: 1\n",
+        "old-1.dist-info/entry_points.txt": "[pytest11]\nold-lint = old_lint\n",
+        "test_ok.py": OK,
+    }
+    environment = replace(ENVIRONMENT, variables={"PYTHONPATH": "/workspace"})
+    async with open_workspace(root, environment=environment) as opened:
+        found = await run(opened, files)
+    assert outcomes(found) == {"test_ok.py::test_ok": "passed"}
+    assert "old-lint was left out" in found.notes[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,8 +112,12 @@ class Pooling:
             return judgement, Pools(changes=tuple(self._changes), mutant=named, cause="its tests have no names")
         noticing = await asyncio.to_thread(places, self.repository, tests, fault.function)
         await self._pool_noticed(fault, noticing)
-        await self._pool_hidden(fault, noticing)
-        return judgement, Pools(changes=tuple(self._changes), mutant=named)
+        cause = ""
+        try:
+            await self._pool_hidden(fault, noticing)
+        except subprocess.CalledProcessError:
+            cause = "its fix cannot be made where the tests that notice it are missing: they share a file"
+        return judgement, Pools(changes=tuple(self._changes), mutant=named, cause=cause)
 
     async def _pool_noticed(self, fault: Mutant, noticing: Sequence[TestPlace]) -> None:
         """Existing tests fail on the base."""

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import tarfile
+import tempfile
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,13 +51,21 @@ class Sources:
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(text)
         if project.lock:
-            kept = self.cache / "locks" / project.name / project.version / project.lock
-            if not kept.exists():
-                made = await make_lock(project.lock, directory, self.cache / "tools")
+            shutil.copy(await self._lock(project, directory), directory / project.lock)
+        return await asyncio.to_thread(_committed, directory, f"v{project.version}")
+
+    async def _lock(self, project: Project, directory: Path) -> Path:
+        """The project's lock file, made once; in a copy with its tag, as versions may be made from tags."""
+        kept = self.cache / "locks" / project.name / project.version / project.lock
+        if not kept.exists():
+            with tempfile.TemporaryDirectory(prefix="fleet-zoo-lock-") as place:
+                copy = Path(place) / project.name
+                await asyncio.to_thread(shutil.copytree, directory, copy, symlinks=True)
+                await asyncio.to_thread(_committed, copy, f"v{project.version}")
+                made = await make_lock(project.lock, copy, self.cache / "tools")
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(made, kept)
-            shutil.copy(kept, directory / project.lock)
-        return await asyncio.to_thread(_committed, directory, f"v{project.version}")
+        return kept
 
     async def archive(self, project: Project) -> Path:
         """The verified archive. Raises Unavailable."""

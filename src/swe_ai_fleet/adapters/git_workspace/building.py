@@ -92,12 +92,15 @@ class Build:
         if not refusals:
             return
         step = self._installs()[0]
-        printed = "\n".join(step.message.splitlines()[-_SHOWN_LINES:])
+        hint = way_out(refusals, self._grant)
+        # The step's own message ends with the way out, which this error says once.
+        lines = [line for line in step.message.splitlines() if not hint or hint not in line]
+        printed = "\n".join(lines[-_SHOWN_LINES:])
         raise PreconditionFailed(
             f"nothing could be installed: {refusals[0].text}\n`{step.command}`, decided from "
             f"{step.source or 'the repository'}:\n{printed}",
             field="environment",
-            hint=way_out(refusals, self._grant),
+            hint=hint,
         )
 
     async def _run(self, step: Step) -> bool:

@@ -22,6 +22,7 @@ TIME_IS_UP = 124
 _SPARE_SECONDS = 15.0
 """What the supervisor gets beyond the limit of the whole run, to end what runs and to say so."""
 _MAX_LIMITS = 500
+_MOST_FALLBACKS = 4
 _OUTPUT_CHARS = 64_000
 _INSIDE = "tools/tests/inside"
 
@@ -52,16 +53,14 @@ async def run_tests(
     scratch, there = await probe(workspace, plan.argv[0])
     if not there:
         raise ToolFailure(plan.absent)
-    run = await _supervised(workspace, plan, limits, scratch, inventory)
-    for fallback in plan.fallbacks:
-        if run.reported or not fallback.applies(run):
+    first = run = await _supervised(workspace, plan, limits, scratch, inventory)
+    for _ in range(_MOST_FALLBACKS):
+        others = (fallback.instead(plan, run) for fallback in plan.fallbacks)
+        if run.reported or (other := next((other for other in others if other), None)) is None:
             break
-        variables = {**plan.variables, **fallback.variables}
-        again = replace(plan, argv=fallback.argv, variables=variables, stream=fallback.stream or plan.stream)
-        second = await _supervised(workspace, again, limits, scratch, inventory)
-        if second.reported:
-            return replace(second, notes=(*second.notes, fallback.note))
-    return run
+        plan = other
+        run = await _supervised(workspace, plan, limits, scratch, inventory)
+    return run if run.reported else first
 
 
 def inside(workspace: Workspace) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.command import DEFAULT_OUTPUT_LIMIT
 from swe_ai_fleet.domain.test_run import TestRun
@@ -39,18 +39,30 @@ class Selection:
 class Fallback:
     """Another way to start a runner that reported nothing, tried where what it printed matches `pattern`.
 
-    `stream` is another one than the plan's, where it is not empty.
+    Attributes:
+        note: What is different, in words; `{}` is what the pattern's group found.
+        argv: The command; empty: the one that reported nothing.
+        option: Goes behind the command, completed by what the pattern's group found.
+        stream: Another one than the plan's, where it is not empty.
     """
 
-    argv: tuple[str, ...]
     pattern: re.Pattern[str]
     note: str
+    argv: tuple[str, ...] = ()
+    option: str = ""
     stream: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def applies(self, run: TestRun) -> bool:
-        """Whether a run failed in the way that this may get around."""
-        return bool(self.pattern.search(run.output))
+    def instead(self, plan: Plan, run: TestRun) -> Plan | None:
+        """The plan that may get around what ended a run; None where that was something else, or is got around."""
+        found = self.pattern.search(run.output)
+        if found is None:
+            return None
+        culprit = found[1] if self.option else ""
+        argv = (*(self.argv or plan.argv), *((f"{self.option}{culprit}",) if culprit else ()))
+        if argv == plan.argv:
+            return None
+        stream = self.stream or plan.stream
+        return replace(plan, argv=argv, stream=stream, notes=(*plan.notes, self.note.format(culprit)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

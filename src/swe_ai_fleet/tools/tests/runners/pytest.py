@@ -12,7 +12,9 @@ from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, not
 
 PYTHON_PYTEST = ("python3", "-m", "pytest")
 _KNOWN_LIMITS = 300
-# Options that a repository sets for a plug-in which is not installed end pytest before it has begun.
+# A plug-in that is older than the environment's pytest (those of linters are the first) ends it before it has begun, as
+# do options that a repository sets for a plug-in which is not installed.
+_PLUGIN = re.compile(r"PluginValidationError: [Pp]lugin '([\w.-]{1,80})' ")
 _USAGE = re.compile(r"^(?:\S*: )?(?:ERROR|error): .*(?:unrecognized arguments|Missing required plugins|usage:)", re.M)
 
 
@@ -69,6 +71,9 @@ def pytest_plan(
                 pattern=_USAGE,
                 note="the options that the repository sets for pytest (addopts, required_plugins) were left out: "
                 "a plug-in that they are for is not installed",
+            ),
+            Fallback(
+                option="-pno:", pattern=_PLUGIN, note="pytest's plug-in {} was left out: this pytest cannot load it"
             ),
         ),
     )
