@@ -57,7 +57,6 @@ _PLANNING = {
     pb.PLANNING_MODE_HYBRID: PlanningMode.HYBRID,
 }
 _UPLOAD_ID = re.compile(r"[0-9a-f]{64}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORCHESTRATE_FIELDS = {
     "num_agents": "options.num_agents",
     "rounds": "options.deliberation_rounds",
@@ -317,13 +316,6 @@ def _checks(given: pb.TaskConstraints) -> tuple[CheckSpec, ...]:
 
 
 def _environment(given: pb.EnvironmentSpec) -> EnvironmentSpec:
-    for name in given.variables:
-        if not _VARIABLE.fullmatch(name):
-            raise InvalidRequest(
-                f"{name[:64]!r} is not the name of a variable",
-                field=f"environment.variables[{name[:64]}]",
-                hint="letters, digits and _",
-            )
     return EnvironmentSpec(
         setup=tuple(given.setup_commands),
         variables=dict(given.variables),

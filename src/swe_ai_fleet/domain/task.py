@@ -14,6 +14,7 @@ from typing import Any
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.variables import check_variables
 from swe_ai_fleet.domain.workflow import WorkflowTask
 
 DEFAULT_TENANT = "default"
@@ -347,6 +348,9 @@ class Task:
                 )
         _check_range(totals.max_cost, field="constraints.total_max_cost", low=0, high=10**9)
         _check_range(limits.timeout_seconds, field="constraints.timeout_seconds", low=1, high=7 * 86_400)
+        check_variables(self.environment.variables, field="environment.variables")
+        for number, server in enumerate(self.constraints.mcp_servers):
+            check_variables(server.variables, field=f"constraints.mcp_servers[{number}].variables")
         for number, check in enumerate(self.constraints.checks):
             if not check.command.strip():
                 raise InvalidRequest("a check has no command", field=f"constraints.checks[{number}].command")

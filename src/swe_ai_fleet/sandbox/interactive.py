@@ -24,7 +24,7 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import install_hint
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
-from swe_ai_fleet.sandbox.runner import shell_limits
+from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES, exports, shell_limits
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import limits_per_namespace, remove_tree
 
@@ -38,8 +38,9 @@ while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
 shift
 exec "$@"
 """
-# Inside, before the program: limits that only bind there, and the way to the proxy.
+# Inside, before the program: its variables, limits that only bind there, and the way to the proxy.
 _INSIDE = """\
+. {variables}
 cd || exit 126
 {limits}
 {forward}
@@ -237,6 +238,9 @@ class _Ground:
                 marker,
             )
         networked = command.network is not None
+        # A file, as its standard input is the program's own and arguments can be read by every user of the host.
+        self.scratch.variables.touch(mode=0o600)
+        self.scratch.variables.write_text(exports(jail.variables(environment, os.environ, networked=networked)))
         arguments = jail.bubblewrap_arguments(
             self.bubblewrap, root=root, scratch=self.scratch, environment=environment, networked=networked
         )
@@ -246,6 +250,7 @@ class _Ground:
         if networked:
             forward = f"{shlex.join(jail.forwarding())} </dev/null >/dev/null || exit 125"
         inside = _INSIDE.format(
+            variables=jail.VARIABLES,
             limits=shell_limits(
                 max_file_bytes=self.policy.max_file_bytes,
                 max_processes=self.policy.max_processes if limits_per_namespace() else None,
@@ -253,7 +258,7 @@ class _Ground:
             forward=forward,
         )
         arguments += [jail.RUNNER, "-c", inside, "fleet", *argv]
-        return [*outside, *arguments], jail.variables(environment, os.environ, networked=networked), ""
+        return [*outside, *arguments], dict(LAUNCHER_VARIABLES), ""
 
     async def remove(self) -> None:
         if self.proxy is not None:

@@ -30,6 +30,7 @@ _FLEET = "/run/fleet"
 RUNNER = f"{_FLEET}/sh"
 FORWARDER = f"{_FLEET}/forwarder.py"
 PROXY = f"{_FLEET}/proxy"
+VARIABLES = f"{_FLEET}/variables"
 _PROXY_SOCKET = "proxy.sock"
 _SHARED_MEMORY_BYTES = 512 * 1024**2
 
@@ -106,6 +107,11 @@ class Scratch:
     @property
     def etc(self) -> Path:
         return self.directory / "etc"
+
+    @property
+    def variables(self) -> Path:
+        """What a program that stays is given as variables, as a shell reads them."""
+        return self.directory / "variables"
 
     @property
     def runner(self) -> Path:
@@ -242,6 +248,8 @@ def bubblewrap_arguments(
     for mount in hiding:
         arguments += ["--ro-bind", mount.source, mount.target]
     arguments += ["--ro-bind", str(scratch.runner), RUNNER]
+    if scratch.variables.exists():
+        arguments += ["--ro-bind", str(scratch.variables), VARIABLES]
     for place in (programs.code(), programs.packages()):
         arguments += ["--ro-bind", place.outside, place.inside]
     if networked:

@@ -11,10 +11,14 @@ import shlex
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import InvalidRequest
 
+# The launcher and the sandbox itself run outside: nothing of a caller or a repository is in their environment. What
+# commands are to see their runner exports, inside (see `prologue`).
+LAUNCHER_VARIABLES: Mapping[str, str] = MappingProxyType({"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"})
 # Joins the control groups, opens the runner's pipes by the numbers that the runner knows, and becomes the sandbox. The
 # pipes come by the parent's /proc entry because a shell can neither rename nor close descriptors above 9.
 LAUNCHER = """\
@@ -32,6 +36,7 @@ _PROLOGUE = """\
 exec 5>&2 2>/dev/null 4<&- 6>&-
 trap : HUP INT TERM
 {limits}
+{exports}
 fleet_end() {{
   s=$?
   {sweep}
@@ -62,13 +67,15 @@ class Sweep(StrEnum):
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def prologue(*, max_file_bytes: int, max_processes: int | None, sweep: Sweep) -> bytes:
-    """What a runner is told first; it answers `ready`.
+def prologue(variables: Mapping[str, str], *, max_file_bytes: int, max_processes: int | None, sweep: Sweep) -> bytes:
+    """What a runner is told first, the variables of its commands among it; it answers `ready`.
 
-    A runner that sweeps kills whoever its signals can reach after each command: be sure of where it is.
+    A runner that sweeps kills whoever its signals can reach after each command: be sure of where it is. Raises
+    InvalidRequest for what cannot be a variable.
     """
     limits = shell_limits(max_file_bytes=max_file_bytes, max_processes=max_processes)
-    return _PROLOGUE.format(limits=limits, sweep=sweep.value).encode()
+    text = _PROLOGUE.format(limits=limits, exports=exports(variables), sweep=sweep.value)
+    return text.encode("utf-8", "surrogateescape")
 
 
 def shell_limits(*, max_file_bytes: int, max_processes: int | None) -> str:
@@ -94,8 +101,8 @@ def render(command: Command, *, mount: str, before: tuple[str, ...] = (), writin
     steps = [f"cd -P {_quote(_directory(command.cwd, mount), 'cwd')} || exit 126"]
     if not writing:
         steps.append("ulimit -f 0")
-    if exports := _exports(command.variables):
-        steps.append(exports)
+    if assigned := exports(command.variables):
+        steps.append(assigned)
     steps.append("exec " + " ".join(_quote(word, "argv") for word in command.argv))
     errors = "2>&1" if command.merge_stderr else "2>&5"
     text = f"({'; '.join(steps)}) {errors} 3>&- 5>&-\nfleet_end\n"
@@ -111,7 +118,8 @@ def _directory(cwd: str, mount: str) -> str:
     return str(PurePosixPath(mount) / path)
 
 
-def _exports(variables: Mapping[str, str]) -> str:
+def exports(variables: Mapping[str, str]) -> str:
+    """The line by which a shell gives variables to what it starts. Raises InvalidRequest for what cannot be one."""
     for name in variables:
         if not _NAME.fullmatch(name):
             raise InvalidRequest(f"{name!r} is no name of a variable", field="variables")

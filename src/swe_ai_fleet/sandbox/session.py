@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroup
 from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.sandbox.pipes import Pipes
-from swe_ai_fleet.sandbox.runner import LAUNCHER
+from swe_ai_fleet.sandbox.runner import LAUNCHER, LAUNCHER_VARIABLES
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _CHUNK = 64 * 1024
@@ -31,14 +30,13 @@ _SWEEP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a session starts: the argv that ends in the runner, its variables, what the runner is told first.
+    """How a session starts: the argv that ends in the runner, and what the runner is told first.
 
-    `marker` is set where nothing holds the commands together: bytes that stand in the environment of each of them.
+    `marker` is set where nothing holds the commands together: a variable (NAME=TEXT) that each of them inherits.
     `kept` says that the runner has a keeper above it (see landlock_launcher.py) in place of a process namespace.
     """
 
     argv: tuple[str, ...]
-    variables: Mapping[str, str]
     prologue: bytes
     group: ControlGroup | None = None
     marker: bytes | None = None
@@ -62,13 +60,14 @@ class Session:
         self._init: int | None = None
         self._captures = (Capture(0), Capture(0))
         groups = [str(entrance) for entrance in launch.group.entrances] if launch.group else []
+        name, _, token = (launch.marker or b"").decode().partition("=")
         try:
             self._process = subprocess.Popen(
                 [shell(), "-c", LAUNCHER, "fleet", *self._pipes.paths, *groups, "--", *launch.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=self._pipes.output[1],
                 stderr=self._pipes.errors[1],
-                env=dict(launch.variables),
+                env={**LAUNCHER_VARIABLES, **({name: token} if name else {})},
                 start_new_session=True,
             )
         except BaseException:

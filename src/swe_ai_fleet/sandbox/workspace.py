@@ -266,12 +266,9 @@ class LocalWorkspace:
             )
             return Launch(
                 argv=(*arguments, str(scratch.runner), _CONTROL),
-                # Git takes a file that it may not look into for a fault, unlike one that is not there.
-                variables={
-                    "GIT_CONFIG_NOSYSTEM": "1",
-                    **self._own_variables(scratch),
-                },
                 prologue=prologue(
+                    # Git takes a file that it may not look into for a fault, unlike one that is not there.
+                    {"GIT_CONFIG_NOSYSTEM": "1", **self._own_variables(scratch)},
                     max_file_bytes=policy.max_file_bytes,
                     max_processes=None,
                     sweep=Sweep.DOMAIN if host.landlock.keeps_signals else Sweep.NOTHING,
@@ -280,14 +277,16 @@ class LocalWorkspace:
                 kept=True,
             )
         if host.bubblewrap is None:
-            token = secrets.token_hex(16)
-            variables = self._own_variables(scratch)
             return Launch(
                 argv=(jail.shell(), _CONTROL),
-                variables=variables | {_MARKER: token},
-                prologue=prologue(max_file_bytes=policy.max_file_bytes, max_processes=None, sweep=Sweep.NOTHING),
+                prologue=prologue(
+                    self._own_variables(scratch),
+                    max_file_bytes=policy.max_file_bytes,
+                    max_processes=None,
+                    sweep=Sweep.NOTHING,
+                ),
                 group=group,
-                marker=f"{_MARKER}={token}".encode(),
+                marker=f"{_MARKER}={secrets.token_hex(16)}".encode(),
             )
         arguments = jail.bubblewrap_arguments(
             host.bubblewrap,
@@ -299,8 +298,8 @@ class LocalWorkspace:
         )
         return Launch(
             argv=(*arguments, jail.RUNNER, _CONTROL),
-            variables=jail.variables(self._environment, os.environ, networked=self._network is not None),
             prologue=prologue(
+                jail.variables(self._environment, os.environ, networked=self._network is not None),
                 max_file_bytes=policy.max_file_bytes,
                 max_processes=policy.max_processes if limits_per_namespace() else None,
                 sweep=Sweep.NAMESPACE,

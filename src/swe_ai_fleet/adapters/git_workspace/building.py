@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.directories import write_file
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import BuildStep, Decision, StepOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -152,9 +153,8 @@ class Build:
             blamed = offending_pins(output, self._lock.pins.keys() - self._unpinned)
             if blamed:
                 self._unpinned |= blamed
-                await asyncio.to_thread(
-                    (self._root / CONSTRAINTS).write_text, self._lock.constraints(self._unpinned), "utf-8"
-                )
+                pins = self._lock.constraints(self._unpinned)
+                await asyncio.to_thread(write_file, self._root / CONSTRAINTS, pins)
                 what = f"without the pins of {', '.join(sorted(blamed))}, which do not fit here"
                 self.decisions.append(Decision(what=what, source=step.source))
                 return step

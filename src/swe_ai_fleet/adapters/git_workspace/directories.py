@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAX_READ_BYTES = 64 * 1024
 
 
 async def finished(work: Awaitable[T]) -> T:
@@ -49,6 +53,51 @@ async def appearing(target: Path) -> AsyncGenerator[Path]:
         _rename(draft, target)
     finally:
         await finished(asyncio.to_thread(remove_tree, draft))
+
+
+def clear_directory(path: Path) -> None:
+    """Make an empty directory where strangers, who could write to its parent, may have put anything. Blocking."""
+    _clear_name(path)
+    path.mkdir()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file where strangers, who could write to its parent, may have put a link to any other. Blocking."""
+    _clear_name(path)
+    descriptor = os.open(path, _NEW_FILE, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_file(root: Path, *parts: str) -> str:
+    """The beginning of a regular file below a directory that strangers write to, no link on the way followed. Blocking.
+
+    Raises OSError.
+    """
+    directory = os.open(root, _DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            below = os.open(part, _DIRECTORY, dir_fd=directory)
+            os.close(directory)
+            directory = below
+        descriptor = os.open(parts[-1], _OLD_FILE, dir_fd=directory)
+    finally:
+        os.close(directory)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{'/'.join(parts)} is no regular file")
+        return file.read(_MAX_READ_BYTES).decode("utf-8", "replace")
+
+
+def _clear_name(path: Path) -> None:
+    """Remove what has a name; a link itself and not what it leads to."""
+    try:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            remove_tree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return
 
 
 def _rename(draft: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.building import Build
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.directories import finished, read_file, remove_tree
 from swe_ai_fleet.adapters.git_workspace.facts import Facts, read_facts, read_furnishing, write_facts
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
@@ -328,7 +328,7 @@ class Environments:
         if recipe.python is None:
             return ""
         try:
-            text = await asyncio.to_thread((root / "venv/pyvenv.cfg").read_text)
+            text = await asyncio.to_thread(read_file, root, "venv", "pyvenv.cfg")
         except OSError:
             return shown(recipe.python.version)
         match = re.search(r"^version\s*=\s*([\d.]+)", text, re.M)

@@ -66,7 +66,7 @@ def missing_on_path(
 
     def exists(entry: str) -> bool:
         if entry.startswith(f"{ENVIRONMENT_MOUNT}/"):
-            return (root / entry.removeprefix(f"{ENVIRONMENT_MOUNT}/")).is_dir()
+            return _may_exist(root, entry.removeprefix(f"{ENVIRONMENT_MOUNT}/"))
         inner = posixpath.normpath(entry.removeprefix(f"{WORKSPACE_MOUNT}/"))
         if inner.startswith("/"):
             return Path(entry).is_dir()
@@ -74,3 +74,13 @@ def missing_on_path(
 
     missing = [entry for entry in spec.path if not exists(entry)]
     return (f"On PATH, but not there: {', '.join(missing)}.",) if missing else ()
+
+
+def _may_exist(root: Path, path: str) -> bool:
+    """Whether a directory is there, or a link on the way to it: that is not followed, it leads elsewhere inside."""
+    place = root
+    for part in posixpath.normpath(path).split("/"):
+        place /= part
+        if place.is_symlink():
+            return True
+    return place.is_dir()

@@ -1,0 +1,51 @@
+"""A repository's build, which runs code of the repository, aimed at the host that keeps what it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.task import EnvironmentSpec
+from tests.confinement import needs_bwrap
+from tests.environments import BACKEND, PYPROJECT, make_provider, pin, sh
+
+SECRET = "the fleet's own token"
+# What an in-tree backend does while it builds: directories that the fleet fills afterwards become links to the host.
+HOSTILE = """
+import os, shutil
+for name in {names!r}:
+    shutil.rmtree("/environment/" + name, ignore_errors=True)
+    os.path.lexists("/environment/" + name) and os.remove("/environment/" + name)
+    os.symlink({target!r}, "/environment/" + name)
+os.makedirs("node_modules/evil", exist_ok=True)
+open("node_modules/evil/index.js", "w").write("evil")
+open("token", "w").write("left by the build")
+"""
+
+
+@pytest.fixture
+def loot(tmp_path: Path) -> Path:
+    """A directory of the host with a secret in it."""
+    directory = tmp_path / "loot"
+    directory.mkdir()
+    (directory / "token.txt").write_text(SECRET)
+    return directory
+
+
+@needs_bwrap
+async def test_links_where_the_fleet_keeps_what_a_build_left(tmp_path: Path, loot: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools")
+    backend = BACKEND + HOSTILE.format(names=("kept", "node", "bin"), target=str(loot))
+    repository = await pin(provider, tmp_path, {"pyproject.toml": PYPROJECT, "backend.py": backend, "src/a.py": ""})
+    environment = await provider.environment(repository, EnvironmentSpec())
+    async with provider.open("e", "a", repository, environment) as clone:
+        # The build did run, and what it left is in the clone: none of it on the host.
+        assert await sh(clone, "cat token") == "left by the build"
+        assert "evil" in await sh(clone, "cat node_modules/evil/index.js")
+        assert SECRET not in await sh(
+            clone, "cat token.txt /environment/*/token.txt; find / -name token.txt | xargs cat"
+        )
+    assert [path.name for path in loot.iterdir()] == ["token.txt"]
+    assert (loot / "token.txt").read_text() == SECRET
