@@ -234,7 +234,7 @@ class _Ground:
             name, _, token = marker.partition("=")
             return (
                 [*outside, *argv],
-                jail.variables(environment, os.environ, home=home, tmp=tmp) | {name: token},
+                jail.variables(environment, os.environ, home=home, tmp=tmp, isolated=False) | {name: token},
                 marker,
             )
         networked = command.network is not None

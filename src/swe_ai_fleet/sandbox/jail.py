@@ -61,6 +61,16 @@ _CERTIFICATE_VARIABLES = (
 )  # fmt: skip
 
 
+# Without a network package managers are told so: some of them try again for minutes.
+_OFFLINE = {
+    "CARGO_NET_OFFLINE": "true",
+    "GOPROXY": "off",
+    "PIP_RETRIES": "0",
+    "UV_OFFLINE": "1",
+    "npm_config_offline": "true",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubblewrap:
     """The bubblewrap program of this host and the options it knows."""
@@ -170,10 +180,12 @@ def variables(
     home: str = HOME,
     tmp: str = TMP,
     networked: bool = False,
+    isolated: bool = True,
     interpreters: str = "",
 ) -> dict[str, str]:
     """The variables of a session: our own, the environment's over them, of the host's only where certificates are.
 
+    A session has a network through its proxy (`networked`), none (`isolated`), or that of the host (neither).
     `interpreters` is a directory with the names of the fleet's Python; empty: that is where it is installed.
     """
     base = toolchain()
@@ -201,6 +213,8 @@ def variables(
     for name in _CERTIFICATE_VARIABLES:
         if host.get(name, "").startswith(("/etc/ssl/cert", "/etc/pki/", "/usr/")):
             found[name] = host[name]
+    if isolated and not networked:
+        found |= _OFFLINE
     if networked:
         address = f"http://127.0.0.1:{PROXY_PORT}"
         # Yarn from version 2 on reads no other than its own.

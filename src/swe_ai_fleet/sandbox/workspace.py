@@ -314,6 +314,7 @@ class LocalWorkspace:
             os.environ,
             home=str(scratch.home),
             tmp=str(scratch.tmp),
+            isolated=self._rung is not Rung.NONE,
             interpreters=str(stand_ins().interpreter(own_interpreter(), linked=True)),
         )
 
