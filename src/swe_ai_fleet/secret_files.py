@@ -28,9 +28,9 @@ class SecretFiles(PydanticBaseSettingsSource):
     file's setting, for one that cannot be read, is empty, or stands beside the value itself.
     """
 
-    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+    def __init__(self, settings_cls: type[BaseSettings], toml: Path) -> None:
         super().__init__(settings_cls)
-        self._table = _toml(settings_cls)
+        self._table = _toml(toml)
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """The value of one setting, None where no file is named."""
@@ -90,12 +90,9 @@ def read_secret(path: Path, name: str) -> str:
     return text
 
 
-def _toml(settings_cls: type[BaseSettings]) -> dict[str, Any]:
+def _toml(path: Path) -> dict[str, Any]:
     """The settings' own file, as far as it can be read; whoever reads the settings in it tells of faults."""
-    path = settings_cls.model_config.get("toml_file")
-    if not isinstance(path, str | Path):
-        return {}
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}

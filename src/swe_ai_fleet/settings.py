@@ -14,10 +14,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.secret_files import SecretFiles, read_secret
 
 _PAGE_ADDRESSES = ("127.0.0.1:8000", "localhost:8000", "[::1]:8000")
 _FREE = "127.0.0.1:0"
+CONFIGURATION = "fleet.toml"
 
 
 def _named(*names: str) -> AliasChoices:
@@ -26,11 +28,13 @@ def _named(*names: str) -> AliasChoices:
 
 
 class Settings(BaseSettings):
-    """What an installation decides. Each field is `FLEET_<NAME>` in the environment or `<name>` in `fleet.toml`."""
+    """What an installation decides.
+
+    Each field is `FLEET_<NAME>` in the environment or `<name>` in the file that `configuration_file` names.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="FLEET_",
-        toml_file="fleet.toml",
         extra="ignore",
         populate_by_name=True,
         frozen=True,
@@ -412,11 +416,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = configuration_file()
         return (
             init_settings,
             env_settings,
-            SecretFiles(settings_cls),
-            TomlConfigSettingsSource(settings_cls),
+            SecretFiles(settings_cls, path),
+            TomlConfigSettingsSource(settings_cls, toml_file=path),
         )
 
     @property
@@ -477,6 +482,23 @@ def _with_key(name: str, profile: dict[str, str]) -> dict[str, str]:
     if not path or rest.get("api_key"):
         return rest
     return {**rest, "api_key": read_secret(Path(path), f"model_profiles.{name}.api_key_file")}
+
+
+def configuration_file() -> Path:
+    """The operator's file: the one that FLEET_CONFIG names, else `fleet.toml` in FLEET_HOME, which need not be there.
+
+    What lies in the working directory is a repository's, and decides nothing. Raises InvalidRequest where the named
+    file is missing.
+    """
+    import os
+
+    if named := os.environ.get("FLEET_CONFIG", ""):
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise InvalidRequest(f"there is no file {named}", field="config", hint="FLEET_CONFIG or --config names it")
+        return path
+    home = os.environ.get("FLEET_HOME", "")
+    return (Path(home).expanduser() if home else default_home()) / CONFIGURATION
 
 
 def default_home() -> Path:

@@ -74,8 +74,7 @@ async def _serving(directory: Path, model_url: str) -> AsyncIterator[tuple[dict[
     with log.open("wb") as told:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "services.orchestrator.main"),
-            env={**os.environ, **variables, "PYTHONPATH": os.getcwd()},
-            cwd=directory,  # its fleet.toml is all that it is told else
+            env={**os.environ, **variables, "FLEET_CONFIG": str(directory / "fleet.toml")},
             stdout=told,
             stderr=told,
         )

@@ -40,7 +40,7 @@ def test_a_look_ends_with_1_where_something_is_wrong(tmp_path: Path) -> None:
 
 def test_it_says_how_to_go_on_here_and_on_kubernetes() -> None:
     here = runner.invoke(app, ["init", "fleet"]).output
-    assert "next: nats-server -c fleet/nats/nats.conf, then `cd fleet && fleet up`" in here
+    assert "next: nats-server -c fleet/nats/nats.conf, then\n`fleet --config fleet/fleet.toml up`" in here
     cluster = runner.invoke(app, ["init", "fleet", "--kubernetes"]).output
     assert "next: `kubectl apply -k fleet/kubernetes`, once its namespaces are there" in cluster
     assert "fleet up" not in cluster

@@ -248,7 +248,7 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
 def test_the_settings_that_it_writes_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / 'a "quoted" place'
     install(directory)
-    monkeypatch.chdir(directory)
+    monkeypatch.setenv("FLEET_CONFIG", str(directory / "fleet.toml"))
     read = Settings()
     layout = Layout(directory=directory)
     assert read.access_file == layout.access

@@ -17,7 +17,7 @@ TEXTS = [name for name in SECRETS if Settings.model_fields[name].annotation is s
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path))
 
 
 def kept(path: Path, text: str | bytes) -> Path:

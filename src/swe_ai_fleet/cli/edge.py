@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import CONFIGURATION, Settings, configuration_file
 
 C = TypeVar("C")
 Client = TypeVar("Client", covariant=True)
@@ -52,6 +53,7 @@ def carry_out(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool
     screen = Screen.open(json=json)
     try:
         settings = _settings()
+        _tell_of_a_file_that_is_not_read(screen)
         debugging = settings.log_level.lower() == "debug"
         _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)
         code = asyncio.run(_awaited(work, screen, settings))
@@ -90,10 +92,19 @@ def _settings() -> Settings:
         raise CommandFault(
             f"setting {name}: {first['msg']}",
             exit_code=Exit.USAGE,
-            hint="see the FLEET_ variables and fleet.toml",
+            hint=f"see the FLEET_ variables and {configuration_file()}",
         ) from None
     except ValueError as error:
-        raise CommandFault(f"fleet.toml cannot be read: {error}", exit_code=Exit.USAGE) from None
+        raise CommandFault(f"{configuration_file()} cannot be read: {error}", exit_code=Exit.USAGE) from None
+
+
+def _tell_of_a_file_that_is_not_read(screen: Screen) -> None:
+    """Earlier versions took settings from the working directory, where a repository may have put them."""
+    here = Path(CONFIGURATION)
+    if here.is_file() and here.resolve() != configuration_file().resolve():
+        screen.note(
+            f"{CONFIGURATION} in this directory is not read; if it is yours: fleet --config {CONFIGURATION} ..."
+        )
 
 
 def _log_to_stderr(level: str) -> None:

@@ -117,7 +117,8 @@ def top() -> str:
     codes = "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())
     variables = "\n".join(f"  {name:<15}  {meaning}" for name, meaning in ENVIRONMENT.items())
     return (
-        f"\b\nExit codes:\n{codes}\n\n\b\nEnvironment (fleet.toml in the working directory has the same settings):\n"
+        f"\b\nExit codes:\n{codes}\n\n\b\nEnvironment (fleet.toml in FLEET_HOME has the same settings, or the file of "
+        "--config):\n"
         f"{variables}\n\nfleet COMMAND --help has the options of a command, with examples."
     )
 

@@ -99,7 +99,8 @@ async def _installed(
     if kubernetes:
         screen.note(f"next: `kubectl apply -k {directory / 'kubernetes'}`, once its namespaces are there")
     else:
-        screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then `cd {directory} && fleet up`")
+        screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then")
+        screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
     if rotate:
         screen.note(
             "NATS takes what is new after `nats-server --signal reload`, the fleet's servers their certificates at"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,6 +56,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog=top(),
 )
+
+
+@app.callback()
+def _configured(
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File of settings. Default: FLEET_CONFIG, or fleet.toml in FLEET_HOME."),
+    ] = None,
+) -> None:
+    if config is not None:
+        os.environ["FLEET_CONFIG"] = str(config)
+
+
 audit_app = typer.Typer(help="What the agents did, proven.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
 audit_app.command()(verify)
