@@ -87,6 +87,7 @@ bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, 
 	$(BIN)/python -m tests.bench.peers
 
 zoo: $(VENV)/ready ## Real projects from package registries, and changes made by machine, judged; ONLY=toolz,fnv JOBS=2; writes zoo.json
+	@sh scripts/system_packages.sh go:golang-go cargo:cargo
 	ONLY="$(ONLY)" JOBS="$(JOBS)" $(BIN)/python -m tests.zoo
 
 mutants: $(VENV)/ready ## Small changes of the modules that decide: each must fail a test; docs/testing.md; MODULES=run.py

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import structlog
 
@@ -17,7 +16,7 @@ from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, JetStream
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.factories import connect_log, repository_roots
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
 from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -53,7 +52,7 @@ async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoa
     provider = GitWorkspaceProvider(
         settings.home,
         make_sandbox(settings),
-        allowed_roots=tuple(Path(root) for root in settings.repository_roots.split(":") if root),
+        allowed_roots=repository_roots(settings),
         allow_local_paths=settings.loopback and "file" in place.protocols,
         protocols=tuple(name for name in place.protocols if name != "file"),
         hosts=place.hosts,

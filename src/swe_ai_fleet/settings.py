@@ -333,7 +333,10 @@ class Settings(BaseSettings):
         default=512 * 1024**2, ge=1024, description="Bytes that the bundle of an uploaded repository may have."
     )
     repository_roots: str = Field(
-        default="/", description="Directories, separated by ':', under which server-side repositories may lie."
+        default="",
+        description="Directories, separated by ':', under which server-side repositories may lie; {tenant} stands for "
+        "the caller's tenant, and has to be in each where there is an access file. Empty: all of this machine for "
+        "callers on it, nothing with an access file. What is below `home` is never taken.",
     )
     git_credentials: Path | None = Field(
         default=None,

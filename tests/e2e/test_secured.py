@@ -69,6 +69,7 @@ async def _serving(directory: Path, model_url: str) -> AsyncIterator[tuple[dict[
         "FLEET_MODEL": "scripted",
         "FLEET_LISTEN": "127.0.0.1:0",
         "FLEET_LOG_FORMAT": "json",
+        "FLEET_REPOSITORY_ROOTS": f"{directory}/repositories/{{tenant}}",
     }
     card, log = directory / "home" / "fleet.json", directory / "fleet.log"
     with log.open("wb") as told:
@@ -91,9 +92,9 @@ async def _serving(directory: Path, model_url: str) -> AsyncIterator[tuple[dict[
 
 
 async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
-    secured: SecuredFleet, tmp_path: Path
+    secured: SecuredFleet,
 ) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    repository = make_repository(secured.log.parent / "repositories/a/hello", HELLO_FILES)
     heard: dict[str, list[str]] = {"a": [], "b": []}
     ended = asyncio.Event()
 
@@ -160,7 +161,7 @@ async def test_who_starts_it_needs_no_more_than_its_card(secured: SecuredFleet, 
     place = running_place(secured.nats.layout.directory / "home")
     assert place is not None and place.tls is not None and place.tls.ca == secured.nats.layout.authority
     settings = Settings(home=secured.nats.layout.directory / "home")
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    repository = make_repository(secured.log.parent / "repositories/default/hello", HELLO_FILES)
     accepted = await DeliberateAsync(settings=settings, repo=str(repository)).execute("secured-2", HELLO)
     assert accepted["task_id"] == "secured-2"
     with pytest.raises(Unavailable, match="hung up"):
@@ -187,7 +188,7 @@ async def test_the_gateway_speaks_https_and_its_cookie_goes_nowhere_else(secured
             await client.get("/api/executions")
 
 
-async def test_keys_are_made_anew_under_a_running_fleet(secured: SecuredFleet, tmp_path: Path) -> None:
+async def test_keys_are_made_anew_under_a_running_fleet(secured: SecuredFleet) -> None:
     layout = secured.nats.layout
     await asyncio.to_thread(install, layout.directory, tenants=("c",), rotate=("certificates", "nats"))
     secured.nats.reload()
@@ -202,7 +203,7 @@ async def test_keys_are_made_anew_under_a_running_fleet(secured: SecuredFleet, t
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     assert ssl.DER_cert_to_PEM_cert(shown).split() == layout.certificate("nats").read_text().split()
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    repository = make_repository(secured.log.parent / "repositories/a/hello-4", HELLO_FILES)
     newcomer = await _tenant(secured, "c")
     await newcomer.close()
     async with connect(secured.address, secured.nats.tokens["a"], tls=secured.tls) as fleet:

@@ -25,7 +25,10 @@ from tests.zoo.commands import SECONDS, Unavailable, run
 from tests.zoo.locks import make_lock
 
 _INDEX_DEFAULT = re.compile(r"\(default\s+(https?://\S+?)\)")
+_NOT_IN_A_TAG = re.compile(r"[^\w.+-]")
 _SIMPLE = "application/vnd.pypi.simple.v1+json"
+# apt-get locks its directory and gives up where another one has it.
+_fetching = asyncio.Lock()
 _APT_SOURCES = (Path("/etc/apt/sources.list"), Path("/etc/apt/sources.list.d"))
 
 
@@ -52,7 +55,7 @@ class Sources:
             (directory / name).write_text(text)
         if project.lock:
             shutil.copy(await self._lock(project, directory), directory / project.lock)
-        return await asyncio.to_thread(_committed, directory, f"v{project.version}")
+        return await asyncio.to_thread(_committed, directory, project.version)
 
     async def _lock(self, project: Project, directory: Path) -> Path:
         """The project's lock file, made once; in a copy with its tag, as versions may be made from tags."""
@@ -61,7 +64,7 @@ class Sources:
             with tempfile.TemporaryDirectory(prefix="fleet-zoo-lock-") as place:
                 copy = Path(place) / project.name
                 await asyncio.to_thread(shutil.copytree, directory, copy, symlinks=True)
-                await asyncio.to_thread(_committed, copy, f"v{project.version}")
+                await asyncio.to_thread(_committed, copy, project.version)
                 made = await make_lock(project.lock, copy, self.cache / "tools")
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(made, kept)
@@ -96,12 +99,13 @@ class Sources:
 
     async def _debian(self, project: Project, path: Path) -> None:
         apt = self.cache / "apt"
-        options = await asyncio.to_thread(_apt_options, apt)
-        if not (apt / "updated").exists():
-            await run(("apt-get", *options, "update"), apt)
-            (apt / "updated").touch()
-        source = f"{project.package}={project.version}"
-        await run(("apt-get", *options, "source", "--download-only", source), apt)
+        async with _fetching:
+            options = await asyncio.to_thread(_apt_options, apt)
+            if not (apt / "updated").exists():
+                await run(("apt-get", *options, "update"), apt)
+                (apt / "updated").touch()
+            source = f"{project.package}={project.version}"
+            await run(("apt-get", *options, "source", "--download-only", "--tar-only", source), apt)
         found = apt / project.file
         if not found.exists():
             raise Unavailable(f"the source package has no {project.file}")
@@ -164,8 +168,9 @@ def _unpack(archive: Path, directory: Path) -> None:
                 file.extract(member, directory, filter="data")
 
 
-def _committed(directory: Path, tag: str) -> Path:
+def _committed(directory: Path, version: str) -> Path:
     repository = make_repository(directory)
+    tag = f"v{_NOT_IN_A_TAG.sub('-', version)}"
     git(repository, "add", "--all", "--force")
     git(repository, "commit", "--quiet", "--no-verify", "--message", f"Version {tag}")
     git(repository, "tag", tag)

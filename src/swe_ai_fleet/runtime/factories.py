@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import (
+    TENANT,
     Ages,
     CredentialLookup,
     GitWorkspaceProvider,
@@ -113,7 +114,7 @@ def workspace_provider(
     return GitWorkspaceProvider(
         settings.home,
         make_sandbox(settings),
-        allowed_roots=tuple(Path(root) for root in settings.repository_roots.split(":") if root),
+        allowed_roots=repository_roots(settings),
         allow_local_paths=settings.loopback,
         credentials=_git_credentials(settings),
         setup=setup_policy(settings),
@@ -122,6 +123,21 @@ def workspace_provider(
         recipes=recipes,
         ages=Ages(seed=seed_seconds(settings)),
     )
+
+
+def repository_roots(settings: Settings) -> tuple[Path, ...]:
+    """Where repositories on this machine may lie. Raises InvalidRequest for a root that all tenants would share."""
+    named = tuple(Path(root) for root in settings.repository_roots.split(":") if root)
+    if settings.access_file is None:
+        return named or (Path("/"),)
+    for root in named:
+        if TENANT not in str(root):
+            raise InvalidRequest(
+                f"every tenant could name the repositories below {root}",
+                field="repository_roots",
+                hint=f"a directory for each tenant: {root / TENANT}",
+            )
+    return named
 
 
 def setup_policy(settings: Settings) -> SetupPolicy:

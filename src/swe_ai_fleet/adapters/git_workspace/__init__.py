@@ -2,12 +2,14 @@
 
 from swe_ai_fleet.adapters.git_workspace.clones import GitClone
 from swe_ai_fleet.adapters.git_workspace.credentials import mounted_credentials
+from swe_ai_fleet.adapters.git_workspace.locations import TENANT
 from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped
 from swe_ai_fleet.adapters.git_workspace.remote import Credential, CredentialLookup
 
 __all__ = [
+    "TENANT",
     "Ages",
     "Credential",
     "CredentialLookup",

@@ -41,6 +41,7 @@ class LocalRepository:
     bare: bool
     object_format: str
     shallow: bytes = b""
+    tenant: str = ""
 
     @property
     def history(self) -> History:
@@ -68,8 +69,11 @@ class LocalRepositories:
         self._scratch = scratch
         self._excludes = excludes
 
-    async def find(self, path: Path) -> LocalRepository:
-        """The repository around a path. Raises PreconditionFailed, InvalidRequest (a part lies outside the roots)."""
+    async def find(self, path: Path, tenant: str = "") -> LocalRepository:
+        """The repository around a path that a tenant names.
+
+        Raises PreconditionFailed, InvalidRequest (a part lies outside the roots).
+        """
         try:
             found = await self._git.run(
                 *("rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--git-path", "objects"),
@@ -94,9 +98,10 @@ class LocalRepositories:
             bare=is_bare,
             object_format=object_format,
             shallow=_content(Path(shallow)),
+            tenant=tenant,
         )
         for part in (repository.top, repository.git_dir, repository.common_dir, *object_stores(repository.objects)):
-            if not self._policy.contains(part.resolve()):
+            if not self._policy.contains(part.resolve(), tenant):
                 raise InvalidRequest(
                     f"{path} keeps a part of its repository outside the allowed roots", field="repo.path"
                 )

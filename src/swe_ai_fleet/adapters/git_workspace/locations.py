@@ -16,6 +16,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9_.-]+)@)?([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:].*)")
 _UPLOAD = re.compile(re.escape(UPLOAD) + r"[0-9a-f]{64}")
+TENANT = "{tenant}"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -34,17 +35,19 @@ class Remote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationPolicy:
-    """Which locations are taken. Local paths must lie below one of the roots.
+    """Which locations are taken. Local paths must lie below one of the roots, and below none of `private`.
 
-    `hosts` are globs for the hosts of URLs; loopback and link-local addresses need a glob other than `*`.
+    In a root `{tenant}` stands for the caller's tenant. `hosts` are globs for the hosts of URLs; loopback and
+    link-local addresses need a glob other than `*`.
     """
 
     allowed_roots: tuple[Path, ...] = ()
+    private: tuple[Path, ...] = ()
     allow_local_paths: bool = False
     protocols: tuple[str, ...] = ("https", "ssh")
     hosts: tuple[str, ...] = ("*",)
 
-    def parse(self, location: str) -> Path | Remote:
+    def parse(self, location: str, tenant: str = "") -> Path | Remote:
         """A path, existing and resolved, or a URL. Raises InvalidRequest, PreconditionFailed with `field`."""
         if location == SCRATCH:
             raise PreconditionFailed("nothing can be delivered to a scratch repository", field="repo")
@@ -58,31 +61,40 @@ class LocationPolicy:
             raise InvalidRequest(f"{location[:64]!r}: transport helpers are not allowed", field="repo.url")
         scheme = _SCHEME.match(location)
         if scheme is not None:
-            return self._path(location[7:]) if scheme[1].lower() == "file" else self._url(location, scheme[1].lower())
+            if scheme[1].lower() == "file":
+                return self._path(location[7:], tenant)
+            return self._url(location, scheme[1].lower())
         scp_like = _SCP_LIKE.fullmatch(location) if ":" in location.split("/", 1)[0] else None
         if scp_like is not None:
             user, host, path = scp_like.groups()
             return self._remote(location, "ssh", host=host.strip("[]"), user=user or "", path=path)
-        return self._path(location)
+        return self._path(location, tenant)
 
-    def contains(self, path: Path) -> bool:
-        """Whether a resolved path lies below an allowed root."""
-        return any(path.is_relative_to(root.resolve()) for root in self.allowed_roots)
+    def contains(self, path: Path, tenant: str = "") -> bool:
+        """Whether a resolved path lies below an allowed root, and is none of the fleet's own."""
+        if any(path.is_relative_to(place.resolve()) for place in self.private):
+            return False
+        return any(path.is_relative_to(root.resolve()) for root in self._roots(tenant))
 
-    def _path(self, text: str) -> Path:
+    def _roots(self, tenant: str) -> list[Path]:
+        return [
+            Path(str(root).replace(TENANT, tenant)) for root in self.allowed_roots if tenant or TENANT not in str(root)
+        ]
+
+    def _path(self, text: str, tenant: str) -> Path:
         if not self.allow_local_paths:
             raise InvalidRequest(
-                "paths on the server are not accepted here", field="repo.path", hint="give a URL or upload a bundle"
+                "paths on the server are not accepted here", field="repo.path", hint="give a URL, or upload it (fleet run --upload)"
             )
         path = Path(text)
         if not path.is_absolute():
             raise InvalidRequest(f"{text[:128]!r} is not an absolute path", field="repo.path")
         resolved = path.resolve()
         # The same answer for a forbidden and a missing path would hide a typing error, and the roots are no secret.
-        if not self.contains(resolved):
-            roots = ", ".join(map(str, self.allowed_roots)) or "none"
+        if not self.contains(resolved, tenant):
+            roots = ", ".join(map(str, self._roots(tenant))) or "none"
             raise InvalidRequest(
-                f"{text[:256]} is outside the allowed roots", field="repo.path", hint=f"allowed: {roots}"
+                f"{text[:256]} is outside the allowed roots", field="repo.path", hint=f"allowed: {roots}; or upload it (fleet run --upload)"
             )
         if not resolved.is_dir():
             raise PreconditionFailed(f"{text[:256]} is no directory", field="repo.path")

@@ -62,7 +62,7 @@ class Origins:
         """
         if repo.location == SCRATCH:
             return await self._scratch(tenant)
-        location, subdirectory = self._policy.parse(repo.location), ""
+        location, subdirectory = self._policy.parse(repo.location, tenant), ""
         if isinstance(location, Remote):
             named = location.url
             key = _key(tenant, repo.credential, named)
@@ -80,7 +80,7 @@ class Origins:
             elif await asyncio.to_thread(missing_submodules, seed):
                 await self._add_submodules(seed, tenant, repo, location)
         else:
-            local = await self._local.find(location)
+            local = await self._local.find(location, tenant)
             named = str(local.top)
             key = _key(tenant, repo.credential, named)
             await self._local_cache(key, local)
@@ -122,7 +122,7 @@ class Origins:
             cache = await self.cache(repository)
             over = await self._ancestor(repository, cache)
             return await self._seeds.plant(key, repository.commit, _cached(cache, repository.commit), over=over)
-        location = self._policy.parse(repository.location)
+        location = self._policy.parse(repository.location, repository.tenant)
         if isinstance(location, Remote):
             if repository.bundle is None:
                 await self._resolve(repository, location, repository.commit)
@@ -133,7 +133,7 @@ class Origins:
             seed = await self._seeds.plant(key, repository.commit, source, over=over, tags=tags)
             await self._add_submodules(seed, repository.tenant, _reference(repository), location)
             return seed
-        local = await self._local.find(location)
+        local = await self._local.find(location, repository.tenant)
         cache = await self.cache(repository)
         ours = repository.snapshot_of or (repository.commit if repository.bundle else "")
         resolved = Resolved(commit=repository.commit, snapshot_of=ours)
@@ -224,9 +224,9 @@ class Origins:
         cache = self._cache(key)
         if repository.location == SCRATCH:
             return await self._scratch_cache(cache, repository)
-        location = self._policy.parse(repository.location)
+        location = self._policy.parse(repository.location, repository.tenant)
         if not isinstance(location, Remote):
-            await self._local_cache(key, await self._local.find(location))
+            await self._local_cache(key, await self._local.find(location, repository.tenant))
         elif location.upload:
             repo = RepoRef(location=repository.location)
             await self._uploads.resolve(repository.tenant, repo, location.upload, cache)

@@ -48,12 +48,12 @@ class GitWorkspaceProvider:
     """Pins repositories, opens clones of them in the sandbox, builds their environments, delivers patches.
 
     Everything lies below `home`, which several processes may share. Local paths are taken only with
-    `allow_local_paths` and below `allowed_roots`; URLs only with one of `protocols` and a host that fits `hosts`
-    (globs; loopback must be named). `credentials` finds what opens a URL. `setup` says what set-up
-    commands may reach; by default every public host. `mask` hides secrets in what error messages quote. A diff larger
-    than `max_patch_bytes` is an error. `fetch` gets the bundles of commits that a location lacks; without it those can
-    only be had on the node that made them. `recipes` has what environment runs found out.
-    `surroundings` is this process's environment (None: the real one).
+    `allow_local_paths`, below `allowed_roots` (where `{tenant}` stands for the caller's) and never below `home`; URLs
+    only with one of `protocols` and a host that fits `hosts` (globs; loopback must be named). `credentials` finds
+    what opens a URL. `setup` says what set-up commands may reach; by default every public host. `mask` hides secrets
+    in what error messages quote. A diff larger than `max_patch_bytes` is an error. `fetch` gets the bundles of
+    commits that a location lacks; without it those can only be had on the node that made them. `recipes` has what
+    environment runs found out. `surroundings` is this process's environment (None: the real one).
     """
 
     def __init__(
@@ -82,7 +82,11 @@ class GitWorkspaceProvider:
         self._ages = ages or Ages()
         self._trees: dict[str, str] = {}
         self._policy = LocationPolicy(
-            allowed_roots=allowed_roots, allow_local_paths=allow_local_paths, protocols=protocols, hosts=hosts
+            allowed_roots=allowed_roots,
+            private=(self._home,),
+            allow_local_paths=allow_local_paths,
+            protocols=protocols,
+            hosts=hosts,
         )
         self._git = Git(surroundings)
         self._local = LocalRepositories(self._git, self._policy, scratch=scratch, excludes=user_excludes(surroundings))
@@ -220,13 +224,13 @@ class GitWorkspaceProvider:
         """
         check_identifier(execution_id, field="execution_id")
         seed = await self._origins.seed(repository, execution_id=execution_id)
-        location = self._policy.parse(repository.location)
+        location = self._policy.parse(repository.location, repository.tenant)
         if isinstance(location, Remote):
             # What was uploaded came from nowhere that could be pushed to.
             delivery = replace(delivery, push=delivery.push and not location.upload)
             cache, pin = await self._origins.cache(repository), _delivered(execution_id, delivery.branch)
             return await self._deliveries.to_remote(location, repository, seed, patch, delivery, cache=cache, pin=pin)
-        target = await self._local.find(location)
+        target = await self._local.find(location, repository.tenant)
         return await self._deliveries.to_local(target, repository, seed, patch, delivery)
 
     async def keep(
@@ -238,9 +242,9 @@ class GitWorkspaceProvider:
         """
         check_identifier(execution_id, field="execution_id")
         seed = await self._origins.seed(repository, execution_id=execution_id)
-        location = self._policy.parse(repository.location)
+        location = self._policy.parse(repository.location, repository.tenant)
         remote = isinstance(location, Remote)
-        place = await self._origins.cache(repository) if remote else await self._local.find(location)
+        place = await self._origins.cache(repository) if remote else await self._local.find(location, repository.tenant)
         return await self._deliveries.keep(place, repository, seed, patch, Kept(ref=ref, message=message))
 
     async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
@@ -278,13 +282,13 @@ class GitWorkspaceProvider:
         """
         check_identifier(execution_id, field="execution_id")
         seed = await self._origins.seed(repository, execution_id=execution_id)
-        location = self._policy.parse(repository.location)
+        location = self._policy.parse(repository.location, repository.tenant)
         if isinstance(location, Remote):
             # What was uploaded came from nowhere that could be pushed to.
             delivery = replace(delivery, push=delivery.push and not location.upload)
             cache, pin = await self._origins.cache(repository), _delivered(execution_id, delivery.branch)
             return await self._deliveries.publish_remote(location, repository, seed, delivery, cache=cache, pin=pin)
-        target = await self._local.find(location)
+        target = await self._local.find(location, repository.tenant)
         return await self._deliveries.publish_local(target, repository.commit, seed, since, delivery)
 
     async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:

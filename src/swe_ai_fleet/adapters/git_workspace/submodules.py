@@ -66,7 +66,7 @@ class Submodules:
                 try:
                     url = _absolute(pinned.url, base)
                     store = next((store / pinned.name for store in stores if (store / pinned.name).is_dir()), None)
-                    history = await self._history(url, pinned, store, fetch)
+                    history = await self._history(url, pinned, store, fetch, tenant=local.tenant if local else "")
                     inner = Layout(git_dir=seed, alternates=(history.objects,))
                     tree = (await self._git.run("rev-parse", f"{pinned.commit}^{{tree}}", layout=inner)).text()
                     found = Submodule(path=path, commit=pinned.commit, tree=tree)
@@ -81,8 +81,8 @@ class Submodules:
         missing = Submodule(path=path, commit=pinned.commit, reason=reason[:300])
         await self._seeds.add_submodule(seed, missing, None)
 
-    async def _history(self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch) -> History:
-        if store is not None and await asyncio.to_thread(self._is_allowed, store):
+    async def _history(self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch, *, tenant: str) -> History:
+        if store is not None and await asyncio.to_thread(self._is_allowed, store, tenant):
             asked = await self._git.run(
                 "cat-file", "-e", f"{pinned.commit}^{{commit}}", layout=Layout(git_dir=store), expect=(0, 1, 128)
             )
@@ -93,8 +93,9 @@ class Submodules:
             raise InvalidRequest("only URLs of remote repositories are followed")
         return await fetch(remote, pinned.commit)
 
-    def _is_allowed(self, store: Path) -> bool:
-        return all(self._policy.contains(part.resolve()) for part in (store, *object_stores(store / "objects")))
+    def _is_allowed(self, store: Path, tenant: str) -> bool:
+        parts = (store, *object_stores(store / "objects"))
+        return all(self._policy.contains(part.resolve(), tenant) for part in parts)
 
     async def _pinned(self, layout: Layout, commit: str) -> list[_Pinned]:
         """The submodules that a commit pins and its .gitmodules names."""

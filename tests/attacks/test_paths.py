@@ -1,0 +1,74 @@
+"""Paths of repositories on the server, aimed at the fleet's own state and at other tenants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.runtime.factories import repository_roots
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.repositories import git, make_repository
+
+FILES = {"a.txt": "secret\n"}
+
+
+def provider(home: Path, *roots: Path) -> GitWorkspaceProvider:
+    return GitWorkspaceProvider(home, Sandbox(SandboxPolicy()), allowed_roots=roots, allow_local_paths=True)
+
+
+async def refused(fleet: GitWorkspaceProvider, tenant: str, path: Path) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as fault:
+        await fleet.pin(tenant, RepoRef(location=str(path)))
+    assert fault.value.field == "repo.path"
+    return fault.value
+
+
+async def test_nothing_below_the_fleets_home_is_a_repository(tmp_path: Path) -> None:
+    fleet = provider(tmp_path / "home", Path("/"))
+    victim = make_repository(tmp_path / "home" / "repositories" / "key", FILES)
+    await refused(fleet, "b", victim)
+    # Neither by a link, nor as the git directory or the objects of a repository outside.
+    (tmp_path / "link").symlink_to(victim)
+    await refused(fleet, "b", tmp_path / "link")
+    worktree = tmp_path / "worktree"
+    worktree.mkdir()
+    (worktree / ".git").write_text(f"gitdir: {victim / '.git'}\n")
+    await refused(fleet, "b", worktree)
+    borrower = make_repository(tmp_path / "borrower", FILES)
+    assert (await fleet.pin("b", RepoRef(location=str(borrower)))).commit == git(borrower, "rev-parse", "HEAD")
+    (borrower / ".git/objects/info/alternates").write_text(f"{victim / '.git/objects'}\n")
+    await refused(fleet, "b", borrower)
+
+
+async def test_a_tenants_directory_is_not_another_tenants(tmp_path: Path) -> None:
+    fleet = provider(tmp_path / "home", tmp_path / "{tenant}")
+    own, other = (make_repository(tmp_path / tenant / "repository", FILES) for tenant in ("a", "b"))
+    assert (await fleet.pin("a", RepoRef(location=str(own)))).commit
+    assert (await fleet.pin("b", RepoRef(location=str(other)))).commit
+    assert str(tmp_path / "b") in (await refused(fleet, "b", own)).hint
+
+
+@pytest.mark.parametrize(
+    ("listen", "access", "roots", "expected"),
+    [
+        ("127.0.0.1:0", None, "", ("/",)),
+        ("127.0.0.1:0", None, "/srv", ("/srv",)),
+        ("127.0.0.1:0", "access.toml", "", ()),
+        ("127.0.0.1:0", "access.toml", "/srv/{tenant}:/data/{tenant}/git", ("/srv/{tenant}", "/data/{tenant}/git")),
+    ],
+)
+def test_what_an_installation_opens(listen: str, access: str | None, roots: str, expected: tuple[str, ...]) -> None:
+    settings = Settings(listen=listen, access_file=access and Path(access), repository_roots=roots)
+    assert tuple(map(str, repository_roots(settings))) == expected
+
+
+def test_a_root_for_everybody_beside_an_access_file() -> None:
+    with pytest.raises(InvalidRequest) as fault:
+        repository_roots(Settings(access_file=Path("access.toml"), repository_roots="/srv"))
+    assert fault.value.field == "repository_roots"
+    assert "/srv/{tenant}" in fault.value.hint
