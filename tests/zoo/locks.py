@@ -11,12 +11,13 @@ from types import MappingProxyType
 
 from tests.zoo.commands import run
 
-# Lock file -> the package that has the tool, and the command that writes it.
+# Lock file -> the package that has the tool (and what it needs beside it), and the command that writes it.
 TOOLS: Mapping[str, tuple[str, Sequence[str]]] = MappingProxyType(
     {
         "uv.lock": ("uv==0.9.5", ("uv", "lock")),
         "poetry.lock": ("poetry==2.2.1", ("poetry", "lock", "--no-interaction")),
-        "pdm.lock": ("pdm==2.25.9", ("pdm", "lock", "--group", ":all")),
+        # Newer releases of its HTTP cache lack what this pdm imports.
+        "pdm.lock": ("pdm==2.25.9 hishel==0.1.5", ("pdm", "lock", "--group", ":all")),
         "Pipfile.lock": ("pipenv==2025.0.4", ("pipenv", "lock", "--dev")),
         "requirements.txt": (
             "uv==0.9.5",
@@ -42,12 +43,12 @@ async def make_lock(name: str, directory: Path, tools: Path) -> Path:
 
 
 async def _program(package: str, name: str, tools: Path) -> str:
-    home = tools / package
+    home = tools / package.replace(" ", "+")
     if "==" in package:
         program = home / "bin" / name
         if not program.exists():
             await run((sys.executable, "-m", "venv", str(home)), Path.cwd())
-            await run((str(home / "bin/python"), "-m", "pip", "install", "--quiet", package), Path.cwd())
+            await run((str(home / "bin/python"), "-m", "pip", "install", "--quiet", *package.split()), Path.cwd())
         return str(program)
     if "@" in package:
         program = home / "node_modules" / ".bin" / name

@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,18 @@ class Sources:
 
     Attributes:
         cache: Archives, made locks, and the tools that make them.
+        without_lock: Why projects, by name, go without their lock file.
     """
 
     cache: Path
+    without_lock: dict[str, str] = field(default_factory=dict[str, str])
 
     async def repository(self, project: Project, directory: Path) -> Path:
-        """The project as a git repository with one commit, tagged with its version. Raises Unavailable."""
+        """The project as a git repository with one commit, tagged with its version. Raises Unavailable.
+
+        Where its lock file cannot be made (a mirror may lack what its tool asks for) it goes without, and
+        `without_lock` has the reason.
+        """
         archive = await self.archive(project)
         await asyncio.to_thread(_unpack, archive, directory)
         for name in ("PKG-INFO", *project.drop):
@@ -54,7 +60,10 @@ class Sources:
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(text)
         if project.lock:
-            shutil.copy(await self._lock(project, directory), directory / project.lock)
+            try:
+                shutil.copy(await self._lock(project, directory), directory / project.lock)
+            except Unavailable as error:
+                self.without_lock[project.name] = f"{project.lock} could not be made: {str(error)[-200:]}"
         return await asyncio.to_thread(_committed, directory, project.version)
 
     async def _lock(self, project: Project, directory: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.zoo.catalogue import Project
@@ -27,4 +28,6 @@ async def visit(project: Project, sources: Sources, fleet: Fleet, directory: Pat
         judgement, pools = Judgement(patches={}, error=str(error)), Pools()
     finally:
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+    if reason := sources.without_lock.get(project.name):
+        pools = replace(pools, cause="; ".join(filter(None, (pools.cause, reason))))
     return Row(project=project, judgement=judgement, pools=pools, seconds=time.monotonic() - began)

@@ -84,7 +84,9 @@ class LocationPolicy:
     def _path(self, text: str, tenant: str) -> Path:
         if not self.allow_local_paths:
             raise InvalidRequest(
-                "paths on the server are not accepted here", field="repo.path", hint="give a URL, or upload it (fleet run --upload)"
+                "paths on the server are not accepted here",
+                field="repo.path",
+                hint="give a URL, or upload it (fleet run --upload)",
             )
         path = Path(text)
         if not path.is_absolute():
@@ -94,7 +96,9 @@ class LocationPolicy:
         if not self.contains(resolved, tenant):
             roots = ", ".join(map(str, self._roots(tenant))) or "none"
             raise InvalidRequest(
-                f"{text[:256]} is outside the allowed roots", field="repo.path", hint=f"allowed: {roots}; or upload it (fleet run --upload)"
+                f"{text[:256]} is outside the allowed roots",
+                field="repo.path",
+                hint=f"allowed: {roots}; or upload it (fleet run --upload)",
             )
         if not resolved.is_dir():
             raise PreconditionFailed(f"{text[:256]} is no directory", field="repo.path")

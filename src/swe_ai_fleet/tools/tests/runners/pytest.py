@@ -15,6 +15,8 @@ _KNOWN_LIMITS = 300
 # A plug-in that is older than the environment's pytest (those of linters are the first) ends it before it has begun, as
 # do options that a repository sets for a plug-in which is not installed.
 _PLUGIN = re.compile(r"PluginValidationError: [Pp]lugin '([\w.-]{1,80})' ")
+# A pytest that does not know this Python's syntax trees yet.
+_REWRITING = re.compile(r'TypeError: required field "lineno" missing from alias')
 _USAGE = re.compile(r"^(?:\S*: )?(?:ERROR|error): .*(?:unrecognized arguments|Missing required plugins|usage:)", re.M)
 
 
@@ -55,6 +57,7 @@ def pytest_plan(
     own = variables.get("PYTHONPATH")
     argv = (*base, *options, *chosen)
     bare = (*base, *options, "-o", "addopts=", "-o", "required_plugins=", *chosen)
+    plain = (*base, *options, "--assert=plain", *chosen)
     return Plan(
         framework="pytest",
         argv=argv,
@@ -71,6 +74,11 @@ def pytest_plan(
                 pattern=_USAGE,
                 note="the options that the repository sets for pytest (addopts, required_plugins) were left out: "
                 "a plug-in that they are for is not installed",
+            ),
+            Fallback(
+                argv=plain,
+                pattern=_REWRITING,
+                note="pytest is older than this Python: its assertions are not rewritten (--assert=plain)",
             ),
             Fallback(
                 option="-pno:", pattern=_PLUGIN, note="pytest's plug-in {} was left out: this pytest cannot load it"
