@@ -59,8 +59,13 @@ class Settings(BaseSettings):
     )
     model_api_key: str = Field(
         default="",
-        validation_alias=_named("FLEET_MODEL_API_KEY", "model_api_key", "FIREWORKS_API_KEY"),
-        description="Bearer key of the model server.",
+        description="Bearer key of the model server; no other address is shown it.",
+        repr=False,
+    )
+    fireworks_api_key: str = Field(
+        default="",
+        validation_alias=_named("FLEET_FIREWORKS_API_KEY", "fireworks_api_key", "FIREWORKS_API_KEY"),
+        description="Bearer key of Fireworks, shown to no other server; with no model server named it picks that one.",
         repr=False,
     )
     model_timeout_seconds: float = Field(default=600.0, gt=0, description="Longest wait for one completion.")
@@ -81,7 +86,7 @@ class Settings(BaseSettings):
     model_profiles: dict[str, dict[str, str]] = Field(
         default_factory=dict[str, dict[str, str]],
         description='Other models that tasks may ask for by name, as JSON: {"small": {"model": …, "url": …, '
-        '"api_key": …}}, or "api_key_file": …; what a profile leaves out is as above.',
+        '"api_key": …}}, or "api_key_file": …; what a profile leaves out is as above, a key at the same address only.',
         repr=False,
     )
     vllm_python: str | None = Field(
@@ -463,6 +468,7 @@ class Settings(BaseSettings):
             value
             for value in (
                 self.model_api_key,
+                self.fireworks_api_key,
                 self.nats_token,
                 self.ray_token,
                 self.audit_key,

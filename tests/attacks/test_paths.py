@@ -63,7 +63,7 @@ async def test_a_tenants_directory_is_not_another_tenants(tmp_path: Path) -> Non
     ],
 )
 def test_what_an_installation_opens(listen: str, access: str | None, roots: str, expected: tuple[str, ...]) -> None:
-    settings = Settings(listen=listen, access_file=access and Path(access), repository_roots=roots)
+    settings = Settings(listen=listen, access_file=Path(access) if access else None, repository_roots=roots)
     assert tuple(map(str, repository_roots(settings))) == expected
 
 

@@ -48,29 +48,32 @@ _FIREWORKS_KEY = "fw_"
 
 
 def provider_endpoint(
-    model: str, base_url: str, api_key: str, *, providers: Mapping[str, Provider] = PROVIDERS
+    model: str, base_url: str, api_key: str, *, fireworks_key: str = "", providers: Mapping[str, Provider] = PROVIDERS
 ) -> ModelEndpoint:
     """The endpoint that a model name like `ollama/llama3.1` stands for.
 
     A base URL always wins over the preset's. Without one, the prefix picks the preset, a Fireworks key picks
-    Fireworks, and anything else is a vLLM server on this machine.
+    Fireworks, and anything else is a vLLM server on this machine. `fireworks_key` goes to Fireworks alone.
     """
+    fireworks = providers["fireworks"]
     name, slash, rest = model.partition("/")
     provider = providers.get(name) if slash else None
     if provider is not None and base_url and provider.is_organisation and not _same_host(base_url, provider.base_url):
         provider = None
     if provider is not None:
         model = rest
-    elif not base_url and api_key.startswith(_FIREWORKS_KEY):
-        provider = providers["fireworks"]
+    elif not base_url and (api_key.startswith(_FIREWORKS_KEY) or (fireworks_key and not api_key)):
+        provider = fireworks
     elif not base_url:
         provider = providers["vllm"]
-    if provider is None:
-        return ModelEndpoint(base_url=base_url, model=model, api_key=api_key)
-    model = model or provider.default_model
-    if model and "/" not in model:
-        model = provider.model_prefix + model
-    return ModelEndpoint(base_url=base_url or provider.base_url, model=model, api_key=api_key)
+    if provider is not None:
+        base_url = base_url or provider.base_url
+        model = model or provider.default_model
+        if model and "/" not in model:
+            model = provider.model_prefix + model
+    if _same_host(base_url, fireworks.base_url):
+        api_key = api_key or fireworks_key
+    return ModelEndpoint(base_url=base_url, model=model, api_key=api_key)
 
 
 def _same_host(one: str, other: str) -> bool:

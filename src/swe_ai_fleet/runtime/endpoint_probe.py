@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 
 from swe_ai_fleet.adapters.model_pool import VLLMMetrics
 from swe_ai_fleet.adapters.model_pool.load import Load
-from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
+from swe_ai_fleet.adapters.model_providers import ModelEndpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.fleet_status import EndpointStatus
 from swe_ai_fleet.domain.health import ComponentState
 from swe_ai_fleet.runtime.equipment import profile_settings
-from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.runtime.factories import model_endpoints
+from swe_ai_fleet.settings import Settings
 
 DEFAULT_PROFILE = "default"
 _PING_SECONDS = 3.0
@@ -98,8 +99,7 @@ async def open_endpoint_probes(settings: Settings) -> AsyncGenerator[tuple[Endpo
     found: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
     named: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
     for profile, chosen in named.items():
-        for url in listed(chosen.model_url) or ("",):
-            endpoint = provider_endpoint(chosen.model, url, chosen.model_api_key)
+        for endpoint in model_endpoints(chosen):
             if endpoint.base_url:
                 key = (public_url(endpoint.base_url), endpoint.model)
                 found.setdefault(key, (endpoint, []))[1].append(profile)

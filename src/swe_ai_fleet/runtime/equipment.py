@@ -16,12 +16,12 @@ from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.ports import ChatModel, LiveText, Memories
 from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.runtime.context_client import remembering
-from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.factories import open_model, other_model
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.result_cache import SharedResults
 
-_PROFILE_FIELDS = {"model": "model", "url": "model_url", "api_key": "model_api_key"}
+_PROFILE_FIELDS = ("model", "url", "api_key")
 
 _PRICED = frozenset(field.name for field in fields(Prices))
 
@@ -68,7 +68,7 @@ def profile_settings(settings: Settings) -> Mapping[str, Settings]:
     """The settings of each model profile. Raises InvalidRequest for a field that is none."""
     found: dict[str, Settings] = {}
     for name, profile in settings.model_profiles.items():
-        if unknown := profile.keys() - _PROFILE_FIELDS.keys():
+        if unknown := profile.keys() - set(_PROFILE_FIELDS):
             raise InvalidRequest(
                 f"the model profile {name!r} has the unknown field {sorted(unknown)[0]!r}",
                 field="model_profiles",
@@ -76,7 +76,7 @@ def profile_settings(settings: Settings) -> Mapping[str, Settings]:
             )
         if not name or "," in name:
             raise InvalidRequest(f"{name!r} cannot name a model profile", field="model_profiles")
-        found[name] = settings.model_copy(update={_PROFILE_FIELDS[field]: value for field, value in profile.items()})
+        found[name] = other_model(settings, **profile)
     return found
 
 

@@ -33,6 +33,24 @@ from swe_ai_fleet.telemetry import own_telemetry
 DAY_SECONDS = 86_400.0
 
 
+def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:
+    """The model servers that settings name, each with the key that is its own."""
+    return tuple(
+        provider_endpoint(settings.model, url, settings.model_api_key, fireworks_key=settings.fireworks_api_key)
+        for url in listed(settings.model_url) or ("",)
+    )
+
+
+def other_model(settings: Settings, *, model: str = "", url: str = "", api_key: str = "") -> Settings:
+    """Settings of another model; what is empty is as before, but a key is not taken along to another address."""
+    given = {"model": model, "model_url": url, "model_api_key": api_key}
+    chosen = settings.model_copy(update={name: value for name, value in given.items() if value})
+    known = {public_url(endpoint.base_url) for endpoint in model_endpoints(settings)}
+    if api_key or all(public_url(endpoint.base_url) in known for endpoint in model_endpoints(chosen)):
+        return chosen
+    return chosen.model_copy(update={"model_api_key": ""})
+
+
 @asynccontextmanager
 async def open_model(settings: Settings, *, admission: Admission | None = None) -> AsyncGenerator[ModelPool]:
     """The model servers as one model, until the context ends.
@@ -40,12 +58,10 @@ async def open_model(settings: Settings, *, admission: Admission | None = None) 
     `admission` holds several models of a process to limits they share; without it, settings have the limits of this
     one. Raises InvalidRequest when none is configured, ModelRejected for a URL that is none.
     """
-    urls = listed(settings.model_url) or ("",)
+    endpoints = model_endpoints(settings)
     async with AsyncExitStack() as stack:
-        members: list[Member] = []
-        for url in urls:
-            endpoint = provider_endpoint(settings.model, url, settings.model_api_key)
-            members.append(await _member(stack, endpoint, settings.model_timeout_seconds, alone=len(urls) == 1))
+        alone = len(endpoints) == 1
+        members = [await _member(stack, one, settings.model_timeout_seconds, alone=alone) for one in endpoints]
         own = model_admission(settings) if admission is None else None
         if own is not None:
             admission = await stack.enter_async_context(own)

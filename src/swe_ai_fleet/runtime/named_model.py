@@ -7,12 +7,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from types import TracebackType
 from typing import Self, TypeVar
 
-from swe_ai_fleet.adapters.model_providers import provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.equipment import model_prices
-from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.factories import model_endpoints, open_model, other_model
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 
@@ -48,14 +47,8 @@ class NamedModel:
         timeout = _taken(given, float, "timeout", "request_timeout")
         if timeout is not None and timeout <= 0:
             raise ValueError("the model parameter timeout is not above 0")
-        self._settings = chosen.model_copy(
-            update={
-                "model": model_name or chosen.model,
-                "model_url": url or chosen.model_url,
-                "model_api_key": key or chosen.model_api_key,
-                "model_timeout_seconds": timeout or chosen.model_timeout_seconds,
-            }
-        )
+        other = other_model(chosen, model=model_name or "", url=url or "", api_key=key or "")
+        self._settings = other.model_copy(update={"model_timeout_seconds": timeout or chosen.model_timeout_seconds})
         self.parallel_calls = chosen.parallel_calls
         limited = bool(chosen.model_max_in_flight or chosen.model_tokens_per_minute)
         self.pooled = limited or len(listed(self._settings.model_url)) > 1
@@ -100,7 +93,7 @@ class NamedModel:
         chosen = self._settings
         if self.pooled:
             return open_model(chosen)
-        endpoint = provider_endpoint(chosen.model, chosen.model_url, chosen.model_api_key)
+        (endpoint,) = model_endpoints(chosen)
         return OpenAIChatModel(
             base_url=endpoint.base_url,
             model=endpoint.model,

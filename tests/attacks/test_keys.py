@@ -1,0 +1,56 @@
+"""Keys of model servers, and addresses that they do not belong to."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from swe_ai_fleet.runtime.equipment import profile_settings
+from swe_ai_fleet.runtime.factories import model_endpoints, other_model
+from swe_ai_fleet.settings import Settings
+
+FIREWORKS = "https://api.fireworks.ai/inference/v1"
+OWN, OTHER = "http://127.0.0.1:9/v1", "http://127.0.0.2:9/v1"
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("FLEET_", "VLLM_", "FIREWORKS_"))]:
+        monkeypatch.delenv(name)
+
+
+def keys(settings: Settings) -> dict[str, str]:
+    return {endpoint.base_url: endpoint.api_key for endpoint in model_endpoints(settings)}
+
+
+@pytest.mark.parametrize("model", ["gemini/g", "openai/o", "ollama/l", "vllm/v", "Qwen/Qwen3-8B"])
+def test_the_key_of_fireworks_goes_to_fireworks_alone(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIREWORKS_API_KEY", "k-fireworks")
+    monkeypatch.setenv("FLEET_MODEL_URL", OWN)
+    assert keys(Settings(model=model)) == {OWN: ""}
+    monkeypatch.delenv("FLEET_MODEL_URL")
+    assert {key for url, key in keys(Settings(model=model)).items() if url != FIREWORKS} <= {""}
+
+
+def test_control_fireworks_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIREWORKS_API_KEY", "k-fireworks")
+    assert keys(Settings()) == {FIREWORKS: "k-fireworks"}
+    assert keys(Settings(model="fireworks/m")) == {FIREWORKS: "k-fireworks"}
+    assert keys(Settings(model_url=FIREWORKS)) == {FIREWORKS: "k-fireworks"}
+    assert "k-fireworks" in Settings().secrets
+
+
+def test_another_address_gets_no_key_that_was_not_given_for_it() -> None:
+    settings = Settings(model_url=OWN, model_api_key="k-own", model="m")
+    assert keys(other_model(settings, model="n")) == {OWN: "k-own"}
+    assert keys(other_model(settings, url=OTHER)) == {OTHER: ""}
+    assert keys(other_model(settings, url=f"{OWN},{OTHER}")) == {OWN: "", OTHER: ""}
+    assert keys(other_model(settings, url=OTHER, api_key="k-other")) == {OTHER: "k-other"}
+
+
+def test_profiles_take_a_key_along_to_the_same_address_alone() -> None:
+    profiles = {"small": {"model": "s"}, "away": {"url": OTHER}, "paid": {"url": OTHER, "api_key": "k-paid"}}
+    settings = Settings(model_url=OWN, model_api_key="k-own", model_profiles=profiles)
+    found = {name: keys(chosen) for name, chosen in profile_settings(settings).items()}
+    assert found == {"small": {OWN: "k-own"}, "away": {OTHER: ""}, "paid": {OTHER: "k-paid"}}
