@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -241,12 +241,7 @@ def bubblewrap_arguments(
     ]  # fmt: skip
     if "--disable-userns" in bubblewrap.options:
         arguments.append("--disable-userns")
-    for name in ROOT_LINKS:
-        path = Path("/", name)
-        if path.is_symlink():
-            arguments += ["--symlink", str(path.readlink()), str(path)]
-        elif path.is_dir():
-            arguments += ["--ro-bind", str(path), str(path)]
+    arguments += _root_links()
     # Root keeps its uid behind the namespace, and uid 0 may write sysctls without a single capability.
     arguments += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     if "--size" in bubblewrap.options:
@@ -276,6 +271,37 @@ def bubblewrap_arguments(
     for mount in writable:
         arguments += ["--bind", mount.source, mount.target]
     return [*arguments, "--remount-ro", "/", "--chdir", WORKSPACE]
+
+
+def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
+    """The argv, up to the program, by which one of ours sees these places, at their own, and beside them /usr alone.
+
+    No network, no other process; its variables, descriptors and working directory are the caller's.
+    """
+    arguments = [
+        bubblewrap.program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+        "--unshare-cgroup-try", "--new-session", "--die-with-parent", "--ro-bind", "/usr", "/usr", *_root_links(),
+        "--dev", "/dev", "--tmpfs", TMP,
+    ]  # fmt: skip
+    if os.geteuid() == 0:
+        # Commands run as the same user, and may have taken the right to read a file of theirs from themselves.
+        arguments += ["--cap-add", "CAP_DAC_OVERRIDE"]
+    for path in readable:
+        arguments += ["--ro-bind", str(path), str(path)]
+    for path in writable:
+        arguments += ["--bind", str(path), str(path)]
+    return [*arguments, "--remount-ro", "/", "--"]
+
+
+def _root_links() -> list[str]:
+    arguments: list[str] = []
+    for name in ROOT_LINKS:
+        path = Path("/", name)
+        if path.is_symlink():
+            arguments += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            arguments += ["--ro-bind", str(path), str(path)]
+    return arguments
 
 
 def etc_files() -> list[str]:

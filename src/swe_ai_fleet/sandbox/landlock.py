@@ -39,6 +39,7 @@ _CAPABILITIES = 1 << 1 | 1 << 2
 _ETC_FILES = ("group", "host.conf", "hosts", "nsswitch.conf", "passwd")
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  (POSIX semaphores have no other place)
+_HELPER_PROCESSES = 64
 _FIRST_UID = 60_100
 _UIDS = 1_000
 _HANDOVER_REST = 20
@@ -200,6 +201,23 @@ class _Plan:
     filter: str
 
 
+def landlock_helper(landlock: Landlock, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
+    """The argv, up to the program, by which one of ours may open these places, and beside them /usr alone.
+
+    It stays who the fleet is, without root's rights but that to files of other owners at these places.
+    """
+    everything = landlock.rights & ~_MAKE_DEVICES & ~_IOCTL_DEVICE
+    rules = [(path, _READ) for path in ("/usr", *(f"/{name}" for name in jail.ROOT_LINKS))]
+    rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
+    rules += [(str(path), _READ) for path in readable]
+    rules += [(str(path), everything) for path in writable]
+    plan = _plan(landlock, Identity.own(), rules, capabilities=_CAPABILITIES if os.geteuid() == 0 else 0)
+    # The launcher closes what a session's runner has for descriptors.
+    opened = ("/bin/sh", "-c", 'exec "$@" 3>/dev/null 4</dev/null 6>/dev/null', "sh")
+    # It takes no name that is to be looked for on PATH.
+    return [*opened, *_launching(plan), "/usr/bin/env"]
+
+
 def landlock_arguments(
     landlock: Landlock,
     identity: Identity,
@@ -224,8 +242,31 @@ def landlock_arguments(
     if identity.dropped:
         # What lies there belongs to others, whom the user of this workspace is none of.
         rules.append((_SHARED_MEMORY, everything))
+    plan = _plan(
+        landlock,
+        identity,
+        rules,
+        capabilities=_CAPABILITIES if identity.dropped else 0,
+        max_processes=max_processes,
+    )
+    return _launching(plan)
+
+
+def _launching(plan: _Plan) -> list[str]:
+    launcher = Path(__file__).with_name("landlock_launcher.py")
+    return [jail.python(), "-I", "-S", str(launcher), json.dumps(asdict(plan))]
+
+
+def _plan(
+    landlock: Landlock,
+    identity: Identity,
+    rules: list[tuple[str, int]],
+    *,
+    capabilities: int,
+    max_processes: int = _HELPER_PROCESSES,
+) -> _Plan:
     version = landlock.version
-    plan = _Plan(
+    return _Plan(
         rules=rules,
         files=landlock.rights,
         file_rights=_OF_FILES,
@@ -234,12 +275,10 @@ def landlock_arguments(
         size=24 if landlock.keeps_signals else 16 if version >= 4 else 8,
         uid=identity.uid,
         gid=identity.gid,
-        capabilities=_CAPABILITIES if identity.dropped else 0,
+        capabilities=capabilities,
         processes=max_processes,
-        filter=seccomp_filter(os.uname().machine, overrides=identity.dropped).hex(),
+        filter=seccomp_filter(os.uname().machine, overrides=bool(capabilities)).hex(),
     )
-    launcher = Path(__file__).with_name("landlock_launcher.py")
-    return [jail.python(), "-I", "-S", str(launcher), json.dumps(asdict(plan))]
 
 
 def check_mounts(mounts: Iterable[Mount]) -> None:

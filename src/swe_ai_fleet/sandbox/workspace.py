@@ -24,7 +24,14 @@ from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
-from swe_ai_fleet.sandbox.landlock import Handover, Identity, Landlock, check_mounts, landlock_arguments
+from swe_ai_fleet.sandbox.landlock import (
+    Handover,
+    Identity,
+    Landlock,
+    check_mounts,
+    landlock_arguments,
+    landlock_helper,
+)
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
@@ -174,6 +181,21 @@ class LocalWorkspace:
             else:
                 await uninterrupted(self._discard(session))
             return result
+
+    async def confining(self, *, readable: tuple[Path, ...] = (), writable: tuple[Path, ...] = ()) -> tuple[str, ...]:
+        """The argv before a program of ours that reads what commands have written, so that it sees nothing else.
+
+        It reads the workspace's directory and `readable`, and writes `writable`, all at their own places. Without it a
+        process of the workspace that lives could swap a directory for a link to any place while the program works. With
+        the rung `none` there is nothing before it. Raises PreconditionFailed where the sandbox is not to be had.
+        """
+        host = await self._host()
+        seen = (self._root, *readable)
+        if host.landlock is not None:
+            return tuple(landlock_helper(host.landlock, readable=seen, writable=writable))
+        if host.bubblewrap is not None:
+            return tuple(jail.helper_arguments(host.bubblewrap, readable=seen, writable=writable))
+        return ()
 
     async def warm(self) -> None:
         """Start a session ahead of the first command, while something else is waited for. Raises as `run` does."""

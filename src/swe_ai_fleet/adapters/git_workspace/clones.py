@@ -16,6 +16,7 @@ from swe_ai_fleet.adapters.git_workspace import checkpoints
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.local import object_stores
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
 from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, diff_of, touched
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of, packed_refs, submodules_of
@@ -28,7 +29,6 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.run import Checkpoint
-from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
@@ -70,7 +70,7 @@ class GitClone:
     def __init__(
         self,
         git: Git,
-        workspace: Workspace,
+        workspace: LocalWorkspace,
         premises: Premises,
         history: History,
         *,
@@ -210,7 +210,12 @@ class GitClone:
         layout = self._premises.layout
         if self._submodules is None:
             self._submodules = await gitlinks(self._git, layout)
-        await stage(self._git, layout, self._premises.tree, self._submodules)
+        confining: tuple[str, ...] = ()
+        if self._used:
+            # What has run may live: it could lead git out of the tree while it reads.
+            stores = await asyncio.to_thread(object_stores, self._history.objects)
+            confining = await self._workspace.confining(readable=tuple(stores), writable=(layout.git_dir,))
+        await stage(self._git, layout, self._premises.tree, self._submodules, confining=confining)
 
     async def head(self) -> tuple[str, str]:
         """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""

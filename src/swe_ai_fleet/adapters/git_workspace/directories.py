@@ -55,15 +55,9 @@ async def appearing(target: Path) -> AsyncGenerator[Path]:
         await finished(asyncio.to_thread(remove_tree, draft))
 
 
-def clear_directory(path: Path) -> None:
-    """Make an empty directory where strangers, who could write to its parent, may have put anything. Blocking."""
-    _clear_name(path)
-    path.mkdir()
-
-
 def write_file(path: Path, text: str) -> None:
     """Write a file where strangers, who could write to its parent, may have put a link to any other. Blocking."""
-    _clear_name(path)
+    clear_name(path)
     descriptor = os.open(path, _NEW_FILE, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
@@ -89,8 +83,8 @@ def read_file(root: Path, *parts: str) -> str:
         return file.read(_MAX_READ_BYTES).decode("utf-8", "replace")
 
 
-def _clear_name(path: Path) -> None:
-    """Remove what has a name; a link itself and not what it leads to."""
+def clear_name(path: Path) -> None:
+    """Remove what strangers gave a name, a link itself and not what it leads to. Blocking."""
     try:
         if stat.S_ISDIR(path.lstat().st_mode):
             remove_tree(path)

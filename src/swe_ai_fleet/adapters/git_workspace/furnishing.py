@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import clear_directory
+from swe_ai_fleet.adapters.git_workspace.directories import clear_name
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.domain.errors import ResourceExhausted
 
@@ -82,7 +82,7 @@ async def collect(git: Git, layout: Layout, root: Path, *, mount: str, base: str
         return Collected(furnishing=Furnishing())
     for name in (KEPT, NODE):
         # The build could write there: a link of that name would lead what we keep to anywhere.
-        clear_directory(root / name)
+        clear_name(root / name)
     tracked = await git.run("ls-files", "-z", layout=layout)
     modules = _move_modules(tree, root, _directories(tracked.stdout), mount=mount, base=base)
     caches = [f"--exclude={pattern}" for pattern in _CACHES]

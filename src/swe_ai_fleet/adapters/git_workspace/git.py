@@ -142,8 +142,11 @@ class Git:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
         memory_bytes: int = 0,
+        confining: Sequence[str] = (),
     ) -> GitResult:
         """Run git to its end; with `protocols` it may use the network, with `memory_bytes` so much address space.
+
+        `confining` is an argv that starts git where it sees no more than it is to see.
 
         Raises GitFailed (exit status not in `expect`), Unavailable (time is up), ResourceExhausted (more than
         `output_limit` bytes on standard output).
@@ -161,6 +164,7 @@ class Git:
         limited = ("sh", "-c", _LIMITED, "sh", str(memory_bytes // 1024)) if memory_bytes else ()
         process = await asyncio.create_subprocess_exec(
             *limited,
+            *confining,
             "git",
             *args,
             cwd=cwd or (layout.git_dir if layout is not None else None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
@@ -20,16 +20,19 @@ async def gitlinks(git: Git, layout: Layout) -> frozenset[bytes]:
     return frozenset(entry.split(b"\t", 1)[1] for entry in listing.stdout.split(b"\0") if entry.startswith(_GITLINK))
 
 
-async def stage(git: Git, layout: Layout, tree: Path, submodules: frozenset[bytes]) -> None:
+async def stage(
+    git: Git, layout: Layout, tree: Path, submodules: frozenset[bytes], *, confining: Sequence[str] = ()
+) -> None:
     """Bring the index of the layout up to `tree`, its work tree, honouring .gitignore; untracked files included.
 
     A repository inside the tree (an agent ran `git init`) is taken file by file, without its `.git`: as the bare
     commit id that git would record, its content would be lost. `submodules` are those of the base: they stay as they
-    are unless their directory is gone. Raises PreconditionFailed where a file cannot be read.
+    are unless their directory is gone. `confining` starts git where it sees no more than the tree. Raises
+    PreconditionFailed where a file cannot be read.
     """
     kept = [path for path in submodules if _exists(tree, path)]
     try:
-        await _add(git, layout, tree, kept)
+        await _add(git, layout, tree, kept, confining)
         strays = await gitlinks(git, layout) - submodules
         if not strays:
             return
@@ -41,24 +44,35 @@ async def stage(git: Git, layout: Layout, tree: Path, submodules: frozenset[byte
     wanted: set[bytes] = set()
     if files:
         ignored = await git.run(
-            "check-ignore", "-z", "--stdin", layout=layout, cwd=tree, stdin=b"\0".join(files), expect=(0, 1)
+            *("check-ignore", "-z", "--stdin"),
+            layout=layout,
+            cwd=tree,
+            stdin=b"\0".join(files),
+            expect=(0, 1),
+            confining=confining,
         )
         wanted = files - set(ignored.stdout.split(b"\0"))
     if wanted:
         names = b"\0".join(sorted(wanted))
-        await git.run("update-index", "-z", "--add", "--replace", "--stdin", layout=layout, cwd=tree, stdin=names)
+        await git.run(
+            *("update-index", "-z", "--add", "--replace", "--stdin"),
+            layout=layout,
+            cwd=tree,
+            stdin=names,
+            confining=confining,
+        )
     # With files of theirs in the index, nested repositories are directories like any other to git.
     empty = [root for root in roots if not any(name.startswith(root + b"/") for name in wanted)]
     try:
-        await _add(git, layout, tree, [*kept, *empty])
+        await _add(git, layout, tree, [*kept, *empty], confining)
     except GitFailed as error:
         raise PreconditionFailed(f"the work tree cannot be read: {error.message[:500]}") from error
     await _forget(git, layout, await gitlinks(git, layout) - submodules)
 
 
-async def _add(git: Git, layout: Layout, tree: Path, left_alone: Iterable[bytes]) -> None:
+async def _add(git: Git, layout: Layout, tree: Path, left_alone: Iterable[bytes], confining: Sequence[str]) -> None:
     excluded = [f":(exclude,literal){os.fsdecode(path)}" for path in left_alone]
-    await git.run("add", "--all", "--", ".", *excluded, layout=layout, cwd=tree)
+    await git.run("add", "--all", "--", ".", *excluded, layout=layout, cwd=tree, confining=confining)
 
 
 async def _forget(git: Git, layout: Layout, paths: Iterable[bytes]) -> None:
