@@ -125,6 +125,13 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
         npm(inventory(tmp_path, {"package.json": package('echo "Error: no test specified" && exit 1')}))
 
 
+@pytest.mark.parametrize("reporter", ["-R min", "-Rdot", "--reporter=terse", "--reporter spec"])
+def test_tap_names_what_passes(reporter: str, tmp_path: Path) -> None:
+    plan = npm(inventory(tmp_path, {"package.json": package(f"tap {reporter} test && npm run lint")}))
+    assert "tap -R tap test" in script_of(plan)
+    assert "tap test" in script_of(npm(inventory(tmp_path, {"package.json": package("tap test")})))
+
+
 def test_tests_that_a_script_names_are_replaced_by_the_selection(tmp_path: Path) -> None:
     files = {"package.json": package("mocha -r ts-node 'test/**/all.js'"), "test/one.js": ""}
     found = inventory(tmp_path, files)

@@ -30,6 +30,8 @@ _SILENT = ("--silent", "-s", "--ignore-scripts")
 _MAX_NODE_FILES = 500
 _MAX_FIRST = 200
 _VARIABLES = {"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false"}
+_TAP = re.compile(r"(?:^|[\s/])tap$")
+_REPORTER = re.compile(r"(?<=\s)(?:-R|--reporter)(?:=|\s+)?[\w./-]+")
 _STREAMED = frozenset({"jest", "vitest", "mocha", "node"})
 # Node before 18.17 has no reporters; a script may also set options that ours contradict.
 _UNUSABLE = re.compile(
@@ -237,6 +239,9 @@ def _given(part: Part, words: Sequence[str], selection: Selection) -> str:
         tail = f" --watchAll=false{tail}"
     if part.runner == "ava" and "--tap" not in words_of(tail):
         tail = f" --tap{tail}"
+    if _TAP.search(part.head):
+        # Most of its reporters print no names of what passes.
+        tail = _REPORTER.sub("-R tap", tail)
     if part.runner != "node":
         return f"{part.head}{tail} {shlex.join(words)}".strip()
     # Node takes options behind names of files for arguments of theirs.
