@@ -52,6 +52,7 @@ def test_each_tool_of_the_catalogue_that_can_be_attacked_has_rows() -> None:
         "Files",
         "Git",
         "Tests and shell",
+        "What the fleet itself does for a task",
         "Docker",
         "HTTP",
         "Databases",
