@@ -35,7 +35,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationPolicy:
-    """Which locations are taken. Local paths must lie below one of the roots, and below none of `private`.
+    """Which locations are taken. Local paths must lie below one of the roots, and in `private` only below one in there.
 
     In a root `{tenant}` stands for the caller's tenant. `hosts` are globs for the hosts of URLs; loopback and
     link-local addresses need a glob other than `*`.
@@ -72,9 +72,10 @@ class LocationPolicy:
 
     def contains(self, path: Path, tenant: str = "") -> bool:
         """Whether a resolved path lies below an allowed root, and is none of the fleet's own."""
-        if any(path.is_relative_to(place.resolve()) for place in self.private):
-            return False
-        return any(path.is_relative_to(root.resolve()) for root in self._roots(tenant))
+        roots = [root.resolve() for root in self._roots(tenant)]
+        private = [place.resolve() for place in self.private if path.is_relative_to(place.resolve())]
+        # A root that lies in there itself was named for what it is.
+        return any(path.is_relative_to(root) and all(root.is_relative_to(place) for place in private) for root in roots)
 
     def _roots(self, tenant: str) -> list[Path]:
         return [
