@@ -69,9 +69,6 @@ async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, na
             raise Unavailable("nobody has cloned for this job", field="repo")
         errand = replace(errand, repository=pinned)
     alone = not isinstance(errand, CheckAssignment)
-    # The clone that was made for this job may lie in the fleet's home; nobody calls a job and names another.
-    roots = f"{place.workspace}:{settings.repository_roots or '/'}"
-    settings = settings.model_copy(update={"repository_roots": roots, "access_file": None})
     async with (
         open_telemetry(settings, service="fleet-agent-job", serves=False, mask=secret_mask(settings)) as telemetry,
         open_worker(

@@ -17,6 +17,7 @@ _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9_.-]+)@)?([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:].*)")
 _UPLOAD = re.compile(re.escape(UPLOAD) + r"[0-9a-f]{64}")
 TENANT = "{tenant}"
+JOBS = "jobs"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -35,7 +36,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationPolicy:
-    """Which locations are taken. Local paths must lie below one of the roots, and in `private` only below one in there.
+    """Which locations are taken. Local paths must lie below one of the roots, and below `private` only among the jobs.
 
     In a root `{tenant}` stands for the caller's tenant. `hosts` are globs for the hosts of URLs; loopback and
     link-local addresses need a glob other than `*`.
@@ -72,10 +73,11 @@ class LocationPolicy:
 
     def contains(self, path: Path, tenant: str = "") -> bool:
         """Whether a resolved path lies below an allowed root, and is none of the fleet's own."""
-        roots = [root.resolve() for root in self._roots(tenant)]
-        private = [place.resolve() for place in self.private if path.is_relative_to(place.resolve())]
-        # A root that lies in there itself was named for what it is.
-        return any(path.is_relative_to(root) and all(root.is_relative_to(place) for place in private) for root in roots)
+        for place in self.private:
+            # A job's own clone lies among the jobs, and is its repository.
+            if path.is_relative_to(place.resolve()) and not path.is_relative_to(place.resolve() / JOBS):
+                return False
+        return any(path.is_relative_to(root.resolve()) for root in self._roots(tenant))
 
     def _roots(self, tenant: str) -> list[Path]:
         return [
