@@ -398,4 +398,4 @@ async def test_an_orchestrator_without_ray_hands_its_agents_and_checks_out_as_jo
     assert result["kind"] == "execution"
     assert result["success"], result
     assert "+def hello_world():" in result["artifacts"]["patch"]
-    assert figures["settled"] == {"run": 1, "check": 1}
+    assert figures["settled"] == {"baseline": 1, "run": 1, "check": 1}

@@ -27,6 +27,8 @@ _FORMAT = 1
 _KEPT = 64
 _MAX_BYTES = 900_000
 """Of a stored run, compressed; NATS takes messages of 1 MiB."""
+_STORE_SECONDS = 5.0
+"""Whoever waits for a run waits no longer for it to be stored; a store that is away tries for minutes."""
 _log = structlog.get_logger(__name__)
 
 
@@ -171,10 +173,11 @@ class TestRuns:
         data = await asyncio.to_thread(_packed, run)
         try:
             if len(data) <= _MAX_BYTES:
-                await self._store.put(key, data)
-        except FleetError as error:
+                async with asyncio.timeout(_STORE_SECONDS):
+                    await self._store.put(key, data)
+        except (FleetError, TimeoutError) as error:
             # It is known here; the others make their own.
-            _log.warning("evidence.test_run_not_stored", reason=str(error)[:200])
+            _log.warning("evidence.test_run_not_stored", reason=str(error)[:200] or f"not within {_STORE_SECONDS:g} s")
 
 
 def _packed(run: TestRun) -> bytes:
