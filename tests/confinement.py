@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.sandbox import Rung
+from swe_ai_fleet.sandbox.landlock import Landlock
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+LANDLOCK = pytest.param(
+    Rung.LANDLOCK, marks=pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
+)
+
+CONFINED = [pytest.param(Rung.BUBBLEWRAP, marks=needs_bwrap), LANDLOCK]
+
+RUNGS = [*CONFINED, Rung.NONE]
 
 
 def shell(script: str, **options: object) -> Command:

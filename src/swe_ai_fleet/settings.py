@@ -341,7 +341,7 @@ class Settings(BaseSettings):
         default="",
         description="Directories, separated by ':', under which server-side repositories may lie; {tenant} stands for "
         "the caller's tenant, and has to be in each where there is an access file. Empty: all of this machine for "
-        "callers on it, nothing with an access file. What is below `home` is never taken.",
+        "callers on it, nothing with an access file. What is below `home` is never taken, but for clones of jobs.",
     )
     git_credentials: Path | None = Field(
         default=None,

@@ -13,8 +13,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Constraints, EnvironmentSpec, RepoRef, Task, TaskKind, TaskMcpServer
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
-from tests.confinement import needs_bwrap, shell
-from tests.integration.test_sandbox import CONFINED
+from tests.confinement import CONFINED, needs_bwrap, shell
 
 _STARTERS = ("LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTHONHOME", "NODE_OPTIONS", "PERL5OPT")
 

@@ -13,8 +13,8 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from tests.confinement import CONFINED
 from tests.environments import make_provider, pin
-from tests.integration.test_sandbox import CONFINED
 
 SECRET = b"the fleet's own token"
 FILES = 1_500

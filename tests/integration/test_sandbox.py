@@ -21,16 +21,7 @@ from swe_ai_fleet.sandbox import (
     Sandbox,
     SandboxPolicy,
 )
-from swe_ai_fleet.sandbox.landlock import Landlock
-from tests.confinement import living, needs_bwrap, python, shell, token
-
-LANDLOCK = pytest.param(
-    Rung.LANDLOCK, marks=pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
-)
-
-CONFINED = [pytest.param(Rung.BUBBLEWRAP, marks=needs_bwrap), LANDLOCK]
-
-RUNGS = [*CONFINED, Rung.NONE]
+from tests.confinement import RUNGS, living, needs_bwrap, python, shell, token
 
 
 @pytest.fixture(params=RUNGS)

@@ -286,3 +286,13 @@ async def test_a_plug_in_that_this_pytest_cannot_load_is_left_out(root: Path) ->
         found = await run(opened, files)
     assert outcomes(found) == {"test_ok.py::test_ok": "passed"}
     assert "old-lint was left out" in found.notes[0]
+
+
+async def test_a_pytest_that_is_older_than_its_python_rewrites_no_assertions(workspace: Workspace) -> None:
+    conftest = (
+        "import sys\nif '--assert=plain' not in sys.argv:\n"
+        "    raise TypeError('required field \"lineno\" missing from alias')\n"
+    )
+    found = await run(workspace, {"conftest.py": conftest, "test_ok.py": OK})
+    assert outcomes(found) == {"test_ok.py::test_ok": "passed"}
+    assert "--assert=plain" in found.notes[0]

@@ -8,14 +8,14 @@ import secrets
 import shutil
 import stat
 import subprocess
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_READ_BYTES = 64 * 1024
 
@@ -58,7 +58,7 @@ async def appearing(target: Path) -> AsyncGenerator[Path]:
 def write_file(path: Path, text: str) -> None:
     """Write a file where strangers, who could write to its parent, may have put a link to any other. Blocking."""
     clear_name(path)
-    descriptor = os.open(path, _NEW_FILE, 0o644)
+    descriptor = os.open(path, NEW_FILE, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -68,12 +68,14 @@ def read_file(root: Path, *parts: str) -> str:
 
     Raises OSError.
     """
-    directory = os.open(root, _DIRECTORY)
+    top = os.open(root, DIRECTORY)
     try:
-        for part in parts[:-1]:
-            below = os.open(part, _DIRECTORY, dir_fd=directory)
-            os.close(directory)
-            directory = below
+        directory = open_directory(top, parts[:-1], create=False)
+    finally:
+        os.close(top)
+    if directory is None:
+        raise FileNotFoundError(f"there is no directory {'/'.join(parts[:-1])}")
+    try:
         descriptor = os.open(parts[-1], _OLD_FILE, dir_fd=directory)
     finally:
         os.close(directory)
@@ -81,6 +83,23 @@ def read_file(root: Path, *parts: str) -> str:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{'/'.join(parts)} is no regular file")
         return file.read(_MAX_READ_BYTES).decode("utf-8", "replace")
+
+
+def open_directory(top: int, parts: Sequence[str], *, create: bool) -> int | None:
+    """A descriptor of a directory below another one, no link on the way followed; None where there is none."""
+    current = os.dup(top)
+    try:
+        for part in parts:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=current)
+            below = os.open(part, DIRECTORY, dir_fd=current)
+            os.close(current)
+            current = below
+    except OSError:
+        os.close(current)
+        return None
+    return current
 
 
 def clear_name(path: Path) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import clear_name
+from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, NEW_FILE, clear_name, open_directory
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.domain.errors import ResourceExhausted
 
@@ -33,8 +33,6 @@ _CACHES = (
 )
 # Vitest's type checker keeps its state beside its own code, which is read-only.
 _VITEST, _VITEST_CACHE = f"{_MODULES}/vitest/dist", "tsconfig.tmp.tsbuildinfo"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +102,7 @@ def furnish(tree: Path, root: Path, furnishing: Furnishing) -> None:
 
     What the commit itself has at a place stays.
     """
-    top = os.open(tree, _DIRECTORY)
+    top = os.open(tree, DIRECTORY)
     try:
         for path in furnishing.kept:
             _copy(root / KEPT / path, top, path)
@@ -245,7 +243,7 @@ def _copy(source: Path, top: int, path: str) -> None:
     except OSError:
         return
     *parents, name = path.split("/")
-    directory = _open_directory(top, parents, create=True)
+    directory = open_directory(top, parents, create=True)
     if directory is None:
         return
     try:
@@ -254,7 +252,7 @@ def _copy(source: Path, top: int, path: str) -> None:
             return
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as reading:
-            created = os.open(name, _NEW_FILE, stat.S_IMODE(status.st_mode) | 0o600, dir_fd=directory)
+            created = os.open(name, NEW_FILE, stat.S_IMODE(status.st_mode) | 0o600, dir_fd=directory)
             with os.fdopen(created, "wb") as writing:
                 shutil.copyfileobj(reading, writing, 1 << 20)
                 # With its time: what was built from sources must not look older than it is.
@@ -267,10 +265,10 @@ def _copy(source: Path, top: int, path: str) -> None:
 
 def _link(top: int, place: str, entries: Sequence[tuple[str, str]]) -> None:
     *parents, name = place.split("/")
-    outer = _open_directory(top, parents, create=False)
+    outer = open_directory(top, parents, create=False)
     if outer is None:
         return
-    modules = _open_directory(outer, [name], create=True)
+    modules = open_directory(outer, [name], create=True)
     os.close(outer)
     if modules is None:
         return
@@ -283,7 +281,7 @@ def _link(top: int, place: str, entries: Sequence[tuple[str, str]]) -> None:
                     os.symlink(target, entry, dir_fd=modules)
                 continue
             if scope not in scopes:
-                opened = _open_directory(modules, [scope], create=True)
+                opened = open_directory(modules, [scope], create=True)
                 if opened is None:
                     continue
                 scopes[scope] = opened
@@ -292,23 +290,6 @@ def _link(top: int, place: str, entries: Sequence[tuple[str, str]]) -> None:
     finally:
         for descriptor in (modules, *scopes.values()):
             os.close(descriptor)
-
-
-def _open_directory(top: int, parts: Sequence[str], *, create: bool) -> int | None:
-    """A descriptor of a directory below another one, no link on the way followed; None where there is none."""
-    current = os.dup(top)
-    try:
-        for part in parts:
-            if create:
-                with suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=current)
-            below = os.open(part, _DIRECTORY, dir_fd=current)
-            os.close(current)
-            current = below
-    except OSError:
-        os.close(current)
-        return None
-    return current
 
 
 def _escaped(path: str) -> str:
