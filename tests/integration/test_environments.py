@@ -135,13 +135,13 @@ class TestDetected:
         assert any("requirements.txt" in note for note in first.notes)
 
     async def test_the_key_follows_what_decides(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        pinned = await pin(provider, tmp_path, REQUIREMENTS)
+        pinned = await pin(provider, tmp_path, {"requirements.txt": "# nothing\n", "a.py": ""})
         repo = Path(pinned.location)
         first = await provider.environment(pinned, EnvironmentSpec())
         commit_files(repo, {"tests/other.py": "x = 1\n"})
         same = await provider.environment(await provider.pin("default", RepoRef(location=str(repo))), EnvironmentSpec())
         assert same.key == first.key
-        commit_files(repo, {"requirements.txt": "# nothing\n"})
+        commit_files(repo, {"requirements.txt": "# nothing yet\n"})
         changed = await provider.environment(
             await provider.pin("default", RepoRef(location=str(repo))), EnvironmentSpec()
         )

@@ -79,6 +79,8 @@ def detect(
 def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
     """The files that decide what an environment becomes: manifests everywhere; what is compiled, where that happens."""
     found = [path for path in files.files if is_manifest(path) or _BUILD_CODE.fullmatch(path)]
+    # Automation may name any of these as a list of requirements.
+    found += [path for path in files.texts if path.endswith((".txt", ".in"))]
     manifests = [path for path in found if path.endswith(("pyproject.toml", "setup.py"))]
     if any(_NATIVE.search(files.text(path)) for path in manifests):
         found += [path for path in files.files if is_native_source(path)]

@@ -70,11 +70,10 @@ class _Manager:
 
 def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe | None:
     """The recipe for the packages of a directory, None where it needs none."""
-    root = _root(files, directory)
+    root, members = package_places(files, directory)
     manifests = files.named(root, "package.json")
     if not manifests:
         return None
-    members = _members(files, root)
     packages = [files.json(joined(place, "package.json")) for place in (root, *members)]
     if not any(table(package.get(kind)) for package in packages for kind in _DEPENDENCIES):
         return None
@@ -86,7 +85,7 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
         install = ("npm", "install", "--prefix", f"{base}/pm", *_QUIET, manager.package)
         steps.append(Step(argv=install, purpose=f"the package manager {manager.package}", source=manager.source))
     steps.append(_install(files, root, members, manager, base))
-    steps += _builds(files, root)
+    steps += builds(files, root)
     decisions = [Decision(what=f"packages are installed with {manager.package or manager.name}", source=manager.source)]
     if len(members):
         decisions.append(Decision(what=f"a workspace of {len(members)} packages", source=manifests[0]))
@@ -197,14 +196,14 @@ def _words(text: str) -> list[str]:
         return []
 
 
-def _root(files: RepositoryFiles, directory: str) -> str:
-    """The directory whose workspace a package belongs to, itself where it belongs to none."""
+def package_places(files: RepositoryFiles, directory: str) -> tuple[str, tuple[str, ...]]:
+    """(where the workspace of a package is, its own directory where it has none; the directories of its members)."""
     place = directory
     while place:
         place = place.rpartition("/")[0]
-        if directory in _members(files, place):
-            return place
-    return directory
+        if directory in (members := _members(files, place)):
+            return place, members
+    return directory, _members(files, directory)
 
 
 def _members(files: RepositoryFiles, root: str) -> tuple[str, ...]:
@@ -322,7 +321,7 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
     return Step(argv=dated, purpose=f"releases until {until}", source=source, directory=root, alternatives=(install,))
 
 
-def _builds(files: RepositoryFiles, root: str) -> list[Step]:
+def builds(files: RepositoryFiles, root: str) -> list[Step]:
     """The scripts that a workflow builds with before it tests: packages of a workspace import what others build."""
     scripts = table(files.json(joined(root, "package.json")).get("scripts"))
     for path, commands in workflow_jobs(files):

@@ -53,12 +53,13 @@ _YAML_BYTES = 512 * 1024
 class RepositoryFiles:
     """Paths relative to the repository's top, with the object id of each, and the text of those that were read.
 
-    `tree` identifies the whole content. `versions_tagged` says that a tag of the commit's ancestry names a version;
-    `submodules` are paths whose content is there, with what identifies it. `until` is the day (ISO 8601) up to which
-    releases of packages count, empty for a recent commit.
+    `tree` identifies the whole content, `parent` is the commit's first one. `versions_tagged` says that a tag of the
+    commit's ancestry names a version; `submodules` are paths whose content is there, with what identifies it. `until`
+    is the day (ISO 8601) up to which releases of packages count, empty for a recent commit.
     """
 
     tree: str = ""
+    parent: str = ""
     files: Mapping[str, str]
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     versions_tagged: bool = False

@@ -29,6 +29,7 @@ from swe_ai_fleet.adapters.git_workspace.reporting import (
     notes_for_agents,
     submodule_decisions,
 )
+from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Decision, Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -37,12 +38,13 @@ from swe_ai_fleet.environments.detection import caller_command, detect, digest
 from swe_ai_fleet.environments.interpreters import allows, shown
 from swe_ai_fleet.environments.lock_files import Lock, read_lock
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
+from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.ports import KnownRecipes, SecretMask, Workspace
 from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox
 
-_FORMAT = 2
+_FORMAT = 3
 _LISTINGS_KEPT = 64
 _RETRY_SECONDS = 600.0
 _MOST_RETRIES = 100
@@ -81,6 +83,7 @@ class Environments:
         self._places = Places(home=home, rung=sandbox.policy.rung)
         self._confined = self._places.confined
         self._listings: dict[Path, RepositoryFiles] = {}
+        self._reasons: dict[tuple[str, str], str] = {}
         self._interpreters: Interpreters | None = None
 
     async def warm(self) -> None:
@@ -96,7 +99,8 @@ class Environments:
         check(spec, image=self._policy.image, confined=self._confined)
         files = await self._files(seed)
         tools = await self._tools.directory()
-        key = await self._key(repository, files, spec, tools)
+        ground = await self._ground(repository, seed, files)
+        key = await self._key(repository, files, spec, tools, ground)
         recipe_key = _derived(key, repository.location)
         known = None
         if self._recipes is not None and spec.detect:
@@ -106,13 +110,13 @@ class Environments:
         if known is not None and known.setup:
             try:
                 amended = known.amending(spec)
-                amended_key = await self._key(repository, files, amended, tools)
-                environment = await self._found_or_built(amended_key, repository, seed, files, amended)
+                amended_key = await self._key(repository, files, amended, tools, ground)
+                environment = await self._found_or_built(amended_key, repository, seed, ground, amended)
             except PreconditionFailed as error:
                 fault = f"what an environment run found no longer works: {error.message.splitlines()[0][:300]}"
         if environment is None:
             bare = spec if known is None else replace(spec, test_command=known.amending(spec).test_command)
-            environment = await self._found_or_built(key, repository, seed, files, bare)
+            environment = await self._found_or_built(key, repository, seed, ground, bare)
         report = environment.report
         if known is not None:
             decisions = (Decision(what=fault),) if fault else ()
@@ -120,13 +124,31 @@ class Environments:
             report = replace(report, learned=used, decisions=(*report.decisions, *decisions))
         return replace(environment, recipe_key=recipe_key, report=report)
 
+    async def _ground(self, repository: PinnedRepository, seed: Path, files: RepositoryFiles) -> Path:
+        """The seed whose code a build may run: of a commit of ours, that of the commit it stands on where both ask for
+        the same environment. What a candidate brings never is in the environment that others are tested in."""
+        wanted, ground, content = digest(files, repository.subdirectory), seed, files
+        while repository.snapshot_of and ground.name != repository.snapshot_of and content.parent:
+            below = seed.parent / content.parent
+            if not await asyncio.to_thread(below.is_dir):
+                break
+            content = await self._files(below)
+            if digest(content, repository.subdirectory) != wanted:
+                break
+            ground = below
+        return ground
+
     async def _found_or_built(
-        self, key: str, repository: PinnedRepository, seed: Path, files: RepositoryFiles, spec: EnvironmentSpec
+        self, key: str, repository: PinnedRepository, seed: Path, ground: Path, spec: EnvironmentSpec
     ) -> Environment:
+        """The environment under a key: what `ground` makes, or `seed` where only its own build fits its files."""
         tools = await self._tools.directory()
-        key, facts = await asyncio.to_thread(self._find, key, files.tree)
+        tree = (await self._files(seed)).tree
+        key, facts, is_own = await asyncio.to_thread(self._find, key, tree)
         if facts is not None:
             return self._ready(key, facts, tools, spec, cached=True)
+        source = seed if is_own or spec.setup else ground
+        files = await self._files(source)
         recipe = await self._recipe(repository, files, spec, key, tools)
         if not recipe.steps:
             bare = Facts(report=first_report(recipe, ""), path=self._places.path(recipe, spec, tools, key=""))
@@ -149,7 +171,10 @@ class Environments:
             facts = await asyncio.to_thread(read_facts, self._home / key)
             cached = facts is not None
             if facts is None:
-                facts = await self._build(key, repository, seed, files, recipe, spec)
+                facts = await self._build(key, repository, source, files, recipe, spec)
+        if facts.tree not in ("", tree):
+            # What the build left belongs to the ground's files alone.
+            return await self._found_or_built(key, repository, seed, ground, spec)
         return self._ready(key, facts, tools, spec, cached=cached)
 
     def furnishing(self, environment: Environment) -> tuple[Path, Furnishing]:
@@ -174,19 +199,21 @@ class Environments:
         )
         return changed, (Mount(source=str(copy), target=ENVIRONMENT_MOUNT),)
 
-    def _find(self, key: str, tree: str) -> tuple[str, Facts | None]:
-        """(the key under which an environment is to be had, what was kept of its build). Blocking."""
+    def _find(self, key: str, tree: str) -> tuple[str, Facts | None, bool]:
+        """(the key under which an environment is to be had, what was kept of its build, whether it is for these files
+        alone). Blocking."""
+        is_own = False
         for _ in range(_MOST_RETRIES):
             facts = read_facts(self._home / key)
             if facts is None:
-                return key, None
+                break
             if facts.tree not in ("", tree):
-                key = _derived(key, tree)
+                key, is_own = _derived(key, tree), True
             elif facts.retry_at and time.time() > facts.retry_at:
                 key = _derived(key, str(facts.retry_at))
             else:
-                return key, facts
-        return key, read_facts(self._home / key)
+                return key, facts, is_own
+        return key, read_facts(self._home / key), is_own
 
     async def _files(self, seed: Path) -> RepositoryFiles:
         if seed not in self._listings:
@@ -195,16 +222,28 @@ class Environments:
             self._listings[seed] = await read_files(self._git, seed)
         return self._listings[seed]
 
+    async def _alone(self, files: RepositoryFiles, directory: str) -> str:
+        """Why no other commit can share what these files make; empty where others can."""
+        key = (files.tree, directory)
+        if key not in self._reasons:
+            while len(self._reasons) >= _LISTINGS_KEPT:
+                self._reasons.pop(next(iter(self._reasons)))
+            self._reasons[key] = await asyncio.to_thread(project_code, files, directory)
+        return self._reasons[key]
+
     async def _machine(self) -> Interpreters:
         if self._interpreters is None:
             self._interpreters = await asyncio.to_thread(find_interpreters, os.environ)
         return self._interpreters
 
     async def _key(
-        self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path
+        self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path, ground: Path
     ) -> str:
         # Set-up commands of the caller may read whatever the commit has.
         content = files.tree if spec.setup else digest(files, repository.subdirectory)
+        if await self._alone(files, repository.subdirectory):
+            # So may what the repository runs while it is built; its history too, and the tags that name versions.
+            content += f" {ground.name} {hashlib.sha256(await asyncio.to_thread(packed_refs, ground)).hexdigest()}"
         network = self._policy.network
         facts = [
             *(_FORMAT, self._places.rung, repository.tenant, repository.subdirectory, spec.image, list(spec.setup)),
@@ -259,9 +298,11 @@ class Environments:
                     pytest_from_tools = await self._needs_our_pytest(workspace, recipe)
                 furnishing, decisions = await self._collect(premises, root)
             report = first_report(recipe, await self._python_version(root, recipe))
+            alone = await self._alone(files, repository.subdirectory)
+            of_one = [Decision(what=f"built for this commit, since its own code may run: {alone}")] if alone else []
             report = replace(
                 report,
-                decisions=(*report.decisions, *build.decisions, *submodule_decisions(seed), *decisions),
+                decisions=(*report.decisions, *of_one, *build.decisions, *submodule_decisions(seed), *decisions),
                 steps=tuple(build.steps),
                 left_out=build.left_out,
                 seconds=round(time.monotonic() - started, 2),

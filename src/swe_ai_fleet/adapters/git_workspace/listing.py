@@ -18,6 +18,7 @@ _MAX_TEST_BYTES = 64 * 1024
 _MAX_BYTES = 64 * 1024 * 1024
 _VERSION = re.compile(r"\d+\.\d+")
 _COMMITTED = re.compile(rb"^committer .*> (\d{1,12}) [+-]\d{4}$", re.M)
+_PARENT = re.compile(rb"^parent ([0-9a-f]{40,64})$", re.M)
 _OLDEST = datetime(2010, 1, 1, tzinfo=UTC)
 _RECENT = timedelta(days=180)
 
@@ -44,6 +45,7 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
     tags, submodules = await asyncio.to_thread(lambda: (tags_of(seed), submodules_of(seed)))
     return RepositoryFiles(
         tree=contents[1][0],
+        parent=match[1].decode() if (match := _PARENT.search(contents[0][1].partition(b"\n\n")[0])) else "",
         files=files,
         texts={
             path: content.decode("utf-8", "replace") for path, (_, content) in zip(wanted, contents[2:], strict=True)

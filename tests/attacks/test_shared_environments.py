@@ -1,0 +1,86 @@
+"""Code of one repository's build, aimed at the environment in which other repositories and candidates are tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, environments
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.confinement import needs_bwrap
+from tests.environments import BACKEND, PYPROJECT, built, make_provider, sh
+
+EVIL = "999 passed"
+# A pytest of the repository's own making, put where every clone will find it.
+HOSTILE = f"""
+import glob
+for site in glob.glob("/environment/venv/lib/python3*/site-packages"):
+    with open(site + "/pytest.py", "w") as module:
+        module.write("print({EVIL!r})")
+"""
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> GitWorkspaceProvider:
+    (tmp_path / "tools").mkdir()
+    return make_provider(tmp_path, tmp_path / "tools")
+
+
+async def _pin(provider: GitWorkspaceProvider, root: Path, backend: str) -> PinnedRepository:
+    root.mkdir()
+    repo = make_repository(root / "repo", {"pyproject.toml": PYPROJECT, "backend.py": backend, "src/a.py": ""})
+    return await provider.pin("default", RepoRef(location=str(repo)))
+
+
+async def _pytest(provider: GitWorkspaceProvider, repository: PinnedRepository, environment: Environment) -> str:
+    async with provider.open("e", "a", repository, environment) as clone:
+        return await sh(clone, "python3 -m pytest --version")
+
+
+async def _forked(provider: GitWorkspaceProvider, root: Path) -> tuple[Environment, Environment, PinnedRepository]:
+    """The environments of a hostile fork and, made after it, of the repository that it was forked from."""
+    fork = await _pin(provider, root / "fork", BACKEND + HOSTILE)
+    honest = await _pin(provider, root / "honest", BACKEND)
+    spec = EnvironmentSpec()
+    return await provider.environment(fork, spec), await provider.environment(honest, spec), honest
+
+
+@needs_bwrap
+async def test_control_by_manifests_alone_a_fork_makes_the_environment_of_others(
+    provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def runs_nothing(files: RepositoryFiles, directory: str) -> str:
+        return ""
+
+    monkeypatch.setattr(environments, "project_code", runs_nothing)
+    theirs, ours, honest = await _forked(provider, tmp_path)
+    assert theirs.key == ours.key
+    assert EVIL in await _pytest(provider, honest, ours)
+
+
+@needs_bwrap
+async def test_a_fork_makes_no_environment_but_its_own(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+    theirs, ours, honest = await _forked(provider, tmp_path)
+    assert theirs.key != ours.key
+    assert EVIL not in await _pytest(provider, honest, ours)
+    reasons = [decision.what for decision in ours.report.decisions]
+    assert any("built for this commit, since its own code may run" in what for what in reasons)
+
+
+@needs_bwrap
+async def test_a_candidates_build_is_in_nobodys_environment(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+    honest = await _pin(provider, tmp_path / "honest", BACKEND)
+    added = "".join(f"+{line}\n" for line in HOSTILE.splitlines())
+    lines = BACKEND.count("\n")
+    hunk = f"@@ -{lines},0 +{lines + 1},{HOSTILE.count(chr(10))} @@\n{added}"
+    patch = f"diff --git a/backend.py b/backend.py\n--- a/backend.py\n+++ b/backend.py\n{hunk}"
+    candidate = await provider.patched("e", honest, patch.encode())
+    # Even where nobody has built the untouched commit's before.
+    tested = await provider.environment(candidate, EnvironmentSpec())
+    assert EVIL not in await _pytest(provider, candidate, tested)
+    assert (await provider.environment(honest, EnvironmentSpec())).key == tested.key
+    assert built(tmp_path) == [tested.key]
