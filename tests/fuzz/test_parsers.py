@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import parse_patch
-from swe_ai_fleet.tools.tests.events import read_events
+from swe_ai_fleet.tools.tests.events import read_events, sealed
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.workflows.reading import read_workflow
 from tests.fuzz.mutation import mutated
@@ -97,6 +97,10 @@ class Target:
     raises: tuple[type[Exception], ...] = ()
 
 
+def _sealed(text: str) -> bytes:
+    return b"\n".join(sealed(line, "k") for line in text.encode("utf-8", "replace").split(b"\n"))
+
+
 def targets() -> list[Target]:
     events = [path.read_text() for path in sorted(GOLDEN.rglob("*.json"))]
     workflows = [path.read_text() for path in sorted(TEMPLATES.glob("*.yaml"))]
@@ -117,7 +121,9 @@ def targets() -> list[Target]:
         ),
         Target(name="workflow", read=read_workflow, corpus=workflows, raises=(FleetError,)),
         Target(
-            name="test events", read=lambda text: read_events(text.encode("utf-8", "replace")), corpus=(TEST_EVENTS,)
+            name="test events",
+            read=lambda text: read_events(_sealed(text), "k"),
+            corpus=(TEST_EVENTS,),
         ),
         Target(name="pytest output", read=parse_pytest_output, corpus=(OUTPUT,)),
         Target(

@@ -5,32 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import subprocess
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.rubric import RubricJudge
-from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport
 from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.task import (
     CheckSpec,
-    Constraints,
     EnvironmentSpec,
-    PinnedRepository,
-    RepoRef,
     Role,
-    Task,
-    TaskKind,
 )
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
@@ -38,142 +28,12 @@ from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
 from swe_ai_fleet.orchestrator.selection import rank
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import Rung
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.repositories import git, make_repository, write_files
-from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.testing.repositories import git
+from tests.evidence import APP, DIVIDES, FILES, MENDED, MUL, PYTEST_FILES, TESTS, World, named
 
-APP = """\
-seen = []
-
-
-def add(a, b):
-    return a + b
-
-
-def sub(a, b):
-    return a - b
-
-
-def mul(a, b):
-    return a + b
-"""
-TESTS = """\
-import unittest
-
-import app
-
-
-class Sums(unittest.TestCase):
-    def test_add(self):
-        self.assertEqual(app.add(1, 2), 3)
-
-    def test_sub(self):
-        self.assertEqual(app.sub(3, 2), 1)
-
-    def test_mul(self):
-        self.assertEqual(app.mul(2, 3), 6)
-"""
-FILES = {"app.py": APP, "tests/test_app.py": TESTS, "tests/__init__.py": "", "ruff.toml": 'lint.select = ["F"]\n'}
-DIVIDES = APP + "\n\ndef div(a, b):\n    return a // b\n"
-MENDED = APP.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return a * b")
-MUL = "tests.test_app.Sums.test_mul"
-PYTEST_FILES = {
-    "app.py": APP,
-    "conftest.py": "",
-    "tests/test_app.py": (
-        "import app\n\n\ndef test_add():\n    assert app.add(1, 2) == 3\n\n\n"
-        "def test_sub():\n    assert app.sub(3, 2) == 1\n\n\ndef test_mul():\n    assert app.mul(2, 3) == 6\n"
-    ),
-}
 SKIPPING_TESTS = (CheckSpec(name="nothing", command=":"),)
-
-
-class CountingProvider(GitWorkspaceProvider):
-    """Notes the names of the clones that were opened."""
-
-    opened: list[str]
-    baseline_opened: asyncio.Event
-
-    @asynccontextmanager
-    async def open(
-        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
-    ) -> AsyncGenerator[GitClone]:
-        self.opened.append(name)
-        async with super().open(execution_id, name, repository, environment) as clone:
-            if name.startswith("baseline"):
-                self.baseline_opened.set()
-            yield clone
-
-
-class World:
-    """A repository and what gathers evidence about patches to it."""
-
-    def __init__(self, root: Path, files: Mapping[str, str], rung: Rung | None = None) -> None:
-        self.root = root
-        self.repo = make_repository(root / "repo", files)
-        sandbox = Sandbox(SandboxPolicy(rung=rung) if rung else SandboxPolicy())
-        self.provider = CountingProvider(root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True)
-        self.provider.opened, self.provider.baseline_opened = [], asyncio.Event()
-        self.turn = asyncio.Lock()
-        self.log = MemoryLog()
-        self.gatherer = EvidenceGatherer(workspaces=self.provider, blobs=self.log, mask=Secrets(["entrusted-value-1"]))
-        self.task = Task(
-            task_id="t", kind=TaskKind.DELIBERATE, description="Divide.", repo=RepoRef(location=str(self.repo))
-        )
-
-    async def pinned(self) -> PinnedRepository:
-        return await self.provider.pin("default", self.task.repo)
-
-    async def commit(self, files: Mapping[str, str]) -> str:
-        """A commit with these files on a branch of its own."""
-        git(self.repo, "switch", "--quiet", "--create", "other")
-        write_files(self.repo, files)
-        git(self.repo, "commit", "--quiet", "--all", "--message", "Change")
-        commit = git(self.repo, "rev-parse", "HEAD")
-        await self.provider.pin("default", replace(self.task.repo, ref="other"))
-        git(self.repo, "switch", "--quiet", "-")
-        return commit
-
-    def patch(self, files: Mapping[str, str | None]) -> bytes:
-        """What turns the repository's own files into these."""
-        write_files(self.repo, {name: content for name, content in files.items() if content is not None})
-        for name, content in files.items():
-            if content is None:
-                (self.repo / name).unlink()
-        git(self.repo, "add", "--all")
-        options = ("--cached", "--binary", "--full-index", "--no-renames")
-        done = subprocess.run(("git", "diff", *options), cwd=self.repo, check=True, capture_output=True)
-        git(self.repo, "reset", "--quiet", "--hard")
-        return done.stdout
-
-    async def check(
-        self,
-        files: Mapping[str, str | None],
-        *,
-        name: str = "candidate",
-        gatherer: EvidenceGatherer | None = None,
-        **constraints: object,
-    ) -> CheckReport:
-        """The evidence about a candidate that leaves these files."""
-        task = replace(self.task, constraints=Constraints(**constraints))  # pyright: ignore[reportArgumentType]
-        # Patches are made in the work tree, and one that is changed meanwhile is not pinned.
-        async with self.turn:
-            repository, patch = await self.pinned(), self.patch(files)
-        assignment = CheckAssignment(
-            execution_id=self.task.execution_id,
-            candidate_id=name,
-            task=task,
-            repository=repository,
-            patch=await self.log.put("default", self.task.execution_id, patch, "text/x-diff"),
-        )
-        return await (gatherer or self.gatherer).gather(assignment)
-
-    async def whole_output(self, result: CheckResult) -> str:
-        digest = result.details["output_artifact"]
-        name = f"default/{self.task.execution_id}/{digest}"
-        return (await self.log.get(BlobRef(name=name, digest=digest, size=0))).decode()
 
 
 @pytest.fixture(scope="module")
@@ -203,10 +63,6 @@ def candidate_of(report: CheckReport) -> Candidate:
         audit_head="",
         submitted_at="2026-01-01T00:00:00+00:00",
     )
-
-
-def named(report: CheckReport, name: str) -> CheckResult:
-    return next(result for result in report.results if result.name == name)
 
 
 async def test_what_failed_before_speaks_neither_for_nor_against_and_is_found_out_once(world: World) -> None:

@@ -545,7 +545,7 @@ class TestHostileSuites:
     async def test_a_forged_report_does_not_pass(
         self, bare: Workspace, put: Callable[[Files], None], forged: str
     ) -> None:
-        """A suite can find where its report goes: whatever it puts there, the exit code and the limits stand."""
+        """A suite can find where its report goes: what it puts there has no seal and is passed over."""
         forge = (
             f"import atexit, os\nfile = os.environ['FLEET_TEST_EVENTS']\natexit.register(lambda: ({FORGED[forged]}))\n"
         )
@@ -556,5 +556,4 @@ class TestHostileSuites:
         assert (result.exit_code, entry.exit_code, entry.outcome) == (1, 1, Outcome.ERROR)
         assert "root:x:0" not in result.observation()
         assert len(result.observation()) < 10_000
-        # Only what claims to be a report is believed in what it counts; otherwise the printed output tells.
-        assert numbers(result) == ((1, 0, 0, 0) if forged == "good news" else (1, 2, 2, 2))
+        assert numbers(result) == (1, 2, 2, 2)

@@ -43,6 +43,7 @@ class Comparison:
         vanished: Test functions that passed before and were not run although their files are untouched.
         own: Tests that the candidate adds, or that its change of a test file makes fail on the untouched source.
         own_shown: Those of `own` that fail without the change.
+        by_own_rules: They passed without the change, and pass with it only as the change has tests run.
     """
 
     shown: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class Comparison:
     vanished: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     own_shown: tuple[str, ...] = ()
+    by_own_rules: tuple[str, ...] = ()
 
     @property
     def against(self) -> tuple[str, ...]:

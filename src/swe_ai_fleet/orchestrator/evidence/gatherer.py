@@ -276,7 +276,7 @@ class _Gathering:
                 self._own_tests = await self._with_own_tests(patch, base, inline)
             return self._own_tests
 
-        settings = await asyncio.to_thread(changed_test_settings, patch, files.text)
+        settings = await asyncio.to_thread(changed_test_settings, patch, files.text, listed, suites)
         inline = await asyncio.to_thread(_inline_tests, patch, files.text)
 
         async def by_old_rules() -> Subject | None:

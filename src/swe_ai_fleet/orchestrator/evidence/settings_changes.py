@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import configparser
+import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import cast
 
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
-from swe_ai_fleet.orchestrator.evidence.source_files import is_document
+from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
+from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
 from swe_ai_fleet.tools.tests.runners.detection import MAKEFILES
 from swe_ai_fleet.tools.tests.runners.values import json_object, toml
@@ -34,6 +38,19 @@ _DECIDES_TESTS = re.compile(
     r" .*\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)|(?:pytest\.ini|jest\.config|"
     r"vitest\.config|\.mocharc)\S* the settings"
 )
+# What is part of every test, whatever it says: also what it imports, or does on the way.
+_RUNS_TESTS = (
+    *("conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", ".npmrc", "vite.config.*", "babel.config.*"),
+    *(".babelrc*", ".env.test", "*.mk", ".cargo/config", ".cargo/config.toml"),
+)
+# pytest, what it imports first, and every module of the standard library: whoever puts another in its place runs the
+# tests.
+_RUNNER_MODULES = frozenset(
+    {
+        *("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "exceptiongroup", "tomli", "py", "xdist", "execnet"),
+        *("pytest_asyncio", "anyio", "coverage", "pytest_cov", "colorama", "pygments", "attr", "attrs"),
+    }
+) | frozenset(sys.stdlib_module_names)
 _NAMED = 3
 
 
@@ -51,16 +68,51 @@ def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vi
             yield Violation(concern=Concern.SETTINGS, path=file.path, line=line, text=text, required=False)
 
 
-def changed_test_settings(patch: Patch, text_of: Callable[[str], str]) -> list[str]:
+def changed_test_settings(
+    patch: Patch, text_of: Callable[[str], str], listed: Collection[str], suites: Iterable[Suite]
+) -> list[str]:
     """The files by which the patch changes how tests are run: a candidate must not be verified by rules of its own.
 
-    `text_of` as for `changed_settings`.
+    Args:
+        patch: What is changed.
+        text_of: As for `changed_settings`.
+        listed: All files with the patch applied.
+        suites: What is run; files that their commands name decide about tests too.
     """
+    suites = tuple(suites)
+    named = {_place(suite.directory, word) for suite in suites for word in (*suite.argv, *_words(suite.line))}
+    roots = {_place(suite.directory, "") for suite in suites}
+    added = {file.path for file in patch.files if file.is_new}
+    shadows = {root: _RUNNER_MODULES - {_module(path, root) for path in listed if path not in added} for root in roots}
     return [
         file.path
         for file in patch.files
-        if PurePosixPath(file.path).name in MAKEFILES or _DECIDES_TESTS.search(f"{file.path} {_changed(file, text_of)}")
+        if PurePosixPath(file.path).name in MAKEFILES
+        or _fits(file.path, _RUNS_TESTS)
+        or (file.path in named and not is_test(file.path))
+        or any(_module(file.path, root) in names for root, names in shadows.items())
+        or _DECIDES_TESTS.search(f"{file.path} {_changed(file, text_of)}")
     ]
+
+
+def _module(path: str, root: str) -> str:
+    """The module that Python sees in a file where it is started in `root`: it looks there first. Empty for none."""
+    if root and not path.startswith(f"{root}/"):
+        return ""
+    inside = path.removeprefix(f"{root}/") if root else path
+    return inside.partition("/")[0].removesuffix(".py") if inside.endswith((".py", ".so")) else ""
+
+
+def _place(directory: str, word: str) -> str:
+    place = posixpath.normpath(posixpath.join(directory, word))
+    return "" if place == "." else place
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
 
 
 def added_silencers(patch: Patch) -> Iterator[Violation]:
@@ -137,4 +189,4 @@ _READERS: Mapping[str, Callable[[str], Mapping[str, object]]] = {
 
 def _fits(path: str, patterns: tuple[str, ...]) -> bool:
     name = PurePosixPath(path).name
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatchcase(path if "/" in pattern else name, pattern) for pattern in patterns)

@@ -97,6 +97,33 @@ class Trial:
         compared, flaky = await self._repeated(after, before, compared, files)
         return self._judged(after, before, compared, flaky)
 
+    async def _by_rules(self, compared: Comparison, before: TestRun, files: CloneFiles) -> Comparison:
+        """The comparison without what passes by the change's own rules of running tests alone.
+
+        Where the untouched commit's rules break a test that passed before, nothing else that the change shows counts.
+        """
+        candidate = await self.by_old_rules() if self.by_old_rules is not None else self.candidate
+        if candidate is self.candidate:
+            return compared
+        run = await self.bench.attempt(candidate, self.suite, before=before) if candidate is not None else None
+        if candidate is None or not isinstance(run, TestRun):
+            return replace(compared, shown=(), own_shown=(), by_own_rules=(WHOLE_RUN,))
+        strictly = compare(run, before, None, self.touched, TaskNames(self.task), strict=self.suite.strict)
+        broken = [*strictly.broken, *strictly.vanished]
+        if broken:
+            again = await self._again(candidate, broken, run, files, 1)
+            if again is not None and _conclusive(again, run):
+                broken = [test for test in broken if test in again.failing or test not in run.results]
+        if broken:
+            return replace(compared, shown=(), own_shown=(), by_own_rules=tuple(broken))
+        lacking = [test for test in compared.shown if not passes(run, test)]
+        return replace(
+            compared,
+            shown=tuple(test for test in compared.shown if test not in lacking),
+            own_shown=tuple(test for test in compared.own_shown if test not in lacking),
+            by_own_rules=tuple(lacking),
+        )
+
     async def _revived(self, after: TestRun, before: TestRun, own: TestRun | None) -> bool:
         """Whether the run as a whole dies without the change each time, and each time goes well with it."""
         if before.exit_code in (None, 0) or not after.summary.passed or not _ends_well(after, 0):
@@ -155,6 +182,8 @@ class Trial:
             )
         if compared.otherwise:
             compared = await self._settled(compared, after, before, files)
+        if not compared.against:
+            compared = await self._by_rules(compared, before, files)
         if compared.shown and not compared.against:
             shown = await self._confirmed(compared, after, before, files)
             flaky += [test for test in compared.shown if test not in shown]
@@ -246,6 +275,7 @@ class Trial:
             ("failing in another way", compared.otherwise),
             ("not run any more", compared.vanished),
             ("cannot run here", compared.unable),
+            ("only by its own rules", compared.by_own_rules),
         ):
             if tests:
                 details[title] = listed(tests)

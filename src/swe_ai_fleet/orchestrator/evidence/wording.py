@@ -41,6 +41,10 @@ def message_of(
 
 def _shown(after: TestRun, before: TestRun, compared: Comparison) -> str:
     """What a run without a fault shows."""
+    if compared.by_own_rules and not compared.shown:
+        tests = "1 test passes" if len(compared.by_own_rules) == 1 else f"{len(compared.by_own_rules)} tests pass"
+        named = _short(compared.by_own_rules)
+        return f"{after.summary.passed} passed, but {tests} only as the change itself has tests run: {named}"
     own = f" ({text})" if (text := own_summary(compared)) else ""
     if compared.shown:
         one = len(compared.shown) == 1

@@ -1,6 +1,7 @@
 """The events that a supervised test run leaves, read as results.
 
-One JSON object a line, written by the runner's plug-in or by the supervisor (`inside/`):
+One JSON object a line, a tab, and its seal (HMAC-SHA256 in hexadecimal), written by the runner's plug-in or by the
+supervisor (`inside/`):
 
     {"e": "start", "id": ID}                                      a test begins
     {"e": "collected", "id": ID}                                  it needs no end (a file was collected)
@@ -10,11 +11,13 @@ One JSON object a line, written by the runner's plug-in or by the supervisor (`i
     {"e": "fault", "m": TEXT}                                     the runner failed on its own
     {"e": "stop", "why": "time" | "silent" | "died" | "hung", "m": TEXT}
 
-All of it is untrusted: tests run beside the plug-in and could write here too.
+Tests can write to the file too, but have no key: a line without its seal is passed over. Who looks for the key in the
+runner's own process can still find it (docs/evidence.md, "What a candidate can still forge").
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -40,17 +43,25 @@ class Events:
     fault: str = ""
 
 
-def read_events(data: bytes) -> Events:
-    """The results in a file of events; a line that is none is passed over, the first end of a test counts."""
+def read_events(data: bytes, key: str) -> Events:
+    """The results in a file of events that are sealed with the key; a line that is none is passed over.
+
+    The first end of a test counts, unless a later one says that it failed.
+    """
     results: dict[str, TestResult] = {}
     killed: dict[str, list[str]] = {"hung": [], "crashed": []}
     finished, stop, how, fault = False, "", "", ""
     for line in data.split(b"\n"):
-        event = json_object(line)
+        text = line.rpartition(b"\t")[0]
+        if not hmac.compare_digest(sealed(text, key), line):
+            continue
+        event = json_object(text)
         match string(event.get("e")):
             case "end":
                 name, outcome = bounded(string(event.get("id"))), _OUTCOMES.get(string(event.get("o")))
-                if not name or outcome is None or name in results or len(results) >= MAX_TESTS:
+                if not name or outcome is None or len(results) >= MAX_TESTS:
+                    continue
+                if name in results and (results[name].outcome.bad or not outcome.bad):
                     continue
                 message, trace = string(event.get("m")), string(event.get("t"))
                 results[name] = test_result(outcome, message, trace, _milliseconds(event.get("ms")))
@@ -73,6 +84,11 @@ def read_events(data: bytes) -> Events:
         how=how,
         fault=fault,
     )
+
+
+def sealed(text: bytes, key: str) -> bytes:
+    """An event with its seal: a line without its end."""
+    return text + b"\t" + hmac.digest(key.encode(), text, "sha256").hex().encode()
 
 
 def _milliseconds(value: object) -> int:

@@ -16,7 +16,7 @@ from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.tests.events import read_events
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan
-from swe_ai_fleet.tools.tests.runners.premises import leaving_nothing, probe, written
+from swe_ai_fleet.tools.tests.runners.premises import leave, leaving_nothing, probe, written
 
 TIME_IS_UP = 124
 _SPARE_SECONDS = 15.0
@@ -72,13 +72,15 @@ def inside(workspace: Workspace) -> str:
 async def _supervised(
     workspace: Workspace, plan: Plan, limits: TestLimits, scratch: str, inventory: Inventory | None
 ) -> TestRun:
-    events = f"{scratch}/fleet-{secrets.token_hex(8)}.events"
+    events, key = f"{scratch}/fleet-{secrets.token_hex(8)}.events", secrets.token_hex(32)
     longest = sorted(limits.known, key=lambda name: -limits.known[name])[:_MAX_LIMITS]
     spec = {
         "argv": plan.argv,
         "before": plan.before,
         "stream": plan.stream,
         "events": events,
+        "key": f"{events}.key",
+        "shown_key": plan.framework not in ("pytest", "unittest"),
         "seconds": limits.whole,
         # Whoever says nothing of single tests cannot be found silent.
         "start_seconds": limits.whole if plan.stream == "output" else min(limits.start, limits.whole),
@@ -94,15 +96,16 @@ async def _supervised(
         output_limit=plan.output_limit,
         merge_stderr=True,
     )
+    await leave(workspace, f"{events}.key", key)
     with leaving_nothing(inventory, plan.transient):
         result = await workspace.run(command)
     data = await written(workspace, events)
-    return await asyncio.to_thread(_run_of, plan, limits, result, data or b"")
+    return await asyncio.to_thread(_run_of, plan, limits, result, data or b"", key)
 
 
-def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes) -> TestRun:
+def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, key: str) -> TestRun:
     said = result.stdout.text()
-    events = read_events(data)
+    events = read_events(data, key)
     run = TestRun(results=events.results)
     if not events.results:
         run = plan.read_output(said) or TestRun()

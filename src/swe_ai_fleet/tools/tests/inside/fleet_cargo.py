@@ -8,6 +8,8 @@ are. Standard library only; variables as for `fleet_pytest.py`, in FLEET_TEST_OP
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -20,6 +22,8 @@ _TRACE_CHARS = 2400
 _RESTARTS = 12
 _MAX_ARGUMENT_CHARS = 100_000
 _OURS = ("--exact", "--test-threads", "--format")
+# Not for the programs that are started.
+_KEY = os.environ.pop("FLEET_TEST_KEY", "").encode()
 _OUTCOMES = {"ok": "passed", "failed": "failed", "ignored": "skipped"}
 _PANIC = re.compile(r"thread '.{0,400}' (?:\(\d{1,20}\) )?panicked at (.{1,400}):$")
 
@@ -85,7 +89,8 @@ class _Told:
         self.spoke = self.finished = False
 
     def write(self, **event: Any) -> None:
-        line = (json.dumps(event) + "\n").encode("utf-8", "replace")
+        text = json.dumps(event).encode("utf-8", "replace")
+        line = text + b"\t" + hmac.new(_KEY, text, hashlib.sha256).hexdigest().encode() + b"\n"
         file = os.open(os.environ["FLEET_TEST_EVENTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(file, line)
         os.close(file)

@@ -1,5 +1,6 @@
 // Events of JavaScript runners for the supervisor (see `events.py`), and what earlier attempts of the run have told.
 'use strict';
+const crypto = require('node:crypto');
 const fs = require('node:fs');
 const path = require('node:path');
 
@@ -7,6 +8,7 @@ const MESSAGE_CHARS = 600, TRACE_CHARS = 2400;
 const options = JSON.parse(process.env.FLEET_TEST_OPTIONS || '{}');
 const root = real(process.env.FLEET_TEST_ROOT || process.cwd());
 const file = process.env.FLEET_TEST_EVENTS;
+const key = process.env.FLEET_TEST_KEY || '';
 const seen = new Map();
 
 function real(place) {
@@ -29,7 +31,8 @@ function write(event) {
       event = {...event, id: `${event.id} (${number})`};
     }
   }
-  fs.appendFileSync(file, JSON.stringify(event) + '\n');
+  const text = JSON.stringify(event);
+  fs.appendFileSync(file, `${text}\t${crypto.createHmac('sha256', key).update(text).digest('hex')}\n`);
 }
 
 function end(id, outcome, milliseconds, error) {

@@ -2,10 +2,13 @@
 
 Loaded by `-p fleet_pytest` into whatever pytest (3.7 or newer) and Python (3.6 or newer) a repository brings; standard
 library and pytest only. Variables: FLEET_TEST_EVENTS (a file to append events to), FLEET_TEST_DONE (events of earlier
-attempts), FLEET_TEST_SECONDS (limit of one test), FLEET_TEST_OPTIONS (JSON: `limits`, seconds by id; `first`, groups of
+attempts), FLEET_TEST_KEY_FD (a pipe with the key that seals events; it is empty before anything of the repository is
+imported), FLEET_TEST_SECONDS (limit of one test), FLEET_TEST_OPTIONS (JSON: `limits`, seconds by id; `first`, groups of
 path prefixes and ids in the order in which they are wanted).
 """
 
+import hashlib
+import hmac
 import json
 import os
 import signal
@@ -19,13 +22,37 @@ _TRACEBACK_CHARS = 2400
 _SEVERITY = {"passed": 0, "skipped": 1, "failed": 2, "error": 3}
 
 
+def _sealing():
+    """A function that seals a line; it alone has the key."""
+    try:
+        file = int(os.environ.pop("FLEET_TEST_KEY_FD"))
+        key = os.read(file, 1000)
+        os.close(file)
+    except (KeyError, ValueError, OSError):
+        key = b""
+    start = hmac.new(key, b"", hashlib.sha256)
+
+    def seal(line):
+        sealed = start.copy()
+        sealed.update(line)
+        return line + b"\t" + sealed.hexdigest().encode() + b"\n"
+
+    return seal
+
+
+_seal = _sealing()
+
+
 def pytest_configure(config):
-    if os.environ.get("FLEET_TEST_EVENTS"):
-        config.pluginmanager.register(Reporter(config), "fleet-reporter")
+    global _seal
+    if os.environ.get("FLEET_TEST_EVENTS") and _seal is not None:
+        config.pluginmanager.register(Reporter(config, _seal), "fleet-reporter")
+        _seal = None
 
 
 class Reporter:
-    def __init__(self, config):
+    def __init__(self, config, seal):
+        self._seal = seal
         options = json.loads(os.environ.get("FLEET_TEST_OPTIONS") or "{}")
         self._seconds = float(os.environ.get("FLEET_TEST_SECONDS") or 0)
         self._limits = options.get("limits", {})
@@ -39,7 +66,7 @@ class Reporter:
 
     def write(self, **event):
         if self._writes:
-            os.write(self._file, (json.dumps(event) + "\n").encode("utf-8", "replace"))
+            os.write(self._file, self._seal(json.dumps(event).encode("utf-8", "replace")))
 
     # Collection
 

@@ -6,23 +6,27 @@ Executed by the fleet's Python with the standard library alone; `supervise.py SP
     before         what starts that command, such as a shell that does something first
     stream         where results come from, a kind of `streams.py`: `file` (the runner's plug-in appends them to
                    `events`), or another that reads what the runner prints
-    events         the path of the events, one JSON object a line (see `events.py`)
+    events         the path of the events, one JSON object a line with its seal (see `events.py`)
+    key            the path of the key of the seals, which is read and removed before anything else runs
+    shown_key      whether the runner is told the key in a variable: one that starts others hands on no descriptors
     seconds        limit of the whole; the rest of the suite is given up when it is over
     start_seconds  limit until the first test begins, and between two tests
     test_seconds   limit of one test
     limits         {id: seconds} of tests that are known to take longer
 
-The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_DONE (a file with the events of earlier attempts: what
-ended there is not run again) and FLEET_TEST_SECONDS. Exit code: the runner's own (1 in place of 0 where a test was
-killed), 124 where the time was up.
+The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_KEY_FD (a pipe that holds the key; or FLEET_TEST_KEY,
+the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again) and
+FLEET_TEST_SECONDS. An event without its seal is nobody's: tests can write to the file as well. Exit code: the
+runner's own (1 in place of 0 where a test was killed), 124 where the time was up.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -44,8 +48,10 @@ _MARGIN_SECONDS = 5.0
 class Progress:
     """What the events file says so far."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, key: str) -> None:
         self.path = path
+        self.key = key
+        self.sealed: list[bytes] = []
         self.running: dict[str, float] = {}
         self.ended: set[str] = set()
         self.finished = False
@@ -62,8 +68,12 @@ class Progress:
             self.heard = time.monotonic()
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
+            text, _, seal = line.rpartition(b"\t")
+            if not hmac.compare_digest(_seal(self.key, text), seal):
+                continue
+            self.sealed.append(text)
             try:
-                event = json.loads(line)
+                event = json.loads(text)
                 kind, name = event["e"], str(event.get("id", ""))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
@@ -79,7 +89,8 @@ class Progress:
                 self.finished = True
 
     def append(self, **event: Any) -> None:
-        self._file.write(json.dumps(event).encode() + b"\n")
+        text = json.dumps(event).encode()
+        self._file.write(text + b"\t" + _seal(self.key, text) + b"\n")
         self._file.flush()
         self.read()
 
@@ -94,12 +105,17 @@ class Attempt:
 
     def __init__(self, spec: dict[str, Any], argv: list[str], stream: Stream, progress: Progress) -> None:
         done = spec["events"] + ".done"
-        shutil.copyfile(spec["events"], done)
+        with open(done, "wb") as earlier:
+            earlier.write(b"".join(line + b"\n" for line in progress.sealed))
+        reading, writing = os.pipe()
+        os.write(writing, progress.key.encode())
+        os.close(writing)
         variables = dict(
             os.environ,
             FLEET_TEST_EVENTS=spec["events"],
             FLEET_TEST_DONE=done,
             FLEET_TEST_SECONDS=str(spec["test_seconds"]),
+            **({"FLEET_TEST_KEY": progress.key} if spec["shown_key"] else {"FLEET_TEST_KEY_FD": str(reading)}),
         )
         self._spec, self._stream, self._progress = spec, stream, progress
         self.overdue: list[str] = []
@@ -112,7 +128,9 @@ class Attempt:
             stderr=subprocess.STDOUT,
             env=variables,
             start_new_session=True,
+            pass_fds=(reading,),
         )
+        os.close(reading)
         self._selector = selectors.DefaultSelector()
         if self.process.stdout is not None:
             os.set_blocking(self.process.stdout.fileno(), False)
@@ -185,6 +203,10 @@ class Attempt:
             return
 
 
+def _seal(key: str, text: bytes) -> bytes:
+    return hmac.new(key.encode(), text, hashlib.sha256).hexdigest().encode()
+
+
 def _how(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
@@ -196,7 +218,10 @@ def _how(code: int) -> str:
 
 def main(spec: dict[str, Any]) -> int:
     deadline = time.monotonic() + spec["seconds"]
-    progress = Progress(spec["events"])
+    with open(spec["key"]) as kept:
+        key = kept.read()
+    os.unlink(spec["key"])
+    progress = Progress(spec["events"], key)
     argv = list(spec["argv"])
     results = stream(spec["stream"])
     killed = False

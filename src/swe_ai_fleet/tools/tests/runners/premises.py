@@ -14,6 +14,7 @@ from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _PROBE = 'printf "%s\\n" "$TMPDIR"; command -v -- "$1"'
+_LEAVE = 'umask 077 && printf %s "$2" > "$1"'
 _TAKE = 'test -f "$1" && cat -- "$1" && rm -f -- "$1"'
 
 
@@ -24,6 +25,11 @@ async def probe(workspace: Workspace, program: str) -> tuple[str, bool]:
     if not scratch.startswith("/"):
         raise ToolFailure("the workspace's environment has no directory for temporary files (TMPDIR)")
     return scratch, bool(found.strip())
+
+
+async def leave(workspace: Workspace, path: str, text: str) -> None:
+    """Write a small file for the next command alone to read, through the sandbox."""
+    await workspace.run(Command(argv=("sh", "-c", _LEAVE, "sh", path, text), light=True))
 
 
 async def written(workspace: Workspace, path: str) -> bytes | None:

@@ -1,0 +1,143 @@
+"""Patches that write their own verdict: none of them is verified, and where the rules of tests are theirs it is said.
+
+The source is wrong in each of them: `mul` still adds, or `sub` is broken on top of that.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from swe_ai_fleet.domain.task import CheckSpec
+from swe_ai_fleet.domain.test_run import TestOutcome
+from swe_ai_fleet.domain.verdict import Verdict
+from swe_ai_fleet.orchestrator.evidence import gatherer, trial
+from swe_ai_fleet.tools.tests.events import read_events, sealed
+from tests.evidence import APP, MENDED, PYTEST_FILES, World, named
+
+MUL = "tests/test_app.py::test_mul"
+SUB = "tests/test_app.py::test_sub"
+BROKEN = APP.replace("a - b", "b - a")
+ALL_PASS = """
+import pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    outcome = yield
+    outcome.get_result().outcome = "passed"
+"""
+# Written where the plug-in of the fleet writes, before the tests that it speaks of have run.
+FORGED_EVENTS = f"""
+import json, os
+with open(os.environ["FLEET_TEST_EVENTS"], "a") as events:
+    for name in ("{MUL}", "{SUB}", "tests/test_app.py::test_add"):
+        events.write(json.dumps({{"e": "end", "id": name, "o": "passed", "ms": 1}}) + "\\n")
+"""
+# Whoever imports it believes that everything was run.
+END_WELL = "\nimport os\nprint('3 passed in 0.01s', flush=True)\nos._exit(0)\n"
+POSING = FORGED_EVENTS + "print('3 passed in 0.01s')\n"
+
+
+@pytest.fixture(scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("verdicts"), PYTEST_FILES)
+
+
+async def test_control_a_right_patch_is_verified(world: World) -> None:
+    report = await world.check({"app.py": MENDED})
+    assert report.verdict is Verdict.VERIFIED
+    assert named(report, "tests").shown == (MUL,)
+
+
+async def test_source_that_writes_events_of_its_own(world: World) -> None:
+    report = await world.check({"app.py": APP + FORGED_EVENTS})
+    assert report.verdict is Verdict.UNVERIFIED
+    assert named(report, "tests").details["failing before"] == MUL
+
+
+def test_control_with_its_seal_the_same_event_counts() -> None:
+    event = json.dumps({"e": "end", "id": MUL, "o": "passed"}).encode()
+    assert read_events(sealed(event, "key"), "key").results[MUL].outcome is TestOutcome.PASSED
+    for line in (event, event + b"\t", sealed(event, "another"), sealed(event, "")):
+        assert not read_events(line, "key").results
+
+
+async def test_a_later_word_of_the_same_test_does_not_mend_it(world: World) -> None:
+    # What looks for the key finds it, in the process that the tests share with the plug-in. A limit, and documented.
+    found = f"""
+import atexit, gc
+def speak():
+    for one in gc.get_objects():
+        if type(one).__name__ == "Reporter":
+            one.write(e="end", id="{MUL}", o="passed", ms=1)
+atexit.register(speak)
+"""
+    report = await world.check({"app.py": APP + found})
+    assert report.verdict is Verdict.UNVERIFIED
+
+
+@pytest.mark.parametrize("source", [APP + END_WELL, BROKEN + END_WELL])
+async def test_source_that_ends_the_run_well(world: World, source: str) -> None:
+    report = await world.check({"app.py": source})
+    assert report.verdict is not Verdict.VERIFIED
+
+
+@pytest.mark.parametrize(
+    "name", ["pytest.py", "pytest/__init__.py", "pytest/__main__.py", "json.py", "sitecustomize.py"]
+)
+async def test_a_module_that_poses_as_what_runs_the_tests(world: World, name: str) -> None:
+    report = await world.check({"app.py": BROKEN, name: POSING})
+    assert report.verdict is not Verdict.VERIFIED, report.reasons
+
+
+async def test_what_a_hook_hides_is_found_by_the_rules_from_before(world: World) -> None:
+    report = await world.check({"app.py": BROKEN, "conftest.py": ALL_PASS})
+    assert report.verdict is Verdict.UNVERIFIED
+    tests = named(report, "tests")
+    assert tests.details["only by its own rules"] == SUB
+    assert report.reasons == (f"tests: 3 passed, but 1 test passes only as the change itself has tests run: {SUB}",)
+    # The same with a hook that is imported: the conftest itself has none.
+    report = await world.check(
+        {"app.py": BROKEN, "conftest.py": "from hooks import *\n", "hooks.py": ALL_PASS}, name="imported"
+    )
+    assert named(report, "tests").details["only by its own rules"] == SUB
+
+
+async def test_control_by_its_own_rules_nothing_is_broken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    report = await world.check({"app.py": BROKEN, "conftest.py": ALL_PASS}, name="control")
+    assert report.verdict is Verdict.VERIFIED
+    assert trial.WHOLE_RUN not in named(report, "tests").problems
+
+
+async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) -> None:
+    fixture = "import pytest\n\n\n@pytest.fixture\ndef six():\n    return 6\n"
+    test = "import app\n\n\ndef test_six(six):\n    assert app.mul(2, 3) == six\n"
+    report = await world.check({"app.py": MENDED, "conftest.py": fixture, "tests/test_six.py": test})
+    # What the untouched commit's own test shows without it still counts.
+    assert report.verdict is Verdict.VERIFIED
+    assert named(report, "tests").shown == (MUL,)
+    alone = await world.check(
+        {
+            "app.py": APP.replace("def add(", "def six():\n    return 6\n\n\ndef add("),
+            "conftest.py": fixture,
+            "tests/test_six.py": "import app\n\n\ndef test_six(six):\n    assert app.six() == six\n",
+        },
+        name="alone",
+    )
+    assert alone.verdict is Verdict.UNVERIFIED
+
+
+async def test_a_script_that_a_check_starts_belongs_to_the_untouched_commit(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    world = World(
+        tmp_path_factory.mktemp("verdicts"),
+        {**PYTEST_FILES, "check.sh": 'python3 -c "import app; assert app.mul(2, 3) == 6"\n'},
+    )
+    checks = (CheckSpec(name="script", command="sh ./check.sh"),)
+    report = await world.check({"app.py": BROKEN, "check.sh": "true\n"}, checks=checks)
+    assert report.verdict is Verdict.UNVERIFIED
+    mended = await world.check({"app.py": MENDED, "check.sh": "true\n"}, checks=checks, name="mended")
+    assert mended.verdict is Verdict.VERIFIED
