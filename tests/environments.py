@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import threading
 import zipfile
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
@@ -108,3 +111,48 @@ def built(root: Path) -> list[str]:
     return sorted(
         path.name for path in (root / "home/environments").glob("*") if path.is_dir() and path.name != "probe"
     )
+
+
+class Index:
+    """An index of packages on the loopback interface; `asked` are the paths of all requests."""
+
+    def __init__(self, wheels: Mapping[str, bytes]) -> None:
+        self.asked: list[str] = []
+        index = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                index.asked.append(self.path)
+                name = self.path.strip("/").split("/")[-1]
+                found = wheels.get(name)
+                files = [wheel for wheel in wheels if wheel.partition("-")[0] == name]
+                body = found or "".join(f'<a href="/files/{file}">{file}</a>' for file in files).encode()
+                self.send_response(200 if found or files else 404)
+                self.send_header("Content-Type", "application/zip" if found else "text/html")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments: object, **named: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> Index:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def setup(self) -> SetupPolicy:
+        """What lets builds have packages of this index and nothing else."""
+        place = f"127.0.0.1:{self._server.server_address[1]}"
+        return SetupPolicy(
+            network=NetworkGrant(hosts=(place,), private_hosts=(place,)),
+            variables={"PIP_INDEX_URL": f"http://{place}/simple", "PIP_TRUSTED_HOST": "127.0.0.1"},
+        )

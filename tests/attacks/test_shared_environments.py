@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, environments
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
-from tests.environments import BACKEND, PYPROJECT, built, make_provider, sh
+from tests.environments import BACKEND, PYPROJECT, Index, built, make_provider, sh, wheel
 
 EVIL = "999 passed"
 # A pytest of the repository's own making, put where every clone will find it.
@@ -30,9 +30,9 @@ def provider(tmp_path: Path) -> GitWorkspaceProvider:
     return make_provider(tmp_path, tmp_path / "tools")
 
 
-async def _pin(provider: GitWorkspaceProvider, root: Path, backend: str) -> PinnedRepository:
+async def _pin(provider: GitWorkspaceProvider, root: Path, backend: str, project: str = PYPROJECT) -> PinnedRepository:
     root.mkdir()
-    repo = make_repository(root / "repo", {"pyproject.toml": PYPROJECT, "backend.py": backend, "src/a.py": ""})
+    repo = make_repository(root / "repo", {"pyproject.toml": project, "backend.py": backend, "src/a.py": ""})
     return await provider.pin("default", RepoRef(location=str(repo)))
 
 
@@ -56,7 +56,7 @@ async def test_control_by_manifests_alone_a_fork_makes_the_environment_of_others
     def runs_nothing(files: RepositoryFiles, directory: str) -> str:
         return ""
 
-    monkeypatch.setattr(environments, "project_code", runs_nothing)
+    monkeypatch.setattr(keys, "project_code", runs_nothing)
     theirs, ours, honest = await _forked(provider, tmp_path)
     assert theirs.key == ours.key
     assert EVIL in await _pytest(provider, honest, ours)
@@ -84,3 +84,25 @@ async def test_a_candidates_build_is_in_nobodys_environment(provider: GitWorkspa
     assert EVIL not in await _pytest(provider, candidate, tested)
     assert (await provider.environment(honest, EnvironmentSpec())).key == tested.key
     assert built(tmp_path) == [tested.key]
+
+
+@needs_bwrap
+async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    needing = PYPROJECT + 'dependencies = ["thing"]\n'
+    with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
+        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
+        fork = await _pin(provider, tmp_path / "fork", BACKEND + HOSTILE, needing)
+        poisoned = await provider.environment(fork, EnvironmentSpec())
+        assert EVIL in await _pytest(provider, fork, poisoned)
+        asked = list(index.asked)
+        honest = await _pin(provider, tmp_path / "honest", BACKEND, needing)
+        environment = await provider.environment(honest, EnvironmentSpec())
+        # The package was had once; what was made of it has nothing of the fork's.
+        assert [path for path in index.asked[len(asked) :] if "thing" in path] == []
+        async with provider.open("e", "a", honest, environment) as clone:
+            assert await sh(clone, "python3 -c 'import thing; print(thing.answer)'") == "7"
+        assert EVIL not in await _pytest(provider, honest, environment)
+    purposes = [step.purpose for step in environment.report.steps]
+    assert "packages of the index" in purposes
+    assert len(built(tmp_path)) == 3

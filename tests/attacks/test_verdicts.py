@@ -6,6 +6,7 @@ The source is wrong in each of them: `mul` still adds, or `sub` is broken on top
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -129,11 +130,9 @@ async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) ->
     assert alone.verdict is Verdict.UNVERIFIED
 
 
-async def test_a_script_that_a_check_starts_belongs_to_the_untouched_commit(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+async def test_a_script_that_a_check_starts_is_the_untouched_commits(tmp_path: Path) -> None:
     world = World(
-        tmp_path_factory.mktemp("verdicts"),
+        tmp_path,
         {**PYTEST_FILES, "check.sh": 'python3 -c "import app; assert app.mul(2, 3) == 6"\n'},
     )
     checks = (CheckSpec(name="script", command="sh ./check.sh"),)

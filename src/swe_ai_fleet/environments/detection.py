@@ -50,6 +50,7 @@ def detect(
         python=python.python if python else None,
         node=node.node if node else None,
         steps=tuple(step for part in parts for step in part.steps),
+        packages=python.packages if python else None,
         files={path: text for part in parts for path, text in part.files.items()},
         variables={name: value for part in parts for name, value in part.variables.items()},
         build_variables={name: value for part in parts for name, value in part.build_variables.items()},

@@ -10,6 +10,7 @@ from packaging.utils import canonicalize_name
 from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, shown
 from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
 from swe_ai_fleet.environments.recipe import Step
+from swe_ai_fleet.environments.repository_files import is_requirements
 from swe_ai_fleet.environments.requirement_files import RequirementFile, as_arguments
 
 CONSTRAINTS = "constraints.txt"
@@ -90,13 +91,13 @@ def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]
     if tooling.pip and allows(machine.pip_requires, choice.version):
         add = ("sh", "-c", _ADD_PIP, tooling.venv, tooling.pip)
         return [
-            Step(argv=(*create, "--without-pip", tooling.venv), purpose=purpose, required=True),
-            Step(argv=add, purpose="pip", required=True),
+            Step(argv=(*create, "--without-pip", tooling.venv), purpose=purpose, required=True, third_party=True),
+            Step(argv=add, purpose="pip", required=True, third_party=True),
         ]
     newer = (f"{tooling.venv}/bin/python", "-m", "pip", *_PIP_OPTIONS, "--upgrade", "pip", "setuptools", "wheel")
     return [
-        Step(argv=(*create, tooling.venv), purpose=purpose, required=True),
-        Step(argv=newer, purpose=f"the newest pip for Python {shown(choice.version)}"),
+        Step(argv=(*create, tooling.venv), purpose=purpose, required=True, third_party=True),
+        Step(argv=newer, purpose=f"the newest pip for Python {shown(choice.version)}", third_party=True),
     ]
 
 
@@ -142,15 +143,24 @@ class PipSteps:
         )
         return [replace(whole, pieces=tuple(pieces))]
 
-    def dated(self, shopping: Wanted, plugins: Iterable[str], until: str) -> Step | None:
-        """The step that installs dependencies as an index had them on a day; what follows keeps those that it got."""
+    def packages(self, shopping: Wanted, plugins: Iterable[str], until: str = "") -> Step | None:
+        """The step that installs what an index has of it all; what follows keeps what it got.
+
+        Args:
+            plugins: More packages.
+            until: The day up to which releases count, where that matters.
+        """
         own = {canonicalize_name(target.project.name) for target in shopping.targets.values()}
         lines = [line for line in (*shopping.lines(), *plugins) if package_of(line) not in {"", *own}]
-        named = dict.fromkeys(line for line in lines if "@" not in line.partition(";")[0])
-        if not named or not self.tooling.pip:
+        named = list(dict.fromkeys(line for line in lines if "@" not in line.partition(";")[0]))
+        if not named or (until and not self.tooling.pip):
             return None
-        step = self._pip(f"--uploaded-prior-to={until}T00:00:00Z", *named, purpose=f"releases until {until}", source="")
-        return replace(step, spare=True)
+        dated = (f"--uploaded-prior-to={until}T00:00:00Z",) if until else ()
+        purpose = f"releases until {until}" if until else "packages of the index"
+        optional = {} if until else _named(named)
+        known = replace(self, constraints=tuple(path for path in self.constraints if is_requirements(path)))
+        step = known._pip(*dated, *dict.fromkeys(named), purpose=purpose, source="", optional=optional)
+        return replace(step, spare=True, third_party=True)
 
     def lines(self, group: Group, purpose: str) -> Step:
         """The step for a group, its lines one by one where that fails."""

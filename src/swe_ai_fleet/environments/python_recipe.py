@@ -79,7 +79,7 @@ def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tool
     packages = bool(shopping.targets or shopping.groups or shopping.files)
     steps = venv_steps(machine, choice, tooling)
     until = files.releases_until(directory) if packages else ""
-    if until and (dated := install.dated(shopping, sorted(missing), until)):
+    if until and (dated := install.packages(shopping, sorted(missing), until)):
         steps.append(dated)
         decisions.append(Decision(what=f"no lock, an old commit: releases until {until}, as far as that can be had"))
     steps += install.steps(shopping)
@@ -93,6 +93,7 @@ def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tool
             version=choice.version, lock=lock if packages else "", packages=packages, project=bool(shopping.targets)
         ),
         steps=tuple(steps),
+        packages=install.packages(shopping, sorted(missing)),
         files={BUILD_CONSTRAINTS: OLD_SETUPTOOLS} if shopping.targets else {},
         variables=variables,
         build_variables=build_variables,

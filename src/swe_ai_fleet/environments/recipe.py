@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.environment import Decision
 
@@ -46,7 +46,7 @@ class Step:
     that works takes its place, then all of `pieces` are tried. What still fails is left out, unless it is `required`:
     then the build fails, and `concerns` is the field that its
     fault names. A `spare` step is no loss where it fails: what follows does without. `directory` is relative to the
-    repository.
+    repository. A `third_party` step runs no code of the repository and reads none of its files but lists of packages.
     """
 
     argv: tuple[str, ...]
@@ -56,6 +56,7 @@ class Step:
     directory: str = ""
     required: bool = False
     spare: bool = False
+    third_party: bool = False
     pinned: bool = False
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     removal: Removal | None = None
@@ -93,11 +94,16 @@ class NodeRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """All of it. `files` are written into the environment before the first step; their paths are relative to it."""
+    """All of it. `files` are written into the environment before the first step; their paths are relative to it.
+
+    `packages` installs what the steps need of an index. It is run where the result of the `third_party` steps is kept
+    for other commits, whose builds then find everything there.
+    """
 
     python: PythonRecipe | None = None
     node: NodeRecipe | None = None
     steps: tuple[Step, ...] = ()
+    packages: Step | None = None
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     build_variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -105,3 +111,14 @@ class Recipe:
     test_source: str = ""
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def third_party(self) -> Recipe:
+        """The part that runs no code of the repository; without packages to install it is no part worth keeping."""
+        steps = [step for step in self.steps if step.third_party]
+        return replace(self, steps=(*steps, *((self.packages,) if self.packages is not None else ())))
+
+    @property
+    def own(self) -> Recipe:
+        """The part that is left."""
+        return replace(self, steps=tuple(step for step in self.steps if not step.third_party))

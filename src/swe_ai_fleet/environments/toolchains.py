@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.environments.interpreters import Machine
@@ -23,7 +24,8 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
     # A module without requirements has no sums.
     if module and "go" in machine.programs and ("require" in files.text(module)):
         modules = f"{base}/go/mod"
-        steps.append(Step(argv=("go", "mod", "download"), purpose="the Go modules", source=module, directory=directory))
+        download = Step(argv=("go", "mod", "download"), purpose="the Go modules", source=module, directory=directory)
+        steps.append(replace(download, third_party=True))
         building |= {"GOMODCACHE": modules, "GOFLAGS": "-modcacherw", "GOCACHE": "/tmp/go-build"}  # noqa: S108
         variables |= {"GOMODCACHE": modules, "GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
     crate = next(iter(files.named(directory, "Cargo.toml")), "")

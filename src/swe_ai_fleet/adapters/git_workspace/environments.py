@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import os
 import re
 import shutil
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.building import Build
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
-from swe_ai_fleet.adapters.git_workspace.directories import finished, read_file, remove_tree
+from swe_ai_fleet.adapters.git_workspace.directories import finished, read_file, remove_tree, write_file
 from swe_ai_fleet.adapters.git_workspace.facts import Facts, read_facts, read_furnishing, write_facts
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
-from swe_ai_fleet.adapters.git_workspace.listing import read_files
+from swe_ai_fleet.adapters.git_workspace.keys import Keys
 from swe_ai_fleet.adapters.git_workspace.locks import locked
-from swe_ai_fleet.adapters.git_workspace.machine import Interpreters, find_interpreters
 from swe_ai_fleet.adapters.git_workspace.places import ENVIRONMENT_MOUNT, WORKSPACE_MOUNT, Places, SetupPolicy, check
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
 from swe_ai_fleet.adapters.git_workspace.reporting import (
@@ -29,23 +28,19 @@ from swe_ai_fleet.adapters.git_workspace.reporting import (
     notes_for_agents,
     submodule_decisions,
 )
-from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.environment import Decision, Environment, Mount
+from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments.detection import caller_command, detect, digest
+from swe_ai_fleet.environments.detection import caller_command, detect
 from swe_ai_fleet.environments.interpreters import allows, shown
 from swe_ai_fleet.environments.lock_files import Lock, read_lock
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
-from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.ports import KnownRecipes, SecretMask, Workspace
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox
+from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Rung, Sandbox
 
-_FORMAT = 3
-_LISTINGS_KEPT = 64
 _RETRY_SECONDS = 600.0
 _MOST_RETRIES = 100
 # What a build writes from nothing but its inputs: versions, metadata, what it compiled.
@@ -82,14 +77,12 @@ class Environments:
         self._recipes = recipes
         self._places = Places(home=home, rung=sandbox.policy.rung)
         self._confined = self._places.confined
-        self._listings: dict[Path, RepositoryFiles] = {}
-        self._reasons: dict[tuple[str, str], str] = {}
-        self._interpreters: Interpreters | None = None
+        self._keys = Keys(git, policy=policy, rung=sandbox.policy.rung)
 
     async def warm(self) -> None:
         """Copy the tools that repositories without their own get; find the machine's interpreters."""
         await self._tools.directory()
-        await self._machine()
+        await self._keys.machine()
 
     async def environment(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> Environment:
         """The environment for a pinned repository. Raises InvalidRequest, PreconditionFailed with `field`.
@@ -97,10 +90,10 @@ class Environments:
         What an environment run found out for the same rules is used with them, as far as it still works.
         """
         check(spec, image=self._policy.image, confined=self._confined)
-        files = await self._files(seed)
+        files = await self._keys.files(seed)
         tools = await self._tools.directory()
-        ground = await self._ground(repository, seed, files)
-        key = await self._key(repository, files, spec, tools, ground)
+        ground = await self._keys.ground(repository, seed, files)
+        key = await self._keys.key(repository, files, spec, tools, ground)
         recipe_key = _derived(key, repository.location)
         known = None
         if self._recipes is not None and spec.detect:
@@ -110,7 +103,7 @@ class Environments:
         if known is not None and known.setup:
             try:
                 amended = known.amending(spec)
-                amended_key = await self._key(repository, files, amended, tools, ground)
+                amended_key = await self._keys.key(repository, files, amended, tools, ground)
                 environment = await self._found_or_built(amended_key, repository, seed, ground, amended)
             except PreconditionFailed as error:
                 fault = f"what an environment run found no longer works: {error.message.splitlines()[0][:300]}"
@@ -124,31 +117,17 @@ class Environments:
             report = replace(report, learned=used, decisions=(*report.decisions, *decisions))
         return replace(environment, recipe_key=recipe_key, report=report)
 
-    async def _ground(self, repository: PinnedRepository, seed: Path, files: RepositoryFiles) -> Path:
-        """The seed whose code a build may run: of a commit of ours, that of the commit it stands on where both ask for
-        the same environment. What a candidate brings never is in the environment that others are tested in."""
-        wanted, ground, content = digest(files, repository.subdirectory), seed, files
-        while repository.snapshot_of and ground.name != repository.snapshot_of and content.parent:
-            below = seed.parent / content.parent
-            if not await asyncio.to_thread(below.is_dir):
-                break
-            content = await self._files(below)
-            if digest(content, repository.subdirectory) != wanted:
-                break
-            ground = below
-        return ground
-
     async def _found_or_built(
         self, key: str, repository: PinnedRepository, seed: Path, ground: Path, spec: EnvironmentSpec
     ) -> Environment:
         """The environment under a key: what `ground` makes, or `seed` where only its own build fits its files."""
         tools = await self._tools.directory()
-        tree = (await self._files(seed)).tree
+        tree = (await self._keys.files(seed)).tree
         key, facts, is_own = await asyncio.to_thread(self._find, key, tree)
         if facts is not None:
             return self._ready(key, facts, tools, spec, cached=True)
         source = seed if is_own or spec.setup else ground
-        files = await self._files(source)
+        files = await self._keys.files(source)
         recipe = await self._recipe(repository, files, spec, key, tools)
         if not recipe.steps:
             bare = Facts(report=first_report(recipe, ""), path=self._places.path(recipe, spec, tools, key=""))
@@ -215,44 +194,6 @@ class Environments:
                 return key, facts, is_own
         return key, read_facts(self._home / key), is_own
 
-    async def _files(self, seed: Path) -> RepositoryFiles:
-        if seed not in self._listings:
-            while len(self._listings) >= _LISTINGS_KEPT:
-                self._listings.pop(next(iter(self._listings)))
-            self._listings[seed] = await read_files(self._git, seed)
-        return self._listings[seed]
-
-    async def _alone(self, files: RepositoryFiles, directory: str) -> str:
-        """Why no other commit can share what these files make; empty where others can."""
-        key = (files.tree, directory)
-        if key not in self._reasons:
-            while len(self._reasons) >= _LISTINGS_KEPT:
-                self._reasons.pop(next(iter(self._reasons)))
-            self._reasons[key] = await asyncio.to_thread(project_code, files, directory)
-        return self._reasons[key]
-
-    async def _machine(self) -> Interpreters:
-        if self._interpreters is None:
-            self._interpreters = await asyncio.to_thread(find_interpreters, os.environ)
-        return self._interpreters
-
-    async def _key(
-        self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path, ground: Path
-    ) -> str:
-        # Set-up commands of the caller may read whatever the commit has.
-        content = files.tree if spec.setup else digest(files, repository.subdirectory)
-        if await self._alone(files, repository.subdirectory):
-            # So may what the repository runs while it is built; its history too, and the tags that name versions.
-            content += f" {ground.name} {hashlib.sha256(await asyncio.to_thread(packed_refs, ground)).hexdigest()}"
-        network = self._policy.network
-        facts = [
-            *(_FORMAT, self._places.rung, repository.tenant, repository.subdirectory, spec.image, list(spec.setup)),
-            *(list(spec.path), sorted(spec.variables.items()), spec.detect, content, tools.name),
-            *(sorted(files.submodules.items()), files.versions_tagged, (await self._machine()).identity),
-            *(list(network.hosts), list(network.private_hosts), sorted(self._policy.variables)),
-        ]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-
     async def _recipe(
         self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, key: str, tools: Path
     ) -> Recipe:
@@ -263,7 +204,7 @@ class Environments:
             pip=f"{self._places.tools_base(tools)}/pip" if has_pip else "",
             workspace=WORKSPACE_MOUNT if self._confined else "",
         )
-        machine = (await self._machine()).machine
+        machine = (await self._keys.machine()).machine
         return await asyncio.to_thread(detect, files, spec, machine, tooling, directory=repository.subdirectory)
 
     async def _build(
@@ -278,33 +219,32 @@ class Environments:
         started = time.monotonic()
         directory, root = self._home / key, self._home / key / "root"
         tools = await self._tools.directory()
-        lock = await self._lay_out(directory, recipe, files)
-        network = self._policy.network if _needs_network(recipe) else NetworkGrant()
+        alone = await self._keys.alone(files, repository.subdirectory)
+        shared = await self._shared(repository, seed, files, recipe, spec) if alone and self._confined else None
+        steps, before = (recipe.steps, EnvironmentReport()) if shared is None else (recipe.own.steps, shared[1].report)
         complete = False
         try:
+            lock = await self._lay_out(directory, recipe, files, shared[0] if shared else None)
             async with self._clones.checkout(f"environment-{key}", "build", seed) as premises:
-                async with self._sandbox.workspace(
-                    premises.tree,
-                    environment=self._build_environment(key, seed, recipe, spec, tools),
-                    network=network,
-                    writable=self._places.writable(root),
-                    scratch=premises.directory,
-                ) as workspace:
-                    build = Build(
-                        workspace, root, lock, grant=network, mask=self._mask, seconds=self._policy.timeout_seconds
-                    )
-                    await build.run(recipe.steps)
+                async with self._building(key, seed, premises, recipe, spec, lock) as (workspace, build):
+                    await build.run(steps)
                     build.check_network()
                     pytest_from_tools = await self._needs_our_pytest(workspace, recipe)
                 furnishing, decisions = await self._collect(premises, root)
             report = first_report(recipe, await self._python_version(root, recipe))
-            alone = await self._alone(files, repository.subdirectory)
             of_one = [Decision(what=f"built for this commit, since its own code may run: {alone}")] if alone else []
             report = replace(
                 report,
-                decisions=(*report.decisions, *of_one, *build.decisions, *submodule_decisions(seed), *decisions),
-                steps=tuple(build.steps),
-                left_out=build.left_out,
+                decisions=(
+                    *report.decisions,
+                    *of_one,
+                    *before.decisions,
+                    *build.decisions,
+                    *submodule_decisions(seed),
+                    *decisions,
+                ),
+                steps=(*before.steps, *build.steps),
+                left_out=(*before.left_out, *build.left_out),
                 seconds=round(time.monotonic() - started, 2),
             )
             stray = [path for path in furnishing.kept if not _EXPECTED.fullmatch(path)]
@@ -324,20 +264,76 @@ class Environments:
             if not complete:
                 await finished(asyncio.to_thread(remove_tree, directory))
 
-    async def _lay_out(self, directory: Path, recipe: Recipe, files: RepositoryFiles) -> Lock | None:
-        """Make the environment's directory with what its steps read; the pins, if there are any."""
+    async def _shared(
+        self, repository: PinnedRepository, seed: Path, files: RepositoryFiles, recipe: Recipe, spec: EnvironmentSpec
+    ) -> tuple[Path, Facts] | None:
+        """The directory that builds of all commits with these lists of packages begin with, and what is known of it.
+
+        Nothing of the repository runs while it is made. None where there is no package to have, or none could be had.
+        """
+        if recipe.packages is None:
+            return None
+        tools, recipe = await self._tools.directory(), recipe.third_party
+        key = await self._keys.key(repository, files, spec, tools, None)
+        directory = self._home / key
+        async with locked(self._home / f"{key}.lock", timeout_seconds=10 * self._policy.timeout_seconds):
+            facts = await asyncio.to_thread(read_facts, directory)
+            if facts is not None:
+                return directory / "root", facts
+            try:
+                lock = await self._lay_out(directory, recipe, files, None)
+                async with (
+                    self._clones.checkout(f"environment-{key}", "build", seed) as premises,
+                    self._building(key, seed, premises, recipe, spec, lock) as (_, build),
+                ):
+                    await build.run(recipe.steps)
+                if not build.hollow:
+                    report = EnvironmentReport(
+                        decisions=tuple(build.decisions), steps=tuple(build.steps), left_out=build.left_out
+                    )
+                    facts = Facts(report=report)
+                    await finished(asyncio.to_thread(write_facts, directory, facts, Furnishing()))
+            finally:
+                if facts is None:
+                    await finished(asyncio.to_thread(remove_tree, directory))
+        return None if facts is None else (directory / "root", facts)
+
+    @asynccontextmanager
+    async def _building(
+        self, key: str, seed: Path, premises: Premises, recipe: Recipe, spec: EnvironmentSpec, lock: Lock | None
+    ) -> AsyncGenerator[tuple[LocalWorkspace, Build]]:
+        """A workspace in which the steps of a recipe run, and what runs them."""
+        network = self._policy.network if _needs_network(recipe) else NetworkGrant()
+        root = self._home / key / "root"
+        async with self._sandbox.workspace(
+            premises.tree,
+            environment=self._build_environment(key, seed, recipe, spec, await self._tools.directory()),
+            network=network,
+            writable=self._places.writable(root),
+            scratch=premises.directory,
+        ) as workspace:
+            seconds = self._policy.timeout_seconds
+            yield workspace, Build(workspace, root, lock, grant=network, mask=self._mask, seconds=seconds)
+
+    async def _lay_out(
+        self, directory: Path, recipe: Recipe, files: RepositoryFiles, start: Path | None
+    ) -> Lock | None:
+        """Make the environment's directory, a copy of `start` if there is one, with what its steps read; the pins, if
+        there are any."""
 
         def lay_out() -> Lock | None:
             # What a killed build may have left.
             remove_tree(directory)
             root = directory / "root"
-            root.mkdir(parents=True)
+            directory.mkdir(parents=True)
+            _copied(start, root)
             for path, text in recipe.files.items():
-                (root / path).write_text(text, "utf-8")
+                write_file(root / path, text)
             if recipe.python is None or not recipe.python.lock:
                 return None
             lock = read_lock(files, recipe.python.lock, recipe.python.version)
-            (root / CONSTRAINTS).write_text(lock.constraints(), "utf-8")
+            if start is None:
+                write_file(root / CONSTRAINTS, lock.constraints())
             return lock
 
         return await finished(asyncio.to_thread(lay_out))
@@ -408,7 +404,7 @@ class Environments:
 
     def _prefix(self, python: tuple[int, int] | None) -> str:
         """The installation of an interpreter that is not the usual one, where the sandbox does not show it anyway."""
-        found = self._interpreters
+        found = self._keys.interpreters
         if python is None or found is None or python == found.machine.default or python not in found.prefixes:
             return ""
         prefix = str(found.prefixes[python])
