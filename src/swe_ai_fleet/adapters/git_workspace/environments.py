@@ -49,6 +49,9 @@ _EXPECTED = re.compile(
 )
 
 
+_HAD_BEFORE = Decision(what="the packages of the index were there from another commit's build")
+
+
 class Environments:
     """Builds environments below `home` and finds those built before, also by other processes.
 
@@ -267,19 +270,20 @@ class Environments:
     async def _shared(
         self, repository: PinnedRepository, seed: Path, files: RepositoryFiles, recipe: Recipe, spec: EnvironmentSpec
     ) -> tuple[Path, Facts] | None:
-        """The directory that builds of all commits with these lists of packages begin with, and what is known of it.
+        """The directory that all builds with these packages of an index begin with, and what is known of it.
 
         Nothing of the repository runs while it is made. None where there is no package to have, or none could be had.
         """
         if recipe.packages is None:
             return None
         tools, recipe = await self._tools.directory(), recipe.third_party
-        key = await self._keys.key(repository, files, spec, tools, None)
+        key = await self._keys.packages_key(repository.tenant, recipe, files, spec, tools)
         directory = self._home / key
         async with locked(self._home / f"{key}.lock", timeout_seconds=10 * self._policy.timeout_seconds):
             facts = await asyncio.to_thread(read_facts, directory)
             if facts is not None:
-                return directory / "root", facts
+                report = replace(facts.report, decisions=(*facts.report.decisions, _HAD_BEFORE))
+                return directory / "root", replace(facts, report=report)
             try:
                 lock = await self._lay_out(directory, recipe, files, None)
                 async with (

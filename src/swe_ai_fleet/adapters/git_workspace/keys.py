@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import os
+import posixpath
+from collections.abc import Sequence
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.git import Git
@@ -16,11 +18,13 @@ from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import digest
 from swe_ai_fleet.environments.project_code import project_code
-from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from swe_ai_fleet.environments.recipe import Recipe
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
 from swe_ai_fleet.sandbox import Rung
 
 _FORMAT = 3
 _LISTINGS_KEPT = 64
+_GO_FILES = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum"})
 
 
 class Keys:
@@ -71,27 +75,40 @@ class Keys:
         return self._interpreters
 
     async def key(
-        self,
-        repository: PinnedRepository,
-        files: RepositoryFiles,
-        spec: EnvironmentSpec,
-        tools: Path,
-        ground: Path | None,
+        self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path, ground: Path
     ) -> str:
-        """The key of an environment whose build may run code of the seed `ground`, or of one that runs none (None)."""
+        """The key of an environment whose build may run code of the seed `ground`."""
         # Set-up commands of the caller may read whatever the commit has.
-        content = files.tree if spec.setup and ground else digest(files, repository.subdirectory)
-        if ground is not None and await self.alone(files, repository.subdirectory):
+        content = files.tree if spec.setup else digest(files, repository.subdirectory)
+        if await self.alone(files, repository.subdirectory):
             # So may what the repository runs while it is built; its history too, and the tags that name versions.
             content += f" {ground.name} {hashlib.sha256(await asyncio.to_thread(packed_refs, ground)).hexdigest()}"
-        network = self._policy.network
         facts = [
-            *(_FORMAT, self._rung, repository.tenant, repository.subdirectory, spec.image, list(spec.setup)),
-            *(list(spec.path), sorted(spec.variables.items()), spec.detect, content, tools.name, ground is None),
-            *(sorted(files.submodules.items()), files.versions_tagged, (await self.machine()).identity),
-            *(list(network.hosts), list(network.private_hosts), sorted(self._policy.variables)),
+            *(repository.subdirectory, spec.image, list(spec.setup), spec.detect, content),
+            *(sorted(files.submodules.items()), files.versions_tagged),
         ]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+        return await self._hashed(repository.tenant, spec, tools, facts)
+
+    async def packages_key(
+        self, tenant: str, recipe: Recipe, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path
+    ) -> str:
+        """The key of what the steps of a recipe make, which run no code of the repository: what they read decides."""
+        lists = {joined(step.directory, word) for step in recipe.steps for word in step.argv} & files.files.keys()
+        lists |= {path for path in files.files if posixpath.basename(path) in _GO_FILES}
+        if recipe.python is not None and recipe.python.lock:
+            lists.add(recipe.python.lock)
+        steps = [(step.directory, step.argv, sorted(step.variables.items())) for step in recipe.steps]
+        facts = [steps, sorted(recipe.files.items()), sorted(recipe.build_variables.items()), files.digest(lists)]
+        return await self._hashed(tenant, spec, tools, ["packages", *facts])
+
+    async def _hashed(self, tenant: str, spec: EnvironmentSpec, tools: Path, facts: Sequence[object]) -> str:
+        network = self._policy.network
+        always = [
+            *(_FORMAT, self._rung, tenant, tools.name, (await self.machine()).identity),
+            *(list(spec.path), sorted(spec.variables.items()), sorted(self._policy.variables)),
+            *(list(network.hosts), list(network.private_hosts)),
+        ]
+        return hashlib.sha256(json.dumps([always, facts]).encode()).hexdigest()[:32]
 
     @property
     def interpreters(self) -> Interpreters | None:
