@@ -49,3 +49,18 @@ async def test_links_where_the_fleet_keeps_what_a_build_left(tmp_path: Path, loo
         )
     assert [path.name for path in loot.iterdir()] == ["token.txt"]
     assert (loot / "token.txt").read_text() == SECRET
+
+
+@needs_bwrap
+async def test_pipes_and_links_in_what_is_copied(tmp_path: Path, loot: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools")
+    left = f"import os\nos.mkfifo('/environment/pipe')\nos.symlink({str(loot)!r}, '/environment/loot')\n"
+    files: dict[str, str | bytes] = {"pyproject.toml": PYPROJECT, "backend.py": BACKEND + left, "src/a.py": ""}
+    repository = await pin(provider, tmp_path, files)
+    environment = await provider.environment(repository, EnvironmentSpec())
+    async with provider.open("e", "a", repository, environment) as clone:
+        assert await sh(clone, "test -p /environment/pipe && echo there") == "there"  # control: the build did leave it
+    async with provider.workshop("e", "b", repository, environment) as clone:
+        assert await sh(clone, "test -e /environment/pipe || echo gone") == "gone"
+        assert SECRET not in await sh(clone, "cat /environment/loot/token.txt")

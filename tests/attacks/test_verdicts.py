@@ -78,6 +78,32 @@ atexit.register(speak)
     assert report.verdict is Verdict.UNVERIFIED
 
 
+async def test_the_key_is_not_in_a_memory_that_tests_can_read(world: World) -> None:
+    read = """
+import os, re
+def keys(pid):
+    try:
+        maps = open(f"/proc/{pid}/maps").read().splitlines()
+        memory = open(f"/proc/{pid}/mem", "rb", 0)
+    except OSError:
+        return None
+    found = set()
+    for line in maps:
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        try:
+            memory.seek(first)
+            found |= set(re.findall(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", memory.read(last - first)))
+        except (OSError, ValueError, OverflowError):
+            continue
+    return found
+found = keys(os.getppid())
+own = keys(os.getpid())
+"""
+    # Control: such memory can be read where nobody hid it.
+    report = await world.check({"app.py": APP.replace("return a - b", "raise ValueError((found, type(own)))") + read})
+    assert "ValueError: (None, <class 'set'>)" in named(report, "tests").output
+
+
 @pytest.mark.parametrize("source", [APP + END_WELL, BROKEN + END_WELL])
 async def test_source_that_ends_the_run_well(world: World, source: str) -> None:
     report = await world.check({"app.py": source})

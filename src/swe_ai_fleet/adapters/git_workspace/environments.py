@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import re
 import shutil
+import stat
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -424,7 +425,13 @@ def _copied(root: Path | None, copy: Path) -> None:
     if root is None:
         copy.mkdir()
     else:
-        shutil.copytree(root, copy, symlinks=True)
+        shutil.copytree(root, copy, symlinks=True, ignore=_special)
+
+
+def _special(directory: str, names: list[str]) -> list[str]:
+    """Pipes, sockets and devices that a build left: there is nothing in them to copy."""
+    modes = {name: Path(directory, name).lstat().st_mode for name in names}
+    return [name for name, mode in modes.items() if stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)]
 
 
 def _derived(key: str, mark: str) -> str:
