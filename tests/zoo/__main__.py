@@ -58,4 +58,5 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    # An hour of work is not begun by a question.
+    sys.exit("ONLY=toolz,fnv JOBS=2 python -m tests.zoo: there are no arguments" if sys.argv[1:] else asyncio.run(main()))
