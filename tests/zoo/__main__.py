@@ -58,5 +58,6 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    # An hour of work is not begun by a question.
-    sys.exit("ONLY=toolz,fnv JOBS=2 python -m tests.zoo: there are no arguments" if sys.argv[1:] else asyncio.run(main()))
+    if sys.argv[1:]:  # an hour of work is not begun by a question
+        sys.exit("there are no arguments: ONLY=toolz,fnv JOBS=2 python -m tests.zoo")
+    sys.exit(asyncio.run(main()))
