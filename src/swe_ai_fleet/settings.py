@@ -445,7 +445,7 @@ class Settings(BaseSettings):
     @property
     def loopback(self) -> bool:
         """Whether the gRPC server listens on this machine only."""
-        return _is_loopback(self.listen)
+        return on_loopback(self.listen)
 
     @property
     def alone(self) -> bool:
@@ -454,7 +454,7 @@ class Settings(BaseSettings):
             return False
         brokers = [urlsplit(url if "://" in url else f"nats://{url}").hostname or "" for url in listed(self.nats_url)]
         places = [f"{host}:0" for host in brokers] + ([self.http_address] if self.http_address else [])
-        return all(_is_loopback(place) for place in places)
+        return all(on_loopback(place) for place in places)
 
     @property
     def context_address(self) -> str:
@@ -501,7 +501,8 @@ class Settings(BaseSettings):
         )
 
 
-def _is_loopback(address: str) -> bool:
+def on_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address, `host:port`."""
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")
 
