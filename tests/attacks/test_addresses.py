@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -360,6 +361,35 @@ def listening() -> set[int]:
         if words[3] == "0A" and words[1].startswith("0100007F:") and f"socket:[{words[9]}]" in held:
             found.add(int(words[1].partition(":")[2], 16))
     return found
+
+
+OWN = """
+import asyncio, fcntl, socket, struct, sys
+from swe_ai_fleet.sandbox.addresses import PrivateHostError, judged
+
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+    address = struct.pack("16sH2s4s8s", b"lo:1", socket.AF_INET, b"", socket.inet_aton(sys.argv[1]), b"")
+    fcntl.ioctl(device, 0x8916, address)  # SIOCSIFADDR
+    fcntl.ioctl(device, 0x8914, struct.pack("16sH", b"lo", 1))  # SIOCSIFFLAGS: up
+for host in sys.argv[1:]:
+    try:
+        print(*asyncio.run(judged(host, 443)))
+    except PrivateHostError:
+        print("refused")
+"""
+
+
+def test_a_public_address_of_this_machine_leads_to_its_own_services() -> None:
+    """In a network of its own in which this machine has such an address; the control is the one next to it."""
+    unshared = subprocess.run(
+        ["unshare", "-rn", sys.executable, "-c", OWN, PUBLIC, "93.184.216.35"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare failed" in unshared.stderr:
+        pytest.skip("no user namespaces here")
+    assert unshared.stdout.split() == ["refused", "93.184.216.35"], unshared.stderr
 
 
 @pytest.mark.parametrize("spelled", ["[::ffff:127.0.0.1]", "0x7f.1", "{machine}"])
