@@ -34,6 +34,20 @@ from swe_ai_fleet.settings import Settings
 with ray_connection(Settings()):
 {_ACTOR}
 """
+WHOLE = """
+import asyncio
+import sys
+from services.orchestrator.main import open_fleet
+from swe_ai_fleet.settings import Settings
+
+async def main():
+    async with open_fleet(Settings()):
+        # What is logged goes to the same place.
+        print(flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
 PLAIN = f"""
 import sys
 import ray
@@ -44,12 +58,12 @@ with ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=
 
 
 @asynccontextmanager
-async def running(script: str, *arguments: str) -> AsyncGenerator[int]:
+async def running(script: str, *arguments: str, **more: str) -> AsyncGenerator[int]:
     """The process of a script that says when it is there, and stays until its input ends."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "FLEET_", "AUTOSC"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, *arguments),
-        env=variables,
+        env={**variables, **more},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -57,7 +71,8 @@ async def running(script: str, *arguments: str) -> AsyncGenerator[int]:
     assert process.stdin is not None and process.stdout is not None
     try:
         async with asyncio.timeout(SECONDS):
-            assert await process.stdout.readline() == b"\n"
+            while (line := await process.stdout.readline()) != b"\n":
+                assert line, "it ended before it was there"
         yield process.pid
     finally:
         process.stdin.close()
@@ -128,3 +143,14 @@ async def test_control_ray_by_itself_listens_for_everybody() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="plain-ray-") as directory:
         async with running(PLAIN, directory) as process:
             assert any(address.is_unspecified for address in listened(family(process)).values())
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "0.0.0.0:0"])
+async def test_a_whole_fleet_listens_where_its_settings_say(tmp_path: Path, listen: str) -> None:
+    """gRPC, the context service, the gateway, NATS and Ray; the control is a fleet that is told otherwise."""
+    settings = {"FLEET_HOME": str(tmp_path / "home"), "FLEET_LISTEN": listen, "FLEET_CONTEXT_LISTEN": "127.0.0.1:0"}
+    async with running(WHOLE, **settings) as process:
+        places = listened(family(process))
+        assert len(places) >= 8
+        others = [address for address in places.values() if not address.is_loopback]
+        assert len(others) == (0 if listen.startswith("127.") else 1)
