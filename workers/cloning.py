@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, JetStream
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.runtime.factories import connect_log, repository_roots
+from swe_ai_fleet.runtime.factories import connect_log, git_private_hosts, repository_roots
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
 from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -55,7 +55,8 @@ async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoa
         allowed_roots=repository_roots(settings),
         allow_local_paths=settings.loopback and "file" in place.protocols,
         protocols=tuple(name for name in place.protocols if name != "file"),
-        hosts=place.hosts,
+        hosts=(*place.hosts, *git_private_hosts(settings)),
+        known_hosts=settings.git_known_hosts or (place.credentials / "known_hosts" if place.credentials else None),
         credentials=mounted_credentials(place.credentials, hosts=place.hosts) if place.credentials else None,
         mask=secret_mask(settings),
         fetch=log.get,

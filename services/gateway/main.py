@@ -17,7 +17,7 @@ from services.gateway.upstream import open_upstream
 from services.nats_figures import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.runtime.channels import channel_tls
+from swe_ai_fleet.runtime.channels import channel_tls, is_here, target
 from swe_ai_fleet.runtime.state import open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
@@ -86,6 +86,14 @@ async def serve(settings: Settings) -> None:
     for name in ("orchestrator_url", "orchestrator_token", "context_url"):
         if not getattr(settings, name):
             raise PreconditionFailed(f"{name} is empty", field=name, hint=f"set FLEET_{name.upper()}")
+    if is_here(target(settings.orchestrator_url).rpartition(":")[0].strip("[]")) and not (
+        settings.alone or settings.access_file or settings.repository_roots
+    ):
+        raise PreconditionFailed(
+            "callers from elsewhere could name every directory of this machine as a repository",
+            field="repository_roots",
+            hint="FLEET_REPOSITORY_ROOTS, here and for the orchestrator, or FLEET_ACCESS_FILE",
+        )
     mask = secret_mask(settings)
     configure_logging(settings.log_level, settings.log_format, mask=mask)
     stop = asyncio.Event()

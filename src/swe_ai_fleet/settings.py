@@ -340,12 +340,22 @@ class Settings(BaseSettings):
     repository_roots: str = Field(
         default="",
         description="Directories, separated by ':', under which server-side repositories may lie; {tenant} stands for "
-        "the caller's tenant, and has to be in each where there is an access file. Empty: all of this machine for "
-        "callers on it, nothing with an access file. What is below `home` is never taken, but for clones of jobs.",
+        "the caller's tenant, and has to be in each where there is an access file. Empty: all of this machine where "
+        "nobody else can call, else nothing. What is below `home` is never taken, but for clones of jobs.",
     )
     git_credentials: Path | None = Field(
         default=None,
         description="Directory with a directory for each tenant: what opens private repositories (docs/tenants.md).",
+    )
+    git_private_hosts: str = Field(
+        default="",
+        description="Hosts at private addresses whose repositories may be named by URL, comma-separated, each by "
+        "itself and optionally with a port (git.corp.example:8443); all others must be on the public internet.",
+    )
+    git_known_hosts: Path | None = Field(
+        default=None,
+        description="Keys of ssh servers, as OpenSSH keeps them, without which no ssh URL is taken; empty = "
+        "`known_hosts` in `home`.",
     )
     setup_hosts: str = Field(
         default="*", description="Hosts that set-up commands may reach, comma-separated; * = every public one."
@@ -434,9 +444,17 @@ class Settings(BaseSettings):
 
     @property
     def loopback(self) -> bool:
-        """Whether the server listens on this machine only."""
-        host = self.listen.rpartition(":")[0].strip("[]")
-        return host in ("localhost", "::1") or host.startswith("127.")
+        """Whether the gRPC server listens on this machine only."""
+        return on_loopback(self.listen)
+
+    @property
+    def alone(self) -> bool:
+        """Whether only this machine hands tasks in: gRPC, the gateway and NATS are here, and have no other names."""
+        if self.http_hosts or self.access_file is not None or not self.loopback:
+            return False
+        brokers = [urlsplit(url if "://" in url else f"nats://{url}").hostname or "" for url in listed(self.nats_url)]
+        places = [f"{host}:0" for host in brokers] + ([self.http_address] if self.http_address else [])
+        return all(on_loopback(place) for place in places)
 
     @property
     def context_address(self) -> str:
@@ -481,6 +499,12 @@ class Settings(BaseSettings):
             )
             if value
         )
+
+
+def on_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address, `host:port`."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _with_key(name: str, profile: dict[str, str]) -> dict[str, str]:

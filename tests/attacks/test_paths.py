@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
+from services.gateway.main import serve
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef
-from swe_ai_fleet.runtime.factories import repository_roots
+from swe_ai_fleet.runtime.factories import repository_roots, workspace_provider
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import git, make_repository
@@ -58,6 +60,8 @@ async def test_a_tenants_directory_is_not_another_tenants(tmp_path: Path) -> Non
     [
         ("127.0.0.1:0", None, "", ("/",)),
         ("127.0.0.1:0", None, "/srv", ("/srv",)),
+        ("0.0.0.0:0", None, "", ()),
+        ("0.0.0.0:0", None, "/srv", ("/srv",)),
         ("127.0.0.1:0", "access.toml", "", ()),
         ("127.0.0.1:0", "access.toml", "/srv/{tenant}:/data/{tenant}/git", ("/srv/{tenant}", "/data/{tenant}/git")),
     ],
@@ -65,6 +69,64 @@ async def test_a_tenants_directory_is_not_another_tenants(tmp_path: Path) -> Non
 def test_what_an_installation_opens(listen: str, access: str | None, roots: str, expected: tuple[str, ...]) -> None:
     settings = Settings(listen=listen, access_file=Path(access) if access else None, repository_roots=roots)
     assert tuple(map(str, repository_roots(settings))) == expected
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        {"http_listen": "0.0.0.0:8000"},
+        {"http_listen": "[::]:8000"},
+        {"http_hosts": "fleet.example"},
+        {"nats_url": "nats://127.0.0.1:4222,nats://nats.example:4222"},
+    ],
+)
+async def test_who_calls_from_elsewhere_names_no_path(tmp_path: Path, door: dict[str, str]) -> None:
+    """gRPC listens on loopback, and something before it does not."""
+    mine = make_repository(tmp_path / "mine", FILES)
+    settings = Settings(home=tmp_path / "home", listen="127.0.0.1:0", sandbox="none", **door)
+    assert "not accepted here" in (await refused(workspace_provider(settings), "default", mine)).message
+    # Control: nobody else can call; or the operator says where repositories are.
+    for opened in ({"http_listen": "off"}, {**door, "repository_roots": str(tmp_path)}):
+        fleet = workspace_provider(Settings(home=tmp_path / "home", listen="127.0.0.1:0", sandbox="none", **opened))
+        assert (await fleet.pin("default", RepoRef(location=str(mine)))).commit
+
+
+async def test_a_gateway_for_others_wants_roots() -> None:
+    settings = Settings(
+        listen="127.0.0.1:0",
+        http_listen="0.0.0.0:0",
+        orchestrator_url="127.0.0.1:1",
+        orchestrator_token="t",
+        context_url="127.0.0.1:1",
+    )
+    with pytest.raises(PreconditionFailed) as fault:
+        await serve(settings)
+    assert fault.value.field == "repository_roots"
+
+
+async def test_where_an_upload_lies_cannot_be_worked_out(tmp_path: Path) -> None:
+    source = make_repository(tmp_path / "source", FILES)
+    git(source, "bundle", "create", "-q", str(tmp_path / "bundle"), "HEAD", "main")
+    digest = hashlib.sha256((tmp_path / "bundle").read_bytes()).hexdigest()
+    identity = "\0".join(("a", "", f"upload:{digest}")).encode()
+
+    async def stored() -> None:
+        return None
+
+    places = set[str]()
+    for home in (tmp_path / "one", tmp_path / "other"):
+        fleet = GitWorkspaceProvider(home, Sandbox(SandboxPolicy()))
+        await fleet.take("a", tmp_path / "bundle", digest, RepoRef(location=""), stored)
+        (place,) = (path for path in (home / "repositories").iterdir() if path.is_dir())
+        assert place.name != hashlib.sha256(identity).hexdigest()[:32]
+        assert (home / "repositories.key").stat().st_mode & 0o777 == 0o600
+        places.add(place.name)
+        # Another process of the installation finds it there; another tenant does not.
+        again = GitWorkspaceProvider(home, Sandbox(SandboxPolicy()))
+        assert (await again.pin("a", RepoRef(location=f"upload:{digest}"))).commit
+        with pytest.raises(PreconditionFailed):
+            await again.pin("b", RepoRef(location=f"upload:{digest}"))
+    assert len(places) == 2
 
 
 def test_a_root_for_everybody_beside_an_access_file() -> None:

@@ -88,7 +88,11 @@ def test_ports_that_others_have_are_named() -> None:
         (found,) = ports(settings, runs=False)
         _fault(found, address, "FLEET_METRICS_LISTEN")
         assert ports(settings, runs=True)[0].state is Health.OK
-    assert ports(settings, runs=False)[0].state is Health.OK
+    (found,) = ports(settings, runs=False)
+    assert found.state is Health.OK and found.cause.endswith("on loopback alone")
+    for runs in (True, False):
+        (found,) = ports(settings.model_copy(update={"listen": "0.0.0.0:0"}), runs=runs)
+        assert found.cause.endswith("others can reach listen 0.0.0.0:0")
     _fault(ports(settings.model_copy(update={"metrics_listen": "nowhere"}), runs=False)[0], "no host:port")
 
 

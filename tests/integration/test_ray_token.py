@@ -68,7 +68,8 @@ async def _head(home: Path) -> AsyncIterator[tuple[str, str]]:
 async def _driven(home: Path, **variables: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _DRIVER),
-        env=_variables(FLEET_HOME=str(home), **variables),
+        # The cluster has the address of loopback, which Ray else takes for that of a machine in a network.
+        env=_variables(FLEET_HOME=str(home), RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", **variables),
         cwd=home,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -214,7 +214,7 @@ async def test_a_credential_is_shown_to_its_hosts_only(tmp_path: Path) -> None:
     for name, text in {
         "username": "robot\n", "password": "p\n", "hosts": "git.example, *.corp.example",
         "blue.password": "b", "blue.hosts": "blue.example",
-        "loose.password": "l",
+        "loose.password": "l", "ssh-privatekey": "k\n",
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
 
@@ -225,7 +225,11 @@ async def test_a_credential_is_shown_to_its_hosts_only(tmp_path: Path) -> None:
     assert found is not None
     assert (found.username, found.password) == ("robot", "p")
     assert "password" not in repr(found)
-    assert await at("git@x.corp.example:a/b.git") == found
+    # Over ssh a key takes the place of the password, for the same hosts.
+    assert await at("git@x.corp.example:a/b.git") == await at("ssh://git.example/a") == Credential(key="k")
+    assert await at("ssh://git@blue.example/a", "blue") is None
+    with pytest.raises(PreconditionFailed, match="may not be shown"):
+        await at("git@evil.example:a/b.git")
     blue = await at("https://blue.example/a", "blue")
     assert blue is not None
     assert blue.username == "git"

@@ -51,12 +51,14 @@ class RunnerSettings(BaseSettings):
     git_secrets: dict[str, str] = Field(
         default_factory=dict[str, str],
         description="Secret with git credentials by tenant (`*` = every other), mounted into the cloning container "
-        "only; keys `username`, `password` and `hosts` (which hosts may see it), or the same behind `<reference>.`.",
+        "only; keys `username`, `password` and `hosts` (which hosts may see it), or the same behind `<reference>.`; "
+        "`ssh-privatekey` and `known_hosts` for ssh.",
     )
     protocols: str = Field(default="https,ssh", description="Protocols of repositories that may be cloned.")
     hosts: str = Field(
         default="*",
-        description="Hosts of repositories that may be cloned, comma-separated patterns; loopback must be named.",
+        description="Hosts of repositories that may be cloned, comma-separated patterns; one at a private address must "
+        "be named by itself.",
     )
     agent_config: tuple[str, ...] = Field(
         default=(), description="ConfigMaps whose keys become variables of both containers (`FLEET_…`)."

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from ipaddress import ip_address
 
 import httpx2
 
@@ -19,11 +18,11 @@ from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.notifications.message import Outgoing
 from swe_ai_fleet.notifications.retrying import Reply, retry_after_seconds
-from swe_ai_fleet.sandbox.addresses import is_public
+from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.body import read_body
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, SystemResolver, parse_url, port_of
+from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
 SEND_SECONDS = 10.0
@@ -81,19 +80,13 @@ class WebhookRules:
         host, port = parsed.host, port_of(parsed)
         if self.policy.is_private(host, port):
             return
-        if not all(is_public(address) for address in await self._addresses(host, port)):
-            raise InvalidRequest(f"the host {host} is not on the public internet", field="url", hint=_HINT)
-
-    async def _addresses(self, host: str, port: int) -> Sequence[str]:
-        try:
-            return [str(ip_address(host))]
-        except ValueError:
-            pass
         try:
             async with asyncio.timeout(_RESOLVE_SECONDS):
-                return await (self.network.resolver or SystemResolver()).resolve(host, port)
-        except (OSError, UnicodeError, TimeoutError):
-            return ()
+                await judged(host, port, resolver=self.network.resolver)
+        except PrivateHostError as error:
+            raise InvalidRequest(str(error), field="url", hint=_HINT) from None
+        except (UnknownHostError, TimeoutError):
+            return
 
 
 _HINT = "https://…; FLEET_WEBHOOK_PRIVATE_HOSTS names hosts of the own network, as host:port"

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from swe_ai_fleet.cli.finding import Finding, Health
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, on_loopback
 
 LEAST_FREE_BYTES = 1 << 30
 LEAST_FREE_FILES = 20_000
@@ -66,15 +66,18 @@ def ports(settings: Settings, *, runs: bool) -> list[Finding]:
         "metrics_listen": settings.metrics_listen,
         "probe_listen": settings.probe_listen,
     }
+    open_to_others = [f"{name} {address}" for name, address in wanted.items() if address and not on_loopback(address)]
+    # What has a port of its own choice (embedded NATS, a private Ray) listens on loopback.
+    reach = f"others can reach {', '.join(open_to_others)}" if open_to_others else "on loopback alone"
     if runs:
-        return [Finding(part="ports", state=Health.OK, cause="a fleet runs here and has them")]
+        return [Finding(part="ports", state=Health.OK, cause=f"a fleet runs here and has them; {reach}")]
     faults: list[Finding] = []
     for name, address in wanted.items():
         if address and (fault := _taken(address)):
             mend = f"end what has it, or set FLEET_{name.upper()}"
             faults.append(Finding(part=f"port of {name}", state=Health.FAULT, cause=f"{address}: {fault}", mend=mend))
     told = ", ".join(address for address in wanted.values() if address)
-    return faults or [Finding(part="ports", state=Health.OK, cause=f"free: {told}")]
+    return faults or [Finding(part="ports", state=Health.OK, cause=f"free: {told}; {reach}")]
 
 
 def _taken(address: str) -> str:

@@ -63,6 +63,8 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
             screen.line(f"page    {page or 'none; FLEET_HTTP_LISTEN is off'}", style="bold")
             screen.line(f"context {fleet.context}")
             screen.line(f"NATS    {fleet.nats_url}")
+            if settings.executor == "ray" and not settings.ray_address:
+                screen.line("Ray     loopback, free ports")
             screen.line(f"model   {settings.model_url or 'none; set FLEET_MODEL_URL'}")
             screen.line(f"tokens  {card}")
             screen.line('try     fleet run --repo . "what to do"')

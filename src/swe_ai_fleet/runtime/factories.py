@@ -22,7 +22,7 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.adapters.openai_model.pushback import pushback
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.network import HostPattern, NetworkGrant
 from swe_ai_fleet.ports import BlobStore, KnownRecipes
 from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.runtime.sandboxes import make_sandbox
@@ -127,12 +127,15 @@ def workspace_provider(
 
     `blobs` has the commits that were made on others, `recipes` what environment runs found out.
     """
+    roots = repository_roots(settings)
     return GitWorkspaceProvider(
         settings.home,
         make_sandbox(settings),
-        allowed_roots=repository_roots(settings),
-        allow_local_paths=settings.loopback,
+        allowed_roots=roots,
+        allow_local_paths=bool(roots),
+        hosts=("*", *git_private_hosts(settings)),
         credentials=_git_credentials(settings),
+        known_hosts=settings.git_known_hosts,
         setup=setup_policy(settings),
         mask=secret_mask(settings),
         fetch=blobs.get if blobs is not None else None,
@@ -142,10 +145,13 @@ def workspace_provider(
 
 
 def repository_roots(settings: Settings) -> tuple[Path, ...]:
-    """Where repositories on this machine may lie. Raises InvalidRequest for a root that all tenants would share."""
+    """Where repositories on this machine may lie; nowhere: no path is taken.
+
+    Raises InvalidRequest for a root that all tenants would share.
+    """
     named = tuple(Path(root) for root in settings.repository_roots.split(":") if root)
     if settings.access_file is None:
-        return named or (Path("/"),)
+        return named or ((Path("/"),) if settings.alone else ())
     for root in named:
         if TENANT not in str(root):
             raise InvalidRequest(
@@ -154,6 +160,17 @@ def repository_roots(settings: Settings) -> tuple[Path, ...]:
                 hint=f"a directory for each tenant: {root / TENANT}",
             )
     return named
+
+
+def git_private_hosts(settings: Settings) -> tuple[str, ...]:
+    """Hosts at private addresses whose repositories may be named. Raises InvalidRequest for what names several."""
+    found = listed(settings.git_private_hosts)
+    for text in found:
+        if not HostPattern.parse(text, field="git_private_hosts").exact:
+            raise InvalidRequest(
+                f"{text[:80]!r} names more than one host", field="git_private_hosts", hint="name each by itself"
+            )
+    return found
 
 
 def setup_policy(settings: Settings) -> SetupPolicy:

@@ -17,6 +17,7 @@ from typing import Any, cast
 import ray
 import structlog
 from ray import _raylet  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+from ray._private import ray_constants as constants
 
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.settings import Settings
@@ -36,6 +37,11 @@ _PRIVATE = {
     # What each call did, which only a dashboard shows: up to 100,000 of them in memory.
     "RAY_task_events_report_interval_ms": "0",
     "RAY_enable_timeline": "0",
+    # As on a laptop: the one node has the address of loopback, and what it starts listens there. Ray takes 127.0.0.1
+    # for the address of a machine in a network otherwise, and listens on every interface.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # No page of the autoscaler: it asks for no token, and there is nothing to scale. No such port can be listened on.
+    "AUTOSCALER_METRIC_PORT": "-1",
 }
 
 _log = structlog.get_logger()
@@ -45,8 +51,8 @@ _log = structlog.get_logger()
 def ray_connection(settings: Settings) -> Generator[None]:
     """Initialise Ray for as long as the context lasts. Raises Unavailable when the named cluster does not answer.
 
-    Without an address a private cluster is started. Its processes listen on all addresses whatever they are told, so a
-    random token guards them; it dies with this process and takes its actors along.
+    Without an address a private cluster is started. Its processes listen on loopback, where a random token keeps other
+    users of the machine out; it dies with this process and takes its actors along.
     """
     if settings.ray_address:
         if settings.ray_token:
@@ -70,6 +76,9 @@ def ray_connection(settings: Settings) -> Generator[None]:
     owned = _own(directory)
     os.environ.update(_PRIVATE)
     _log_in(secrets.token_hex(32))
+    # Ray read its variables when it was imported, which may have been before they were set.
+    clusters = bool(constants.ENABLE_RAY_CLUSTER)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    constants.ENABLE_RAY_CLUSTER = False
     try:
         # "local" by name: without an address Ray would join whatever cluster a stale file names.
         ray.init(  # pyright: ignore[reportUnknownMemberType]
@@ -87,6 +96,7 @@ def ray_connection(settings: Settings) -> Generator[None]:
         with _until_the_end():
             yield
     finally:
+        constants.ENABLE_RAY_CLUSTER = clusters
         shutil.rmtree(directory, ignore_errors=True)
         os.close(owned)
 

@@ -1,21 +1,66 @@
-"""The addresses of host names, and which of them are the public internet."""
+"""Where a connection on somebody's behalf may go: a host resolved once, every address of it judged.
+
+Whoever connects connects to the addresses that come out of `judged`, so that no second look-up can give another answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Protocol
 
-_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_NAT64 = IPv6Network("64:ff9b::/96")
+# Where in it an IPv4 address stands is each network's own choice.
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 _V4_COMPATIBLE = IPv6Network("::/96")
-# Azure's metadata and DNS server has an address that looks like any other.
-_METADATA = frozenset({IPv4Address("168.63.129.16")})
+METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
+"""Metadata services of clouds that do not answer at a link-local address; the first looks like any other."""
 
 
-async def resolved(host: str, port: int) -> list[str]:
-    """The addresses of a host name by this machine's resolver, best first. Raises OSError where it has none."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+class Resolver(Protocol):
+    """Turns a name into addresses."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of a host as text, best first. Raises OSError if it has none."""
+        ...
+
+
+class SystemResolver:
+    """What this machine's own resolver says."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class UnknownHostError(Exception):
+    """A host that has no address."""
+
+
+class PrivateHostError(Exception):
+    """A host of which an address is none of the public internet, or this machine's own."""
+
+
+async def judged(host: str, port: int, *, private: bool = False, resolver: Resolver | None = None) -> tuple[str, ...]:
+    """The addresses of a host, best first; with `private` whatever they are, else each of them public.
+
+    Raises UnknownHostError, PrivateHostError.
+    """
+    if (literal := _literal(host)) is not None:
+        addresses: Sequence[str] = (literal,)
+    else:
+        try:
+            addresses = await (resolver or SystemResolver()).resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise UnknownHostError(f"the name {host} cannot be resolved: {error}") from error
+    if not addresses:
+        raise UnknownHostError(f"the name {host} has no address")
+    for address in addresses:
+        if _literal(address) is None or not (private or (is_public(address) and not _is_own(address))):
+            raise PrivateHostError(f"the host {host} is not on the public internet")
+    return tuple(addresses)
 
 
 def is_public(address: str) -> bool:
@@ -28,10 +73,30 @@ def is_public(address: str) -> bool:
     return all(_is_public(each) for each in _embedded(parsed) or (parsed,))
 
 
+def _literal(host: str) -> str | None:
+    """The host itself where it is an address; None where it is a name."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return None
+
+
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
-    if isinstance(address, IPv6Address) and address.is_site_local:
+    if isinstance(address, IPv6Address) and (address.is_site_local or address in _LOCAL_NAT64):
         return False
-    return address.is_global and not (address.is_multicast or address.is_reserved or address in _METADATA)
+    return address.is_global and not (address.is_multicast or address.is_reserved or address in METADATA)
+
+
+def _is_own(address: str) -> bool:
+    """Whether a public address is this machine's, where its own services answer. Nothing is sent to find out."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0]) == str(probe.getpeername()[0])
+    except OSError:
+        # There is no way there, so it is nobody's of this machine.
+        return False
 
 
 def _embedded(address: IPv4Address | IPv6Address) -> tuple[IPv4Address, ...]:
@@ -43,6 +108,6 @@ def _embedded(address: IPv4Address | IPv6Address) -> tuple[IPv4Address, ...]:
         return (address.sixtofour,)
     if address.teredo:
         return address.teredo
-    if address in _V4_COMPATIBLE or any(address in network for network in _NAT64):
+    if address in _V4_COMPATIBLE or address in _NAT64:
         return (IPv4Address(int(address) & 0xFFFF_FFFF),)
     return ()

@@ -1,20 +1,22 @@
-"""The one way out of a networked sandbox: an HTTP proxy that resolves, checks and connects itself."""
+"""The way out of a networked sandbox, and of our own git: an HTTP proxy that resolves, checks and connects itself."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import os
 import re
+import secrets
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.sandbox.addresses import is_public, resolved
+from swe_ai_fleet.sandbox.addresses import PrivateHostError, Resolver, UnknownHostError, judged
 
 _HEAD_LIMIT = 64 * 1024
 _HEAD_SECONDS = 30.0
@@ -23,12 +25,26 @@ _MAX_CONNECTIONS = 128
 _MAX_REFUSALS = 100
 _CHUNK = 64 * 1024
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:;[^\r\n]{0,200})?\r\n")
 # Headers that speak to a proxy, or that a proxy decides.
 _HOP = frozenset({"connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "upgrade", "host"})
 
 
-Resolver = Callable[[str, int], Awaitable[list[str]]]
-"""The addresses of a host name, as texts; raises OSError where it has none."""
+_CLIENT = "fleet"
+_UNAUTHORIZED = 407
+_CHALLENGE = 'Proxy-Authenticate: Basic realm="fleet"\r\n'
+
+
+class Reach(Protocol):
+    """Which hosts may be reached; `NetworkGrant` is one."""
+
+    def covers(self, host: str, port: int) -> bool:
+        """Whether a host may be reached at all."""
+        ...
+
+    def private(self, host: str, port: int) -> bool:
+        """Whether it may be reached at whatever address it has."""
+        ...
 
 
 class RefusalReason(StrEnum):
@@ -67,18 +83,19 @@ class _Head:
 
 
 class FilteringProxy:
-    """Serves CONNECT and absolute-URI HTTP requests on a unix socket, to granted hosts at checked addresses only.
+    """Serves CONNECT and absolute-URI HTTP requests, to granted hosts at checked addresses only.
 
     The name is resolved here, and the connection goes to the very address that was checked, so a name that changes
     its mind gains nothing. An address of this host itself is refused unless the name is one of the private hosts.
     """
 
     def __init__(
-        self, grant: NetworkGrant, *, resolve: Resolver | None = None, connect_seconds: float = _CONNECT_SECONDS
+        self, grant: Reach, *, resolver: Resolver | None = None, connect_seconds: float = _CONNECT_SECONDS
     ) -> None:
         self._grant = grant
-        self._resolve = resolve or resolved
+        self._resolver = resolver
         self._connect_seconds = connect_seconds
+        self._authorization = b""
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._refused: dict[tuple[str, int], Refusal] = {}
@@ -98,6 +115,13 @@ class FilteringProxy:
         finally:
             os.close(directory)
         self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=_HEAD_LIMIT)
+
+    async def start_on_loopback(self) -> str:
+        """Listen on a free port of loopback; the URL, with the password without which nothing is served."""
+        password = secrets.token_urlsafe(24)
+        self._authorization = b"Basic " + base64.b64encode(f"{_CLIENT}:{password}".encode())
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
+        return f"http://{_CLIENT}:{password}@127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
         """Stop listening and drop every connection."""
@@ -120,6 +144,7 @@ class FilteringProxy:
             try:
                 async with asyncio.timeout(_HEAD_SECONDS):
                     head = _parse(await reader.readuntil(b"\r\n\r\n"))
+                self._authorize(head)
                 if head.method == "CONNECT":
                     await self._tunnel(head, reader, writer)
                 else:
@@ -128,6 +153,7 @@ class FilteringProxy:
                 body = f"{refusal.reason}\n".encode()
                 writer.write(
                     f"HTTP/1.1 {refusal.status} {refusal.reason}\r\nContent-Type: text/plain\r\n"
+                    f"{_CHALLENGE if refusal.status == _UNAUTHORIZED else ''}"
                     f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode("latin-1", "replace")
                     + body
                 )
@@ -136,6 +162,11 @@ class FilteringProxy:
             pass
         finally:
             writer.close()
+
+    def _authorize(self, head: _Head) -> None:
+        shown = "".join(head.values("proxy-authorization")).encode("latin-1")
+        if self._authorization and not hmac.compare_digest(shown, self._authorization):
+            raise _RefusalError(_UNAUTHORIZED, "This proxy is not yours")
 
     async def _tunnel(self, head: _Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = _authority(head.target)
@@ -158,8 +189,11 @@ class FilteringProxy:
             raise _RefusalError(400, "Bad request target") from error
         if url.scheme != "http" or not url.hostname:
             raise _RefusalError(400, "Only absolute http:// targets and CONNECT are served")
-        if head.values("transfer-encoding"):
+        encodings = [value.lower() for value in head.values("transfer-encoding")]
+        if encodings not in ([], ["chunked"]):
             raise _RefusalError(411, "Send a Content-Length")
+        if encodings and head.values("content-length"):
+            raise _RefusalError(400, "Content-Length and Transfer-Encoding")
         lengths = head.values("content-length") or ["0"]
         if len(lengths) > 1 or not re.fullmatch(r"[0-9]{1,15}", lengths[0]):
             raise _RefusalError(400, "Bad Content-Length")
@@ -171,7 +205,10 @@ class FilteringProxy:
             lines = [f"{head.method} {path} HTTP/1.1", f"Host: {authority}", *kept, "Connection: close", "", ""]
             upstream_writer.write("\r\n".join(lines).encode("latin-1"))
             # Only what the head announced passes: a second request on this connection would escape the check.
-            await _copy(reader, upstream_writer, int(lengths[0]))
+            if encodings:
+                await _copy_chunks(reader, upstream_writer)
+            else:
+                await _copy(reader, upstream_writer, int(lengths[0]))
             await _relay(upstream_reader, writer)
         finally:
             upstream_writer.close()
@@ -185,23 +222,18 @@ class FilteringProxy:
             )
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                addresses = await self._resolve(host, port)
-        except (OSError, UnicodeError, TimeoutError) as error:
+                addresses = await judged(host, port, private=private, resolver=self._resolver)
+        except (UnknownHostError, TimeoutError) as error:
             raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot resolve {_shown(host)}") from error
-        allowed = [address for address in addresses if private or is_public(address)]
-        if not allowed:
-            raise self._refusal(host, port, RefusalReason.PRIVATE, f"{_shown(host)} is not at a public address")
-        for address in allowed:
+        except PrivateHostError as error:
+            text = f"{_shown(host)} is not at a public address"
+            raise self._refusal(host, port, RefusalReason.PRIVATE, text) from error
+        for address in addresses:
             try:
                 async with asyncio.timeout(self._connect_seconds):
-                    reader, writer = await asyncio.open_connection(address, port)
+                    return await asyncio.open_connection(address, port)
             except (OSError, TimeoutError):
                 continue
-            # A public address of this host leads to its own services: there both ends are the same.
-            if not private and writer.get_extra_info("sockname")[0] == writer.get_extra_info("peername")[0]:
-                writer.close()
-                raise self._refusal(host, port, RefusalReason.PRIVATE, f"{_shown(host)} is this host")
-            return reader, writer
         raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot connect to {_shown(host)}:{port}")
 
     def _refusal(self, host: str, port: int, reason: RefusalReason, text: str) -> _RefusalError:
@@ -247,6 +279,19 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, coun
         writer.write(data)
         await writer.drain()
         count -= len(data)
+
+
+async def _copy_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A chunked body to its end, which is where it says so itself."""
+    while True:
+        size = _CHUNK_SIZE.fullmatch(await reader.readuntil(b"\r\n"))
+        if size is None:
+            raise _RefusalError(400, "Bad chunk")
+        writer.write(size[0])
+        # Each chunk has an end of its line, and after the last there are no trailers.
+        await _copy(reader, writer, int(size[1], 16) + 2)
+        if int(size[1], 16) == 0:
+            return
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,12 +7,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from swe_ai_fleet.agents.outside_agent import AgentFault
 from swe_ai_fleet.domain.endpoint import AgentEndpoint, EndpointRules
-from swe_ai_fleet.sandbox.addresses import is_public
-from swe_ai_fleet.tools.http.transport import Resolver, SystemResolver
+from swe_ai_fleet.sandbox.addresses import METADATA, Resolver, SystemResolver, is_public
 
 MAX_ADDRESSES = 4
-# Metadata services of clouds that do not answer at a link-local address.
-_METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
 
 
 async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolver: Resolver | None = None) -> str:
@@ -61,5 +58,5 @@ def _is_guarded(text: str) -> bool:
         or address.is_multicast
         or address.is_unspecified
         or (isinstance(address, IPv4Address) and address.is_reserved)
-        or address in _METADATA
+        or address in METADATA
     )

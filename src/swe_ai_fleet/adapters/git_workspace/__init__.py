@@ -6,7 +6,8 @@ from swe_ai_fleet.adapters.git_workspace.locations import TENANT
 from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped
-from swe_ai_fleet.adapters.git_workspace.remote import Credential, CredentialLookup
+from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup
+from swe_ai_fleet.adapters.git_workspace.routes import Credential
 
 __all__ = [
     "TENANT",

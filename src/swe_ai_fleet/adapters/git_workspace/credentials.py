@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.adapters.git_workspace.remote import Credential, CredentialLookup
+from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup
+from swe_ai_fleet.adapters.git_workspace.routes import Credential
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import check_identifier
 
@@ -25,7 +26,8 @@ def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequ
 
     `<reference>.username`, `<reference>.password` and `<reference>.hosts` are those of a reference; `username`,
     `password` (as a secret of type `kubernetes.io/basic-auth` has them) and `hosts` those of repositories that name
-    none, where their host may see them.
+    none, where their host may see them. Over ssh `ssh-privatekey` (as in `kubernetes.io/ssh-auth`) takes the place of
+    `password`.
 
     Args:
         directory: Where the files are.
@@ -38,7 +40,7 @@ def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequ
     async def credential(tenant: str, reference: str, location: str) -> Credential | None:
         place = directory / check_identifier(tenant, field="tenant") if by_tenant else directory
         try:
-            return await asyncio.to_thread(_read, place, _prefix(reference), _host(location), tuple(hosts))
+            return await asyncio.to_thread(_read, place, _prefix(reference), location, tuple(hosts))
         except PreconditionFailed:
             if not reference:
                 return None
@@ -51,10 +53,12 @@ def _prefix(reference: str) -> str:
     return "" if reference in ("", DEFAULT) else f"{check_identifier(reference, field='repo.credential_ref')}."
 
 
-def _read(directory: Path, prefix: str, host: str, hosts: Sequence[str]) -> Credential | None:
-    password = directory / f"{prefix}password"
-    if not password.is_file():
+def _read(directory: Path, prefix: str, location: str, hosts: Sequence[str]) -> Credential | None:
+    over_http = urlsplit(location).scheme.lower() in ("http", "https")
+    secret = directory / f"{prefix}{'password' if over_http else 'ssh-privatekey'}"
+    if not secret.is_file():
         return None
+    host = _host(location)
     named = directory / f"{prefix}hosts"
     found = _line(named).split(",") if named.is_file() else [one for one in hosts if one != "*"]
     allowed = [pattern.strip().lower() for pattern in found if pattern.strip()]
@@ -64,8 +68,10 @@ def _read(directory: Path, prefix: str, host: str, hosts: Sequence[str]) -> Cred
             field="repo.credential_ref",
             hint=f"name the host in the key {prefix}hosts of the secret",
         )
+    if not over_http:
+        return Credential(key=_line(secret))
     username = directory / f"{prefix}username"
-    return Credential(username=_line(username) if username.is_file() else "git", password=_line(password))
+    return Credential(username=_line(username) if username.is_file() else "git", password=_line(secret))
 
 
 def _host(location: str) -> str:

@@ -39,12 +39,8 @@ _CONFIG = {
     "protocol.allow": "never",
     "http.followRedirects": "initial",
 }
-# What a call over the network may take over from the surroundings: proxies and certificates, nothing else.
-_TRANSPORT_VARIABLES = (
-    *("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE"),
-    *("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"),
-    *("HOME", "SSH_AUTH_SOCK"),
-)
+# What a call over the network may take over from the surroundings: certificates. How it gets there is a route's.
+_TRANSPORT_VARIABLES = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE")
 
 
 _LIMITED = 'ulimit -v "$1" && shift && exec "$@"'
@@ -100,7 +96,7 @@ def _quoted(path: Path) -> str:
 class Git:
     """Runs git with an environment made from scratch: no system or user configuration, hooks, prompts or pagers.
 
-    `surroundings` is the environment of this process, from which proxies and certificates are taken for network calls.
+    `surroundings` is the environment of this process, from which certificates are taken for network calls.
     """
 
     def __init__(self, surroundings: Mapping[str, str]) -> None:
@@ -118,6 +114,7 @@ class Git:
             "GIT_ATTR_NOSYSTEM": "1",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "/bin/false",
+            "GIT_SSH_COMMAND": "/bin/false",
             "GIT_EDITOR": "/bin/false",
             "GIT_PAGER": "cat",
             "GIT_OPTIONAL_LOCKS": "0",
@@ -133,6 +130,7 @@ class Git:
     async def run(
         self,
         *args: str,
+        options: Sequence[str] = (),
         layout: Layout | None = None,
         cwd: Path | None = None,
         stdin: bytes = b"",
@@ -146,17 +144,14 @@ class Git:
     ) -> GitResult:
         """Run git to its end; with `protocols` it may use the network, with `memory_bytes` so much address space.
 
-        `confining` is an argv that starts git where it sees no more than it is to see.
+        `options` go before the command. `confining` is an argv that starts git where it sees no more than it is to see.
 
         Raises GitFailed (exit status not in `expect`), Unavailable (time is up), ResourceExhausted (more than
         `output_limit` bytes on standard output).
         """
         environment = dict(self._base)
         if protocols:
-            environment |= self._transport | {
-                "GIT_ALLOW_PROTOCOL": ":".join(protocols),
-                "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes",
-            }
+            environment |= self._transport | {"GIT_ALLOW_PROTOCOL": ":".join(protocols)}
         if layout is not None:
             environment |= layout.variables()
         if variables:
@@ -166,6 +161,7 @@ class Git:
             *limited,
             *confining,
             "git",
+            *options,
             *args,
             cwd=cwd or (layout.git_dir if layout is not None else None),
             env=environment,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import os
+import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -46,6 +49,7 @@ class Origins:
         fetch: BlobFetch | None,
     ) -> None:
         self._home = home
+        self._keys = Keys(home)
         self._git = git
         self._policy = policy
         self._local = local
@@ -65,7 +69,7 @@ class Origins:
         location, subdirectory = self._policy.parse(repo.location, tenant), ""
         if isinstance(location, Remote):
             named = location.url
-            key = _key(tenant, repo.credential, named)
+            key = self._keys.key(tenant, repo.credential, named)
             cache = self._cache(key)
             if location.upload:
                 resolved = await self._uploads.resolve(tenant, repo, location.upload, cache)
@@ -82,7 +86,7 @@ class Origins:
         else:
             local = await self._local.find(location, tenant)
             named = str(local.top)
-            key = _key(tenant, repo.credential, named)
+            key = self._keys.key(tenant, repo.credential, named)
             await self._local_cache(key, local)
             resolved = await self._local.resolve(local, repo, self._cache(key) / "objects")
             seed = self._seeds.find(key, resolved.commit)
@@ -109,7 +113,7 @@ class Origins:
 
         With an `execution_id` it stays until that is released.
         """
-        key = key_of(repository)
+        key = self._keys.of(repository)
         if execution_id:
             pin = self._home / "pins" / execution_id / f"{key}-{repository.commit}"
             if not pin.exists():
@@ -145,13 +149,13 @@ class Origins:
     async def plant(self, repository: PinnedRepository, over: Path) -> Path:
         """The seed of a commit of ours that lies in the repository's cache, on top of the seed of an ancestor."""
         source = _cached(await self.cache(repository), repository.commit)
-        return await self._seeds.plant(key_of(repository), repository.commit, source, over=over)
+        return await self._seeds.plant(self._keys.of(repository), repository.commit, source, over=over)
 
     async def take(
         self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
     ) -> Resolved:
         """Take an uploaded bundle; see `UploadedRepositories.take`."""
-        cache = self._cache(_key(tenant, "", UPLOAD + digest))
+        cache = self._cache(self._keys.key(tenant, "", UPLOAD + digest))
         return await self._uploads.take(cache, bundle, repo, store)
 
     async def _plant_local(
@@ -174,7 +178,7 @@ class Origins:
         async def fetch(remote: Remote, commit: str) -> History:
             credential = repo.credential if _host(remote.url) == _host(url) else ""
             wanted = RepoRef(location=remote.url, commit=commit, credential=credential)
-            cache = self._cache(_key(tenant, credential, remote.url))
+            cache = self._cache(self._keys.key(tenant, credential, remote.url))
             await self._remotes.resolve(tenant, wanted, remote, cache)
             os.utime(cache)
             return _cached(cache, commit)
@@ -184,7 +188,7 @@ class Origins:
     async def _scratch(self, tenant: str) -> tuple[PinnedRepository, Path]:
         """The repository with nothing in it; every node makes the same commit."""
         repository = PinnedRepository(tenant=tenant, location=SCRATCH, commit="")
-        cache = await self._scratch_cache(self._cache(key_of(repository)), repository)
+        cache = await self._scratch_cache(self._cache(self._keys.of(repository)), repository)
         repository = replace(repository, commit=await self._empty(cache))
         return repository, await self.seed(repository)
 
@@ -215,12 +219,12 @@ class Origins:
             layout=Layout(git_dir=cache),
             expect=(0, 128),
         )
-        seeds = (self._seeds.find(key_of(repository), commit) for commit in behind.lines())
+        seeds = (self._seeds.find(self._keys.of(repository), commit) for commit in behind.lines())
         return next((seed for seed in seeds if seed is not None), None)
 
     async def cache(self, repository: PinnedRepository) -> Path:
         """A git directory of ours that has the commit, for what the fleet adds to it. Raises as `seed` does."""
-        key = key_of(repository)
+        key = self._keys.of(repository)
         cache = self._cache(key)
         if repository.location == SCRATCH:
             return await self._scratch_cache(cache, repository)
@@ -256,7 +260,7 @@ class Origins:
 
     async def _resolve(self, repository: PinnedRepository, location: Remote, commit: str) -> None:
         repo = RepoRef(location=repository.location, commit=commit, credential=repository.credential)
-        cache = self._cache(key_of(repository))
+        cache = self._cache(self._keys.of(repository))
         if location.upload:
             await self._uploads.resolve(repository.tenant, repo, location.upload, cache)
         else:
@@ -292,14 +296,36 @@ def _host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2] if "://" in url else url.partition(":")[0].rpartition("@")[2]
 
 
-def key_of(repository: PinnedRepository) -> str:
-    """What caches and seeds of a repository are found under."""
-    return _key(repository.tenant, repository.credential, repository.location)
+class Keys:
+    """What caches and seeds of repositories are found under on this machine: names that nobody outside can work out.
+
+    They are made with a secret in `home`, made at random by the first process that needs it.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._secret = _kept(home / "repositories.key")
+
+    def of(self, repository: PinnedRepository) -> str:
+        """The key of a pinned repository."""
+        return self.key(repository.tenant, repository.credential, repository.location)
+
+    def key(self, tenant: str, credential: str, location: str) -> str:
+        """The key of a location as a tenant names it, with a credential."""
+        identity = "\0".join((tenant, credential, location)).encode("utf-8", "surrogateescape")
+        return hmac.new(self._secret, identity, hashlib.sha256).hexdigest()[:32]
 
 
-def _key(tenant: str, credential: str, location: str) -> str:
-    identity = "\0".join((tenant, credential, location)).encode("utf-8", "surrogateescape")
-    return hashlib.sha256(identity).hexdigest()[:32]
+def _kept(path: Path) -> bytes:
+    """The random secret in a file of ours; made where there is none yet, by one of all that look. Blocking."""
+    if not path.exists():
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        draft.touch(mode=0o600)
+        draft.write_bytes(secrets.token_bytes(32))
+        with suppress(FileExistsError):
+            # Whole from the start, and never in place of one that is there.
+            path.hardlink_to(draft)
+        draft.unlink()
+    return path.read_bytes()
 
 
 def _format(commit: str) -> str:

@@ -24,6 +24,7 @@ from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
 from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped, reap, release
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
+from swe_ai_fleet.adapters.git_workspace.routes import Routes
 from swe_ai_fleet.adapters.git_workspace.skeleton import WORK_BRANCH
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.candidate import Delivered
@@ -40,6 +41,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
+from swe_ai_fleet.sandbox.addresses import Resolver
 
 _TREES_KEPT = 512
 
@@ -49,11 +51,13 @@ class GitWorkspaceProvider:
 
     Everything lies below `home`, which several processes may share. Local paths are taken only with
     `allow_local_paths`, below `allowed_roots` (where `{tenant}` stands for the caller's) and never below `home`; URLs
-    only with one of `protocols` and a host that fits `hosts` (globs; loopback must be named). `credentials` finds
-    what opens a URL. `setup` says what set-up commands may reach; by default every public host. `mask` hides secrets
-    in what error messages quote. A diff larger than `max_patch_bytes` is an error. `fetch` gets the bundles of
-    commits that a location lacks; without it those can only be had on the node that made them. `recipes` has what
-    environment runs found out. `surroundings` is this process's environment (None: the real one).
+    only with one of `protocols` and a host that fits `hosts` (see `RemoteHosts`). They are reached at addresses that
+    were judged (`resolver`, None: the system's), over ssh only with a key and to servers in `known_hosts` (None: the
+    file of that name in `home`). `credentials` finds what opens a URL. `setup` says what set-up commands may reach; by
+    default every public host. `mask` hides secrets in what error messages quote. A diff larger than `max_patch_bytes`
+    is an error. `fetch` gets the bundles of commits that a location lacks; without it those can only be had on the
+    node that made them. `recipes` has what environment runs found out. `surroundings` is this process's environment
+    (None: the real one).
     """
 
     def __init__(
@@ -66,6 +70,8 @@ class GitWorkspaceProvider:
         protocols: tuple[str, ...] = ("https", "ssh"),
         hosts: tuple[str, ...] = ("*",),
         credentials: CredentialLookup | None = None,
+        known_hosts: Path | None = None,
+        resolver: Resolver | None = None,
         setup: SetupPolicy | None = None,
         mask: SecretMask | None = None,
         ages: Ages | None = None,
@@ -90,8 +96,15 @@ class GitWorkspaceProvider:
         )
         self._git = Git(surroundings)
         self._local = LocalRepositories(self._git, self._policy, scratch=scratch, excludes=user_excludes(surroundings))
+        routes = Routes(
+            self._policy.reach,
+            surroundings=surroundings,
+            known_hosts=known_hosts or self._home / "known_hosts",
+            scratch=scratch,
+            resolver=resolver,
+        )
         self._remotes = RemoteRepositories(
-            self._git, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
+            self._git, routes, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
         self._origins = Origins(
             self._home,

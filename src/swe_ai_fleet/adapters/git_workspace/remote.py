@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+import structlog
+
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitResult, Layout
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.locks import locked
+from swe_ai_fleet.adapters.git_workspace.routes import Credential, Route, Routes, out_of_reach
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import RepoRef
@@ -21,8 +25,10 @@ _FULL_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # A port may have these digits in it.
 _DENIED = re.compile(r"authentication failed|could not read (username|password)|permission denied|\b40[13]\b", re.I)
 _ABSENT = re.compile(r"not found|does not exist|\b404\b|not appear to be a git repository", re.I)
+_STRANGER = re.compile(r"host key verification failed|no .* host key is known", re.I)
 _LIST_TIMEOUT_SECONDS = 60.0
 _FETCH_TIMEOUT_SECONDS = 1800.0
+_log = structlog.get_logger(__name__)
 # Git asks for the host that it was redirected to as well; only the one that was meant is told.
 _ASKPASS = """#!/bin/sh
 case "$1" in
@@ -35,11 +41,12 @@ esac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credential:
-    """What opens a remote repository. The password is kept out of every text form of the value."""
+class _Connection:
+    """A remote repository, how git gets there, and what git shows it."""
 
-    username: str
-    password: str = field(repr=False)
+    remote: Remote
+    route: Route
+    variables: Mapping[str, str]
 
 
 CredentialLookup = Callable[[str, str, str], Awaitable[Credential | None]]
@@ -50,13 +57,20 @@ class RemoteRepositories:
     """Reads and writes repositories behind URLs.
 
     `credentials` is asked for every call, and what it answers reaches git through that one process's environment, for
-    the host of the URL.
+    the host of the URL; `routes` are how it gets there.
     """
 
     def __init__(
-        self, git: Git, *, askpass: Path, protocols: tuple[str, ...], credentials: CredentialLookup | None
+        self,
+        git: Git,
+        routes: Routes,
+        *,
+        askpass: Path,
+        protocols: tuple[str, ...],
+        credentials: CredentialLookup | None,
     ) -> None:
         self._git = git
+        self._routes = routes
         self._askpass = askpass
         self._protocols = protocols
         self._credentials = credentials
@@ -66,29 +80,21 @@ class RemoteRepositories:
 
         Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
         """
-        variables = await self._variables(tenant, repo.credential, remote)
-        # Asked every time, also when the commit is in the cache: this is where the caller's right to read is proved.
-        refs, head_branch = await self._list(remote, variables)
-        object_format = "sha256" if any(len(commit) == 64 for commit in refs.values()) else "sha1"
-        if not refs:
-            raise PreconditionFailed("the repository has no commit yet", field="repo", hint="commit something first")
-        wanted, branch = _choose(refs, head_branch, repo)
-        async with locked(cache.with_suffix(".lock")):
-            if not (cache / "HEAD").exists():
-                await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", object_format=object_format)
-            if wanted:
-                # Tags that point into its history come along: git follows them where the target has a name.
-                specification = f"+{wanted}:refs/fleet/fetched/{wanted}"
-                await self._fetch(remote, variables, cache, [specification], have=wanted, follows_tags=True)
-                commit = await self._commit(cache, wanted)
-            else:
-                everything = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]
-                await self._fetch(remote, variables, cache, everything)
-                commit = await self._commit(cache, repo.commit or repo.ref)
-                if commit:
-                    await self._git.run(
-                        "update-ref", f"refs/fleet/fetched/{commit}", commit, layout=Layout(git_dir=cache)
+        async with self._connected(tenant, repo.credential, remote) as connection:
+            # Asked every time, also when the commit is in the cache: this is where the right to read is proved.
+            refs, head_branch = await self._list(connection)
+            object_format = "sha256" if any(len(commit) == 64 for commit in refs.values()) else "sha1"
+            if not refs:
+                raise PreconditionFailed(
+                    "the repository has no commit yet", field="repo", hint="commit something first"
+                )
+            wanted, branch = _choose(refs, head_branch, repo)
+            async with locked(cache.with_suffix(".lock")):
+                if not (cache / "HEAD").exists():
+                    await asyncio.to_thread(
+                        write_git_dir, cache, head="ref: refs/heads/none", object_format=object_format
                     )
+                commit = await self._fetched(connection, cache, wanted, repo)
         if not commit:
             name = "repo.commit" if repo.commit else "repo.ref"
             raise InvalidRequest(f"{(repo.commit or repo.ref)[:128]!r} is not a commit of the repository", field=name)
@@ -98,47 +104,58 @@ class RemoteRepositories:
         self, tenant: str, credential: str, remote: Remote, layout: Layout, commit: str, branch: str
     ) -> None:
         """Put a commit on a branch that must not exist yet. Raises PreconditionFailed, Unavailable."""
-        variables = await self._variables(tenant, credential, remote)
-        try:
-            await self._git.run(
-                *("push", "--quiet", "--no-follow-tags", "--no-signed", f"--force-with-lease=refs/heads/{branch}:"),
-                *("--", remote.url, f"{commit}:refs/heads/{branch}"),
-                layout=layout,
-                variables=variables,
-                protocols=self._protocols,
-                timeout_seconds=_FETCH_TIMEOUT_SECONDS,
-            )
-        except GitFailed as error:
-            if "rejected" in error.message:
-                raise PreconditionFailed(
-                    f"the remote refused branch {branch}: {error.message[:500]}",
-                    field="delivery.branch",
-                    hint="choose another branch",
-                ) from error
-            raise _explained(error) from error
+        async with self._connected(tenant, credential, remote) as connection:
+            try:
+                await self._call(
+                    connection,
+                    *("push", "--quiet", "--no-follow-tags", "--no-signed", f"--force-with-lease=refs/heads/{branch}:"),
+                    *("--", remote.url, f"{commit}:refs/heads/{branch}"),
+                    layout=layout,
+                    timeout_seconds=_FETCH_TIMEOUT_SECONDS,
+                )
+            except GitFailed as error:
+                if "rejected" in error.message and not connection.route.refusal:
+                    raise PreconditionFailed(
+                        f"the remote refused branch {branch}: {error.message[:500]}",
+                        field="delivery.branch",
+                        hint="choose another branch",
+                    ) from error
+                raise _explained(connection, error) from error
 
     async def branch(self, tenant: str, credential: str, remote: Remote, cache: Path, branch: str) -> str:
         """The commit a remote branch stands at, fetched into the cache; empty where there is no such branch."""
-        variables = await self._variables(tenant, credential, remote)
-        refs, _ = await self._list(remote, variables)
-        commit = refs.get(f"refs/heads/{branch}", "")
-        if commit:
-            await self._fetch(remote, variables, cache, [f"+{commit}:refs/fleet/fetched/{commit}"], have=commit)
+        async with self._connected(tenant, credential, remote) as connection:
+            refs, _ = await self._list(connection)
+            commit = refs.get(f"refs/heads/{branch}", "")
+            if commit:
+                await self._fetch(connection, cache, [f"+{commit}:refs/fleet/fetched/{commit}"], have=commit)
         return commit
 
-    async def _list(self, remote: Remote, variables: dict[str, str]) -> tuple[dict[str, str], str]:
+    async def _call(
+        self, connection: _Connection, *args: str, layout: Layout | None = None, timeout_seconds: float
+    ) -> GitResult:
+        """Run git on the way to a remote. Raises GitFailed, Unavailable."""
+        return await self._git.run(
+            *args,
+            options=connection.route.options,
+            layout=layout,
+            cwd=self._askpass.parent if layout is None else None,
+            variables={**connection.route.variables, **connection.variables},
+            protocols=self._protocols,
+            timeout_seconds=timeout_seconds,
+        )
+
+    async def _list(self, connection: _Connection) -> tuple[dict[str, str], str]:
         try:
-            listing = await self._git.run(
-                *("ls-remote", "--symref", "--quiet", "--", remote.url),
-                cwd=self._askpass.parent,
-                variables=variables,
-                protocols=self._protocols,
+            listing = await self._call(
+                connection,
+                *("ls-remote", "--symref", "--quiet", "--", connection.remote.url),
                 timeout_seconds=_LIST_TIMEOUT_SECONDS,
             )
         except GitFailed as error:
-            raise _explained(error) from error
+            raise _explained(connection, error) from error
         except Unavailable as error:
-            raise Unavailable(error.message, field="repo.url") from error
+            raise out_of_reach(connection.remote, error.message) from error
         refs: dict[str, str] = {}
         head_branch = ""
         for line in listing.lines():
@@ -149,10 +166,22 @@ class RemoteRepositories:
                 refs[name] = value
         return refs, head_branch
 
+    async def _fetched(self, connection: _Connection, cache: Path, wanted: str, repo: RepoRef) -> str:
+        """The commit that a reference means, in the cache; empty where the remote has none such."""
+        if wanted:
+            # Tags that point into its history come along: git follows them where the target has a name.
+            specification = f"+{wanted}:refs/fleet/fetched/{wanted}"
+            await self._fetch(connection, cache, [specification], have=wanted, follows_tags=True)
+            return await self._commit(cache, wanted)
+        await self._fetch(connection, cache, ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"])
+        commit = await self._commit(cache, repo.commit or repo.ref)
+        if commit:
+            await self._git.run("update-ref", f"refs/fleet/fetched/{commit}", commit, layout=Layout(git_dir=cache))
+        return commit
+
     async def _fetch(
         self,
-        remote: Remote,
-        variables: dict[str, str],
+        connection: _Connection,
         cache: Path,
         specifications: list[str],
         *,
@@ -161,25 +190,19 @@ class RemoteRepositories:
     ) -> None:
         if have and await self._commit(cache, f"refs/fleet/fetched/{have}"):
             return
+        tags = () if follows_tags else ("--no-tags",)
         try:
-            await self._git.run(
-                *(
-                    "fetch",
-                    "--quiet",
-                    *(() if follows_tags else ("--no-tags",)),
-                    "--no-write-fetch-head",
-                    "--no-auto-maintenance",
-                ),
-                *("--", remote.url, *specifications),
+            await self._call(
+                connection,
+                *("fetch", "--quiet", *tags, "--no-write-fetch-head", "--no-auto-maintenance"),
+                *("--", connection.remote.url, *specifications),
                 layout=Layout(git_dir=cache),
-                variables=variables,
-                protocols=self._protocols,
                 timeout_seconds=_FETCH_TIMEOUT_SECONDS,
             )
         except GitFailed as error:
             if have and re.search(r"not our ref|unadvertised object|couldn't find remote ref", error.message):
                 return  # the caller finds nothing in the cache and says which reference it was
-            raise _explained(error) from error
+            raise _explained(connection, error) from error
 
     async def _commit(self, cache: Path, name: str) -> str:
         found = await self._git.run(
@@ -189,24 +212,31 @@ class RemoteRepositories:
         )
         return found.text() if found.code == 0 else ""
 
-    async def _variables(self, tenant: str, reference: str, remote: Remote) -> dict[str, str]:
+    @asynccontextmanager
+    async def _connected(self, tenant: str, reference: str, remote: Remote) -> AsyncGenerator[_Connection]:
+        """A remote with the caller's credential. Raises InvalidRequest, PreconditionFailed, Unavailable."""
         lookup = self._credentials
         credential = await lookup(tenant, reference, remote.url) if lookup is not None else None
-        if credential is None:
-            if not reference:
-                return {}
+        if credential is None and reference:
             raise InvalidRequest(f"there is no credential {reference[:64]!r}", field="repo.credential_ref")
+        variables: dict[str, str] = {}
+        if credential is not None and credential.password:
+            await asyncio.to_thread(self._write_askpass)
+            variables = {
+                "GIT_ASKPASS": str(self._askpass),
+                "FLEET_GIT_HOST": urlsplit(remote.url).netloc.rpartition("@")[2],
+                "FLEET_GIT_USERNAME": credential.username,
+                "FLEET_GIT_PASSWORD": credential.password,
+            }
+        async with self._routes.open(remote, credential) as route:
+            yield _Connection(remote=remote, route=route, variables=variables)
+
+    def _write_askpass(self) -> None:
         if not self._askpass.exists() or self._askpass.read_text() != _ASKPASS:
             draft = self._askpass.with_suffix(".new")
             draft.write_text(_ASKPASS)
             draft.chmod(0o700)
             draft.replace(self._askpass)
-        return {
-            "GIT_ASKPASS": str(self._askpass),
-            "FLEET_GIT_HOST": urlsplit(remote.url).netloc.rpartition("@")[2],
-            "FLEET_GIT_USERNAME": credential.username,
-            "FLEET_GIT_PASSWORD": credential.password,
-        }
 
 
 def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str, str]:
@@ -224,10 +254,18 @@ def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str,
     return (repo.ref if _FULL_ID.fullmatch(repo.ref) else ""), ""
 
 
-def _explained(error: GitFailed) -> PreconditionFailed | Unavailable:
-    text = error.message[:500]
-    if _DENIED.search(text):
-        return PreconditionFailed(f"access refused: {text}", field="repo.credential_ref")
-    if _ABSENT.search(text):
-        return PreconditionFailed(f"no such repository: {text}", field="repo.url")
-    return Unavailable(f"the remote repository cannot be reached: {text}", field="repo.url")
+def _explained(connection: _Connection, error: GitFailed) -> PreconditionFailed | Unavailable:
+    """What a caller is told, without the words of git or of the server."""
+    remote, text = connection.remote, error.message[:500]
+    if connection.route.refusal:
+        return out_of_reach(remote, connection.route.refusal)
+    known = (
+        (_DENIED, "the repository refuses access", "repo.credential_ref"),
+        (_ABSENT, "there is no such repository", "repo.url"),
+        (_STRANGER, "the server shows another host key than the known one, or none is known", "repo.url"),
+    )
+    for pattern, words, field in known:
+        if pattern.search(text):
+            _log.info("repository.refused", host=remote.host, port=remote.port, reason=text)
+            return PreconditionFailed(words, field=field)
+    return out_of_reach(remote, text)

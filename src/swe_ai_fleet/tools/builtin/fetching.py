@@ -10,12 +10,12 @@ from typing import cast
 import httpcore2
 import httpx2
 
+from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.http.body import Received, as_text, described, read_body
 from swe_ai_fleet.tools.http.transport import (
     GuardedTransport,
     HttpPolicy,
-    Resolver,
     parse_url,
     port_of,
     redirect_target,

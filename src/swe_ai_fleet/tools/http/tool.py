@@ -19,6 +19,7 @@ from pydantic import Field
 
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.body import Received, as_text, described, read_body
 from swe_ai_fleet.tools.http.freshness import MAX_SECONDS as FRESH_MAX_SECONDS
@@ -26,7 +27,6 @@ from swe_ai_fleet.tools.http.freshness import fresh_seconds
 from swe_ai_fleet.tools.http.transport import (
     GuardedTransport,
     HttpPolicy,
-    Resolver,
     parse_url,
     port_of,
     redirect_target,

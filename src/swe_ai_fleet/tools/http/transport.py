@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from ipaddress import IPv6Address, ip_address
-from typing import Protocol, cast
+from typing import cast
 
 import httpcore2
 import httpx2
 
 from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
-from swe_ai_fleet.sandbox.addresses import is_public, resolved
+from swe_ai_fleet.sandbox.addresses import PrivateHostError, Resolver, UnknownHostError, judged
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 CONNECT_SECONDS = 10.0
@@ -73,21 +73,6 @@ class HttpPolicy:
         return any(host == _canonical(name) and named in (None, port) for name, named in entries)
 
 
-class Resolver(Protocol):
-    """Turns a name into addresses."""
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of a host as text, best first. Raises OSError if it has none."""
-        ...
-
-
-class SystemResolver:
-    """What this machine's own resolver says."""
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        return await resolved(host, port)
-
-
 @cache
 def public_authorities() -> ssl.SSLContext:
     """Trust in the usual public authorities, one for all of the process: to read their certificates takes a while."""
@@ -117,7 +102,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             ssl_context=tls or public_authorities(),
             network_backend=_CheckedNetwork(
                 policy,
-                resolver or SystemResolver(),
+                resolver,
                 network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend()),
             ),
         )
@@ -153,7 +138,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
     """Resolves, checks and connects in one place, so no second look-up can give another answer."""
 
-    def __init__(self, policy: HttpPolicy, resolver: Resolver, network: httpcore2.AsyncNetworkBackend) -> None:
+    def __init__(self, policy: HttpPolicy, resolver: Resolver | None, network: httpcore2.AsyncNetworkBackend) -> None:
         self._policy = policy
         self._resolver = resolver
         self._network = network
@@ -184,16 +169,11 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         try:
-            addresses = [host] if _is_address(host) else await self._resolver.resolve(host, port)
-        except (OSError, UnicodeError) as error:
-            raise ToolFailure(f"the name {host} cannot be resolved: {error}") from None
-        if not addresses:
-            raise ToolFailure(f"the name {host} has no address")
-        private = self._policy.is_private(host, port)
-        for address in addresses:
-            if not _is_address(address) or not (private or is_public(address)):
-                raise ToolRefusal(f"the host {host} is not on the public internet (its address is {address})")
-        return addresses
+            return await judged(host, port, private=self._policy.is_private(host, port), resolver=self._resolver)
+        except UnknownHostError as error:
+            raise ToolFailure(str(error)) from None
+        except PrivateHostError as error:
+            raise ToolRefusal(str(error)) from None
 
 
 class _Body(httpx2.AsyncByteStream):

@@ -1,0 +1,156 @@
+"""Who may knock: the sockets that the processes of one machine listen on, found by looking at all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SECONDS = 120
+_ACTOR = """
+    @ray.remote(num_cpus=0)
+    class Host:
+        def there(self):
+            return True
+    host = Host.remote()
+    ray.get(host.there.remote())
+    print(flush=True)
+    sys.stdin.read()
+"""
+OURS = f"""
+import sys
+import ray
+from swe_ai_fleet.runtime.local_ray import ray_connection
+from swe_ai_fleet.settings import Settings
+with ray_connection(Settings()):
+{_ACTOR}
+"""
+WHOLE = """
+import asyncio
+import sys
+from services.orchestrator.main import open_fleet
+from swe_ai_fleet.settings import Settings
+
+async def main():
+    async with open_fleet(Settings()):
+        # What is logged goes to the same place.
+        print(flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+PLAIN = f"""
+import sys
+import ray
+with ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=80_000_000,
+              _node_ip_address="127.0.0.1", _temp_dir=sys.argv[1]):
+{_ACTOR}
+"""
+
+
+@asynccontextmanager
+async def running(script: str, *arguments: str, **more: str) -> AsyncGenerator[int]:
+    """The process of a script that says when it is there, and stays until its input ends."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "FLEET_", "AUTOSC"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, *arguments),
+        env={**variables, **more},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        async with asyncio.timeout(SECONDS):
+            while (line := await process.stdout.readline()) != b"\n":
+                assert line, "it ended before it was there"
+        yield process.pid
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+def family(root: int) -> set[int]:
+    """A process and all that came of it."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found = {root}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def sockets(processes: set[int]) -> set[str]:
+    """The inodes of the sockets that processes hold."""
+    found: set[str] = set()
+    for process in processes:
+        try:
+            entries = list(os.scandir(f"/proc/{process}/fd"))
+        except OSError:
+            continue
+        for entry in entries:
+            try:
+                target = os.readlink(entry.path)
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    return found
+
+
+def listened(processes: set[int]) -> dict[int, ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The addresses at which processes accept connections, by port."""
+    held, found = sockets(processes), dict[int, ipaddress.IPv4Address | ipaddress.IPv6Address]()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            place, state, inode = words[1], words[3], words[9]
+            if state != "0A" or inode not in held:
+                continue
+            text, _, port = place.partition(":")
+            packed = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+            address = ipaddress.ip_address(packed)
+            mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+            found[int(port, 16)] = mapped or address
+    return found
+
+
+async def test_ray_on_one_machine_listens_on_loopback_alone() -> None:
+    async with running(OURS) as process:
+        places = listened(family(process))
+        assert len(places) >= 4
+        assert {port: address for port, address in places.items() if not address.is_loopback} == {}
+        # The autoscaler's page, which asks for no token, is not even there.
+        assert 44217 not in places
+
+
+async def test_control_ray_by_itself_listens_for_everybody() -> None:
+    # The paths of its sockets must be short.
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="plain-ray-") as directory:
+        async with running(PLAIN, directory) as process:
+            assert any(address.is_unspecified for address in listened(family(process)).values())
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "0.0.0.0:0"])
+async def test_a_whole_fleet_listens_where_its_settings_say(tmp_path: Path, listen: str) -> None:
+    """gRPC, the context service, the gateway, NATS and Ray; the control is a fleet that is told otherwise."""
+    settings = {"FLEET_HOME": str(tmp_path / "home"), "FLEET_LISTEN": listen, "FLEET_CONTEXT_LISTEN": "127.0.0.1:0"}
+    async with running(WHOLE, **settings) as process:
+        places = listened(family(process))
+        assert len(places) >= 8
+        others = [address for address in places.values() if not address.is_loopback]
+        assert len(others) == (0 if listen.startswith("127.") else 1)
