@@ -324,7 +324,8 @@ class _Reader:
         if sign == "<<<" or (sign in (">&", "<&") and target.text is not None and re.fullmatch(r"\d|-", target.text)):
             return True
         # bash expands what stands behind `>&` a second time, quotes or not.
-        if sign == "<&" or (sign == ">&" and (number or target.text is None or not _NAME_OF_FILE.fullmatch(target.text))):
+        plain = target.text is not None and _NAME_OF_FILE.fullmatch(target.text)
+        if sign == "<&" or (sign == ">&" and (number or not plain)):
             raise Unreadable("a descriptor that is computed")
         command.redirections.append(Redirection(sign=sign, target=target))
         return True
