@@ -142,7 +142,7 @@ def command_risks(words: Words, scope: Scope) -> Iterator[str]:
     name, rest = places(words[0].text), words[1:]
     if words[0].quoted:
         yield "unknown: the command's name is disguised by quoting"
-    if any(reads_secrets(word.text or word.shape or word.head) for word in rest):
+    if any(reads_secrets(word.text or word.written) for word in rest):
         yield "exfiltration: it reads what may be secret"
     scope.programs.add(name)
     if name in _PLAIN:
@@ -392,8 +392,10 @@ def _asks(words: Words, *, comparing: frozenset[str]) -> bool:
             return True
         case 2:
             return rest[0].text in _UNARY
+        case 3 if rest[1].text in comparing:
+            return all(word.number or word.text is None for word in (rest[0], rest[2]))
         case 3:
-            return rest[1].text in _BINARY | comparing
+            return rest[1].text in _BINARY
         case _:
             return False
 

@@ -399,6 +399,7 @@ class _Reader:
             shape=text if literal and pattern else None,
             quoted=quoted,
             number=bool(_NUMBER.fullmatch(source)),
+            written=re.sub(r"[\"'\\]", "", source),
         )
 
     def _quote(self, sign: str) -> str:

@@ -13,12 +13,14 @@ CHECKERS = names(
     "pytest py.test ruff mypy pyright flake8 pylint black isort eslint tsc prettier shellcheck yamllint gofmt rustfmt "
     "clang-format"
 )
-_NAMES_A_PROGRAM: Mapping[str, str] = {
+_OPTIONS_REFUSED: Mapping[str, str] = {
+    "pytest": "basetemp",
+    "py.test": "basetemp",
     "pylint": "init-hook",
     "mypy": "python-executable",
     "pyright": "pythonpath",
 }
-"""An option of a checker that names what to run."""
+"""An option of a checker that names what to run, or to delete."""
 _PYTHON_MODULES = names("pytest unittest py_compile compileall ruff mypy pyright flake8 black isort")
 
 
@@ -61,11 +63,11 @@ RUNNERS: Mapping[str, Runner] = {
 
 def checker_risks(name: str, words: Sequence[Word]) -> Iterator[str]:
     """A checker reads and writes what it is told to: all of it must lie in the workspace."""
-    hook = _NAMES_A_PROGRAM.get(name)
+    refused = _OPTIONS_REFUSED.get(name)
     for word in words:
-        text = word.text
-        if text is not None and hook and text.startswith("--") and hook.startswith(text[2:].partition("=")[0]):
-            yield f"unknown: an option of {name} that names what to run"
+        text = (word.text or "").partition("=")[0]
+        if refused and len(text) > 2 and text.startswith("--") and refused.startswith(text[2:]):
+            yield f"unknown: an option of {name} that names what is run or deleted"
         yield from inside(word)
 
 

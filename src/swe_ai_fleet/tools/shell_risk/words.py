@@ -23,6 +23,7 @@ class Word:
     shape: str | None = None
     quoted: bool = False
     number: bool = False
+    written: str = ""
 
     @property
     def operand(self) -> bool:
