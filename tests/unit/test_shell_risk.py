@@ -245,4 +245,7 @@ def test_deep_nesting_ends_soon() -> None:
     began = time.monotonic()
     assert shell_risks("$(" * 3000 + "rm x" + ")" * 3000)
     assert shell_risks("(" * 5000)
+    assert shell_risks("a() " * 4000)
+    assert shell_risks("sed 's/" + "[" * 16_000 + "/x/' f")
+    assert not shell_risks("echo " + "[" * 16_000 + " " + "{" * 200)
     assert time.monotonic() - began < 5

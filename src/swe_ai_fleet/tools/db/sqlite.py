@@ -147,15 +147,18 @@ async def _run(
         "file_bytes": MAX_FILE_BYTES,
         "memory_bytes": MAX_MEMORY_BYTES,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", str(_PROGRAM)),
-        cwd="/",
-        env={"LANG": "C.UTF-8", "SQLITE_TMPDIR": tempfile.gettempdir()},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_PROGRAM)),
+            cwd="/",
+            env={"LANG": "C.UTF-8", "SQLITE_TMPDIR": tempfile.gettempdir()},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ToolFailure(f"SQLite: no process for the statement can be started: {error.strerror}") from None
     try:
         async with asyncio.timeout(timeout_seconds):
             told = await _exchange(process, json.dumps(request).encode())
@@ -200,8 +203,7 @@ def _rows(told: bytes, *, max_rows: int, read_only: bool) -> Rows:
         answer = cast("Mapping[str, Any]", json.loads(told))
     except ValueError:
         raise ToolFailure(
-            f"SQLite: the statement was stopped: it took more than {MAX_MEMORY_BYTES // 2**20} MiB of memory, or its "
-            "process could not start"
+            f"SQLite: the statement was stopped before it ended; it may take {MAX_MEMORY_BYTES // 2**20} MiB of memory"
         ) from None
     if "timeout" in answer:
         raise TimeoutError

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+MAX_SCRIPT_CHARS = 2_000
+"""Of sed's scripts that are looked at."""
 _BRACKET = re.compile(r"\[\^?+\]?+(?>\[[:.=].*?[:.=]\]|[^\]])*+\]")
 _NUMBER = re.compile(r"[0-9]+")
 _SED_PLAIN = "pPdDhHgGxnNlqQ=zF"
@@ -23,6 +25,8 @@ def printf_prints(form: str) -> bool:
 
 def sed_edits(script: str) -> bool:
     """Whether a script of sed only edits what it reads: every command is known, none runs, reads or writes a file."""
+    if len(script) > MAX_SCRIPT_CHARS:
+        return False
     try:
         _Sed(script).whole()
     except ValueError:

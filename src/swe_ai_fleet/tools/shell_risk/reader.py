@@ -31,7 +31,7 @@ _BRACED = re.compile(
 _NUMBERS = re.compile(r"\(\(([\d\s+\-*/%()<>=!&|^~?:,]*?)\)\)")
 _ANSI = re.compile(r"'((?:[^'\\]|\\[^'])*)'")
 _NUMBER = re.compile(r"\"?(\$[?#]|\$\(\([^$]*\)\))\"?|[0-9]+")
-_REST = re.compile(r"[^\s;&|<>()]*")
+_TEST = re.compile(r"\[\[?(?=[\s;&|<>()]|$)")
 _NAME_OF_FILE = re.compile(r"[\w./-]+", re.ASCII)
 _DELIMITER = re.compile(r"[\w.-]+", re.ASCII)
 
@@ -378,7 +378,7 @@ class _Reader:
                 many = many or (piece is None and source[:2] not in ("$?", "$#", "$$", "$'") and source[:3] != "$((")
             else:
                 self._plain(char)
-                pattern = pattern or self._is_pattern(char)
+                pattern = pattern or self._is_pattern(char, start)
                 piece = char
                 self._at += 1
             if piece is None:
@@ -419,13 +419,11 @@ class _Reader:
         self._at = end + 1
         return piece
 
-    def _is_pattern(self, char: str) -> bool:
-        """Whether an unquoted character makes names, or several words, of the word that it stands in."""
-        if char in "*?":
-            return True
-        following = _REST.match(self._text, self._at + 1)
-        rest = following[0] if following else ""
-        return (char == "[" and "]" in rest) or (char == "{" and "}" in rest and ("," in rest or ".." in rest))
+    def _is_pattern(self, char: str, start: int) -> bool:
+        """Whether an unquoted character may make names, or several words, of the word that it stands in."""
+        if char == "[":
+            return not (_TEST.match(self._text, start) and self._at - start < 2)
+        return char in "*?" or (char == "{" and self._text[self._at + 1 : self._at + 2] != "}")
 
     def _double(self) -> tuple[str | None, bool]:
         """What stands in double quotes, and whether it may become several words."""
