@@ -219,6 +219,7 @@ ATTACKS = [
     # sed
     "echo 'x; canary' | sed 's/x/true/e#/'",
     "echo canary | sed 's/x/y/;s/canary/canary/e'",
+    "sed 's/x/y/\ne canary\n#/' f",
     "sed '1e canary' f",
     "sed -n '1p;1e canary' f",
     "sed '1{p\ne canary\n}' f",
@@ -285,6 +286,8 @@ ATTACKS = [
 WRITES = [
     "sed -n 'w ../precious' f",
     "sed 'w ../precious' f",
+    "sed 's/x/y/w ../precious\n#/' f",
+    "sed 's/x/y/\nw ../precious\n#/' f",
     "sed -n 's/x/y/w ../precious' f",
     "sed 's/x/y/pw ../precious' f",
     "sed -n '/x/w../precious' f",
