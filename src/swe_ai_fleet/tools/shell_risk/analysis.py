@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from swe_ai_fleet.tools.shell_risk.commands import (
-    SHELLS,
-    Scope,
-    command_risks,
-    conditional_risks,
-    harmless_variable,
-    moves,
-    places,
-)
+from swe_ai_fleet.tools.shell_risk.commands import SHELLS, command_risks, conditional_risks, moves, places
 from swe_ai_fleet.tools.shell_risk.paths import opens_network, write_risk
-from swe_ai_fleet.tools.shell_risk.reader import Command, Redirection, Unreadable, read
+from swe_ai_fleet.tools.shell_risk.reader import Command, Redirection, read
+from swe_ai_fleet.tools.shell_risk.scope import Scope, harmless_variable
+from swe_ai_fleet.tools.shell_risk.text import Unreadable
 
 MAX_CHARS = 16_384
 MAX_DEPTH = 4
@@ -61,7 +55,7 @@ def judge(command: str, *, depth: int = 0, moved: bool = False) -> Verdict:
         programs.update(verdict.programs)
         return verdict.reasons
 
-    scope = Scope(nested=nested, programs=programs, moved=moved)
+    scope = Scope(command=command_risks, nested=nested, programs=programs, moved=moved)
     reasons: dict[str, None] = {}
     if script.functions:
         reasons["unknown: it defines a function"] = None
