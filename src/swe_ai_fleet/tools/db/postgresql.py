@@ -3,16 +3,21 @@
 That reading only reads is PostgreSQL's own doing: a READ ONLY transaction that is always rolled back, and that no
 statement can make writable because a snapshot was taken before. Files and programs of the server are closed by
 privileges: a role that may become superuser, read or write server files or run programs is refused. The word lists
-here are a second line: what an ordinary role may still do and no agent should.
+here are a second line: what an ordinary role may still do and no agent should. They look at names as the server reads
+them. Where only reading is allowed, a function must be known besides: by the server's catalogue as one without effects,
+as one in the database's own languages, or by name.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
+from swe_ai_fleet.tools.db.postgresql_lexer import Kind, Token, tokens
 from swe_ai_fleet.tools.db.results import Collector, Rows
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
@@ -27,8 +32,8 @@ _CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 2.0
 _QUERY_CANCELED = "57014"
 _READ_ONLY_TRANSACTION, _INSUFFICIENT_PRIVILEGE = "25006", "42501"
-_BLANK = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|\()+")
-_WORD = re.compile(r"[A-Za-z_]+")
+_MAX_DEPTH = 3
+"""How deep statements in strings in statements are looked into."""
 
 _WORDS_OF_REFUSED_STATEMENTS = (
     "copy load listen unlisten notify set reset discard begin start commit end rollback abort savepoint release "
@@ -41,14 +46,27 @@ REFUSED_READING = frozenset({"do", "lock"})
 """Refused as well where only reading is allowed: code in which the names below could hide, and locks."""
 
 REFUSED_FUNCTIONS = re.compile(
-    r"(dblink\w*|lo_(?:export|import)|pg_read_(?:binary_)?file|pg_ls_\w+|pg_stat_file|pg_file_\w+|pg_execute_\w+"
+    r"dblink\w*|lo_(?:export|import)|pg_read_(?:binary_)?file|pg_ls_\w+|pg_stat_file|pg_file_\w+|pg_execute_\w+"
     r"|pg_(?:terminate|cancel)_backend|pg_reload_conf|pg_rotate_logfile|pg_logical_emit_message|pg_switch_wal"
     r"|pg_promote|pg_create_\w*_?replication_slot\w*|pg_create_(?:physical|logical)_replication_slot"
-    r"|pg_drop_replication_slot|query_to_xml\w*|database_to_xml\w*)[\"\s]*\(",
-    re.IGNORECASE,
+    r"|pg_drop_replication_slot|query_to_xml\w*|database_to_xml\w*|schema_to_xml\w*|cursor_to_xml\w*|ts_stat|ts_rewrite"
+    r"|crosstab\w*|connectby|xpath_table"
 )
-"""Functions refused by name in every mode: the server's files, other connections, other sessions."""
+"""Refused by name in every mode: what reaches the server's files, other connections and sessions, runs strings."""
 
+READING_FUNCTIONS = re.compile(
+    r"random(?:_normal)?|setseed|clock_timestamp|timeofday|gen_random_\w+|uuid_generate_v\w+|uuidv[47]|gen_salt"
+    r"|currval|lastval|nextval|setval|set_config|pg_sleep(?:_for|_until)?|pg_(?:try_)?advisory_\w+"
+    r"|pg_(?:table|relation|total_relation|indexes|database|tablespace)_size|pg_is_in_recovery|pg_current_xact_id\w*"
+    r"|txid_current\w*|pg_(?:current|last)_wal_\w+"
+)
+"""Functions that the catalogue does not call free of effects, and that have none which outlives a read-only session."""
+
+_UNPROVEN = """
+SELECT coalesce(string_agg(DISTINCT p.proname, ', '), '') FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+WHERE p.proname IN (SELECT json_array_elements_text($1::json))
+AND p.provolatile = 'v' AND l.lanname IN ('internal', 'c')
+"""
 _PRIVILEGES = """
 SELECT coalesce(string_agg(r.rolname, ', '), '') FROM pg_roles r
 WHERE (r.rolsuper OR r.rolname IN ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program'))
@@ -72,8 +90,10 @@ async def query(
     url: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
 ) -> Rows:
     """Run one statement with `$1`, `$2` … as parameters. Raises ToolFailure, TimeoutError."""
-    check(sql, read_only=read_only)
+    called = check(sql, read_only=read_only)
     async with _session(url, read_only=read_only, timeout_seconds=timeout_seconds) as connection:
+        if read_only:
+            await _prove(connection, called)
         found = await _stream(connection, sql, params, max_rows=max_rows, drain=not read_only)
         if not read_only:
             await _stream(connection, "COMMIT", (), max_rows=1, drain=True)
@@ -94,11 +114,14 @@ async def explain(url: str, sql: str, *, max_rows: int, timeout_seconds: float) 
         return await _stream(connection, f"EXPLAIN (ANALYZE FALSE) {sql}", (), max_rows=max_rows, drain=False)
 
 
-def check(sql: str, *, read_only: bool) -> None:
-    """Refuse what the lists above name. Raises ToolFailure."""
+def check(sql: str, *, read_only: bool) -> frozenset[str]:
+    """Refuse what the lists above name; the names of the functions that are called. Raises ToolFailure."""
     if "\0" in sql:
         raise ToolFailure("the statement contains a NUL character")
-    word = first_word(sql)
+    found = list(tokens(sql))
+    if any(token.kind is Kind.UNCLOSED for token in found):
+        raise ToolFailure("the statement is empty or cannot be read: a quote or a comment in it is not closed")
+    word = _first(found)
     if not word:
         raise ToolFailure("the statement is empty")
     if word in REFUSED_STATEMENTS or (read_only and word in REFUSED_READING):
@@ -106,30 +129,48 @@ def check(sql: str, *, read_only: bool) -> None:
             f"{word.upper()} is refused here; each call is one statement in a transaction of its own: "
             "SELECT, or with read_only=false INSERT, UPDATE, DELETE and DDL"
         )
-    if named := REFUSED_FUNCTIONS.search(sql):
-        raise ToolRefusal(f"{named[1]} is refused here: it reaches the server's files, sessions or other databases")
+    # What is created can give a function another name.
+    everywhere = word in ("create", "alter")
+    for name in _names(found, everywhere=everywhere, depth=0):
+        if REFUSED_FUNCTIONS.fullmatch(name):
+            raise ToolRefusal(f"{name} is refused here: it reaches the server's files, sessions or other databases")
+    return frozenset(_calls(found))
 
 
 def first_word(sql: str) -> str:
     """The keyword that a statement begins with, in lower case, behind comments and parentheses."""
-    at = 0
-    while True:
-        if blank := _BLANK.match(sql, at):
-            at = blank.end()
-        elif sql.startswith("/*", at):
-            at = _after_comment(sql, at)
-        else:
-            word = _WORD.match(sql, at)
-            return word[0].lower() if word else sql[at : at + 1]
+    return _first(list(tokens(sql)))
 
 
-def _after_comment(sql: str, at: int) -> int:
-    depth = 0
-    for mark in re.finditer(r"/\*|\*/", sql[at:]):
-        depth += 1 if mark[0] == "/*" else -1
-        if depth == 0:
-            return at + mark.end()
-    return len(sql)
+def _first(found: Sequence[Token]) -> str:
+    first = next((token for token in found if token.text != "(" or token.kind is not Kind.SIGN), None)
+    return "" if first is None or first.kind is Kind.UNCLOSED else first.text
+
+
+def _calls(found: Sequence[Token]) -> Iterator[str]:
+    for token, following in pairwise(found):
+        if token.kind is Kind.NAME and following.kind is Kind.SIGN and following.text == "(":
+            yield token.text
+
+
+def _names(found: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
+    """The functions that a statement calls, also in the statements and bodies that its strings may be."""
+    yield from (token.text for token in found if token.kind is Kind.NAME) if everywhere else _calls(found)
+    for token in found:
+        if token.kind is Kind.STRING and depth < _MAX_DEPTH:
+            yield from _names(list(tokens(token.text)), everywhere=False, depth=depth + 1)
+
+
+async def _prove(connection: AsyncConnection[TupleRow], called: Collection[str]) -> None:
+    """Refuse functions of the server or of an extension that it does not itself call free of effects."""
+    asked = sorted(name for name in called if not READING_FUNCTIONS.fullmatch(name))
+    if not asked:
+        return
+    unproven = (await _stream(connection, _UNPROVEN, (json.dumps(asked),), max_rows=1, drain=True)).rows[0][0]
+    if unproven:
+        raise ToolRefusal(
+            f"{unproven} is refused here where only reading is allowed: the server does not call it free of effects"
+        )
 
 
 @asynccontextmanager
@@ -155,9 +196,10 @@ async def _session(url: str, *, read_only: bool, timeout_seconds: float) -> Asyn
             ("lock_timeout", limit),
             ("idle_in_transaction_session_timeout", limit),
             ("default_transaction_read_only", "on" if read_only else "off"),
+            ("standard_conforming_strings", "on"),
         )
-        for name, value in limits:
-            await _stream(connection, "SELECT set_config($1, $2, false)", (name, value), max_rows=1, drain=True)
+        settings = ", ".join(f"set_config(${2 * at + 1}, ${2 * at + 2}, false)" for at in range(len(limits)))
+        await _stream(connection, f"SELECT {settings}", tuple(chain.from_iterable(limits)), max_rows=1, drain=True)
         powers = (await _stream(connection, _PRIVILEGES, (), max_rows=1, drain=True)).rows[0][0]
         if powers:
             raise ToolRefusal(

@@ -25,6 +25,14 @@ class Rows:
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a long value begins with, and how many characters or bytes it has in all."""
+
+    start: str | bytes
+    size: int
+
+
 class Collector:
     """Takes rows until one of the limits is reached; what comes after is not kept.
 
@@ -62,18 +70,20 @@ def cell(value: object) -> str:
     """A value as one line of at most `MAX_CELL_CHARS` characters and a note of how much was cut."""
     if value is None:
         return "NULL"
-    if isinstance(value, bytes):
-        raw = value[: MAX_CELL_CHARS * 4]
+    whole = value.start if isinstance(value, Beginning) else value
+    if isinstance(whole, bytes):
+        raw = whole[: MAX_CELL_CHARS * 4]
+        size = value.size if isinstance(value, Beginning) else len(whole)
         try:
-            text, size = raw.decode(), len(value)
+            text = raw.decode()
         except UnicodeDecodeError as error:
-            if error.start > len(raw) - 4 and len(raw) < len(value):  # the cut went through a character
-                text, size = raw[: error.start].decode(), len(value)
+            if error.start > len(raw) - 4 and len(raw) < size:  # the cut went through a character
+                text = raw[: error.start].decode()
             else:
-                text, size = "\\x" + raw.hex(), len(value) * 2 + 2
+                text, size = "\\x" + raw.hex(), size * 2 + 2
     else:
-        text = value if isinstance(value, str) else str(value)
-        size = len(text)
+        text = whole if isinstance(whole, str) else str(whole)
+        size = value.size if isinstance(value, Beginning) else len(text)
     if size > MAX_CELL_CHARS and len(text) > MAX_CELL_CHARS:
         left_out = size - MAX_CELL_CHARS
         return f"{text[:MAX_CELL_CHARS].translate(_ESCAPES)}[... {left_out} more]"

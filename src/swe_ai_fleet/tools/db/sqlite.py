@@ -1,25 +1,26 @@
-"""SQLite: files of the workspace through a private copy, files of the settings in place, both under an authorizer.
+"""SQLite: files of the workspace through a private copy, files of the settings in place, each statement in a process.
 
 SQLite follows links and opens side files (`-wal`, `-journal`) by name, which would reopen every race that `tools.paths`
 closes. So a file of the workspace is read there, worked on in a private directory, and after a change put back in one
-step, unless somebody changed it meanwhile.
+step, unless somebody changed it meanwhile. A statement runs in a process of its own (`sqlite_process.py`) because one
+call of a built-in function never looks at a clock: what is over is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import sqlite3
+import json
+import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
-from swe_ai_fleet.tools.db.results import Collector, Rows
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from swe_ai_fleet.tools.db.results import MAX_CELL_CHARS, MAX_RESULT_CHARS, Beginning, Collector, Rows
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
 
@@ -28,59 +29,47 @@ T = TypeVar("T")
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
-_STEPS_BETWEEN_CHECKS = 1_000
+MAX_MEMORY_BYTES = 512 * 1024 * 1024
+"""Of the process in which a statement runs."""
 
-_READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
-_NEVER = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT})
-_WORDS_OF_PRAGMAS = (
-    "table_info table_xinfo table_list index_list index_info index_xinfo foreign_key_list foreign_key_check "
-    "integrity_check quick_check user_version schema_version page_count page_size encoding compile_options"
-)
-_PRAGMAS = frozenset(_WORDS_OF_PRAGMAS.split())
-_PRAGMAS_WITH_ARGUMENT = _PRAGMAS - {"user_version", "schema_version", "page_size", "encoding"}
-_FUNCTIONS_REFUSED = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_CHUNK = 64 * 1024
+_TAKING_BACK_SECONDS = 0.5
+"""How long a change that is called off has for taking back what it did, before it is killed."""
+
+_PROGRAM = Path(__file__).with_name("sqlite_process.py")
 _EXPLAIN = "EXPLAIN QUERY PLAN "
 _SCHEMA = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY tbl_name, type DESC, name"
-
-
-class Stop:
-    """The moment at which a statement must end: its time limit, or when nobody waits for it any more."""
-
-    def __init__(self, timeout_seconds: float) -> None:
-        self._deadline = time.monotonic() + timeout_seconds
-        self._called_off = threading.Event()
-
-    def call_off(self) -> None:
-        self._called_off.set()
-
-    def due(self) -> bool:
-        return self._called_off.is_set() or time.monotonic() > self._deadline
 
 
 async def query_file(
     tree: Tree, path: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
 ) -> Rows:
     """Run one statement on a file of the workspace; a missing one is created when writing is allowed."""
-
-    def work(stop: Stop) -> Rows:
-        with tempfile.TemporaryDirectory(prefix="fleet-sqlite-") as directory:
-            copy = Path(directory) / "copy.db"
-            before = _copy(tree, path, copy, read_only=read_only)
-            found = _run(f"{copy.as_uri()}?mode=rw", sql, params, stop, read_only=read_only, max_rows=max_rows)
-            if not read_only:
-                _put_back(tree, path, copy, before)
-            return found
-
-    return await _in_thread(work, timeout_seconds)
+    with tempfile.TemporaryDirectory(prefix="fleet-sqlite-") as directory:
+        copy = Path(directory) / "copy.db"
+        before = await _whole(lambda: _copy(tree, path, copy, read_only=read_only))
+        found = await _run(
+            copy, "rw", sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
+        )
+        if not read_only:
+            await _whole(lambda: _put_back(tree, path, copy, before))
+        return found
 
 
 async def query_url(
     url: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
 ) -> Rows:
     """Run one statement on the file that a connection of the settings names (`sqlite:///path`)."""
-    uri = f"file:{quote('/' + urlsplit(url).path.lstrip('/'))}?mode={'ro' if read_only else 'rw'}"
-    return await _in_thread(
-        lambda stop: _run(uri, sql, params, stop, read_only=read_only, max_rows=max_rows), timeout_seconds
+    path = Path("/" + urlsplit(url).path.lstrip("/"))
+    return await _run(
+        path,
+        "ro" if read_only else "rw",
+        sql,
+        params,
+        read_only=read_only,
+        max_rows=max_rows,
+        timeout_seconds=timeout_seconds,
     )
 
 
@@ -94,18 +83,9 @@ def explain_statement(sql: str) -> str:
     return f"{_EXPLAIN}{sql}"
 
 
-async def _in_thread(work: Callable[[Stop], T], timeout_seconds: float) -> T:
-    """Run it in a thread that is over when this returns, be it by a time limit or a cancel."""
-    stop = Stop(timeout_seconds)
-    running = asyncio.ensure_future(asyncio.to_thread(work, stop))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stop.call_off()
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # nobody is there to hear it
-        raise
+async def _whole(work: Callable[[], T]) -> T:
+    """Run it in a thread that is over when this returns, also where it is cancelled."""
+    return await uninterrupted(asyncio.to_thread(work))
 
 
 def _copy(tree: Tree, path: str, copy: Path, *, read_only: bool) -> str:
@@ -141,48 +121,113 @@ def _put_back(tree: Tree, path: str, copy: Path, before: str) -> None:
     tree.write(path, data, limit=MAX_FILE_BYTES)
 
 
-def _run(uri: str, sql: str, params: Sequence[Value], stop: Stop, *, read_only: bool, max_rows: int) -> Rows:
+async def _run(
+    file: Path,
+    mode: str,
+    sql: str,
+    params: Sequence[Value],
+    *,
+    read_only: bool,
+    max_rows: int,
+    timeout_seconds: float,
+) -> Rows:
+    """Run a statement in a process that does not outlive this. Raises ToolFailure, TimeoutError."""
+    request = {
+        "file": str(file),
+        "uri": f"file:{quote(str(file))}?mode={mode}",
+        "sql": sql,
+        "plan": sql.startswith(_EXPLAIN),
+        "params": list(params),
+        "read_only": read_only,
+        "max_rows": max_rows,
+        "timeout_seconds": timeout_seconds,
+        "cell_chars": MAX_CELL_CHARS,
+        "result_chars": MAX_RESULT_CHARS,
+        "value_bytes": MAX_VALUE_BYTES,
+        "file_bytes": MAX_FILE_BYTES,
+        "memory_bytes": MAX_MEMORY_BYTES,
+    }
     try:
-        with closing(
-            sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, cached_statements=0)
-        ) as database:
-            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-            database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-            database.execute("PRAGMA trusted_schema = OFF")
-            database.execute("PRAGMA foreign_keys = ON")
-            if read_only:
-                database.execute("PRAGMA query_only = ON")
-            else:
-                (page_size,) = database.execute("PRAGMA page_size").fetchone()
-                database.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_size}")
-            database.set_progress_handler(stop.due, _STEPS_BETWEEN_CHECKS)
-            database.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
-            changes = database.total_changes
-            database.set_authorizer(_authorizer(sql) if read_only else _writer)
-            found = _collect(database.execute(sql, tuple(params)), max_rows, drain=not read_only)
-            database.set_authorizer(None)
-            if read_only:
-                return found
-            database.execute("COMMIT")
-            changed = database.total_changes - changes
-            said = "" if found.columns else f"Done: {changed} rows changed."
-            return Rows(
-                columns=found.columns, rows=found.rows, complete=found.complete, said=said, facts={"affected": changed}
-            )
-    except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
-        if stop.due():
-            raise TimeoutError from None
-        raise _failure(str(error)) from None
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_PROGRAM)),
+            cwd="/",
+            env={"LANG": "C.UTF-8", "SQLITE_TMPDIR": tempfile.gettempdir()},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ToolFailure(f"SQLite: no process for the statement can be started: {error.strerror}") from None
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            told = await _exchange(process, json.dumps(request).encode())
+            await process.wait()
+    finally:
+        await uninterrupted(_end(process, gently=not read_only))
+    return _rows(told, max_rows=max_rows, read_only=read_only)
 
 
-def _collect(cursor: sqlite3.Cursor, max_rows: int, *, drain: bool) -> Rows:
-    if cursor.description is None:
-        return Rows()
-    collector = Collector([name for name, *_ in cursor.description], max_rows)
-    for row in cursor:
-        if not collector.add(row) and not drain:
+async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> bytes:
+    if process.stdin is None or process.stdout is None:
+        raise RuntimeError("the process has no pipes")
+    with suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(request)
+        await process.stdin.drain()
+        process.stdin.close()
+    told = b""
+    while chunk := await process.stdout.read(_CHUNK):
+        told += chunk
+        if len(told) > _MAX_ANSWER_BYTES:
+            raise ToolFailure("SQLite: the rows are too wide; ask for fewer columns")
+    return told
+
+
+async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
+    """Kill the process if it still runs, and wait until it is gone."""
+    if process.returncode is None and gently:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_TAKING_BACK_SECONDS)
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+    # Read to the end: asyncio sees no end of a process whose pipe nobody reads.
+    while process.stdout is not None and await process.stdout.read(_CHUNK):
+        pass
+    await process.wait()
+
+
+def _rows(told: bytes, *, max_rows: int, read_only: bool) -> Rows:
+    try:
+        answer = cast("Mapping[str, Any]", json.loads(told))
+    except ValueError:
+        raise ToolFailure(
+            f"SQLite: the statement was stopped before it ended; it may take {MAX_MEMORY_BYTES // 2**20} MiB of memory"
+        ) from None
+    if "timeout" in answer:
+        raise TimeoutError
+    if "error" in answer:
+        raise _failure(answer["error"])
+    columns = answer["columns"]
+    facts = {} if read_only else {"affected": answer["changed"]}
+    if columns is None:
+        return Rows(said="" if read_only else f"Done: {answer['changed']} rows changed.", facts=facts)
+    collector = Collector(columns, max_rows)
+    for row in answer["rows"]:
+        if not collector.add([_value(cell) for cell in row]):
             break
-    return collector.rows()
+    return collector.rows(facts=facts)
+
+
+def _value(cell: object) -> object:
+    match cell:
+        case {"bytes": str(start), "size": int(size)}:
+            return Beginning(start=bytes.fromhex(start), size=size)
+        case {"text": str(start), "size": int(size)}:
+            return Beginning(start=start, size=size)
+        case _:
+            return cell
 
 
 def _failure(said: str) -> ToolFailure:
@@ -192,34 +237,3 @@ def _failure(said: str) -> ToolFailure:
             "transactions and most PRAGMAs never are"
         )
     return ToolFailure(f"SQLite: {said}")
-
-
-def _authorizer(sql: str) -> Callable[[int, str | None, str | None, str | None, str | None], int]:
-    return _planner if sql.startswith(_EXPLAIN) else _reader
-
-
-def _planner(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
-    # A plan of a change changes nothing; that the connection may only read holds as ever.
-    changes = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
-    return sqlite3.SQLITE_OK if action in changes else _reader(action, first, second, database, trigger)
-
-
-def _reader(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
-    if action == sqlite3.SQLITE_PRAGMA:
-        return _pragma(first, second)
-    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS_REFUSED:
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
-
-
-def _writer(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
-    if action == sqlite3.SQLITE_PRAGMA:
-        return _pragma(first, second)
-    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS_REFUSED:
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_DENY if action in _NEVER else sqlite3.SQLITE_OK
-
-
-def _pragma(name: str | None, argument: str | None) -> int:
-    known = _PRAGMAS if argument is None else _PRAGMAS_WITH_ARGUMENT
-    return sqlite3.SQLITE_OK if (name or "").lower() in known else sqlite3.SQLITE_DENY

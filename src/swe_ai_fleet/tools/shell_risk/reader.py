@@ -1,0 +1,331 @@
+"""Reads the part of a shell's language that bash and every POSIX shell read in the same way, and nothing beyond it.
+
+What is not in that part raises `Unreadable`: arithmetic on names, arrays, indirection, `${x@P}`, `$[…]`, `select`,
+`coproc`, odd quoting. Commands inside substitutions, loops and functions are found like all others.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.tools.shell_risk.text import ENDS, MAX_DEPTH, Text, Unreadable
+from swe_ai_fleet.tools.shell_risk.words import Word
+
+_RESERVED = re.compile(r"(then|do|done|fi|else|elif|esac|\})(?=[\s;&|()<>]|$)")
+_COMPOUND = re.compile(r"(if|while|until|for|case|select|coproc|function|\{)(?=[\s;&|()<>]|$)")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REDIRECTION = re.compile(r"(\d?)(<<<|<<-|<<|<>|<&|>>|>\||>&|&>>|&>|<|>)")
+_NAME_OF_FILE = re.compile(r"[\w./-]+", re.ASCII)
+_DELIMITER = re.compile(r"[\w.-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redirection:
+    """A redirection to or from a file; those between descriptors and from the text itself are not kept."""
+
+    sign: str
+    target: Word
+
+
+@dataclass(slots=True, kw_only=True)
+class Command:
+    """A simple command: what it assigns, its words, what it opens."""
+
+    assigned: list[str] = field(default_factory=list[str])
+    words: list[Word] = field(default_factory=list[Word])
+    redirections: list[Redirection] = field(default_factory=list[Redirection])
+
+
+@dataclass(slots=True, kw_only=True)
+class Script:
+    """All that a text would run, in whatever construct it stands."""
+
+    commands: list[Command] = field(default_factory=list[Command])
+    pipelines: list[list[Command]] = field(default_factory=list[list[Command]])
+    functions: int = 0
+
+
+def read(text: str) -> Script:
+    """Everything that a text runs. Raises Unreadable."""
+    script = Script()
+    reader = _Reader(text, script, nesting=0)
+    reader.whole()
+    return script
+
+
+class _Reader(Text):
+    def __init__(self, text: str, script: Script, *, nesting: int) -> None:
+        super().__init__(text, nesting=nesting)
+        self._script = script
+        self._depth = 0
+
+    def whole(self) -> None:
+        self._list(frozenset())
+        if self._at < len(self._text) or self._documents:
+            raise Unreadable("a sign out of place")
+
+    def _commands(self) -> None:
+        self._list(frozenset())
+
+    def _inner(self, text: str) -> Text:
+        return _Reader(text, self._script, nesting=self._nesting + 1)
+
+    # Lists and compound commands
+
+    def _list(self, stops: frozenset[str]) -> None:
+        """Commands up to a reserved word of `stops`, `)`, `;;` or the end."""
+        self._depth += 1
+        if self._depth + self._nesting > MAX_DEPTH:
+            raise Unreadable("it is nested too deeply")
+        while True:
+            self._lines()
+            if self._at >= len(self._text) or self._peek(")") or self._peek(";;"):
+                break
+            if found := _RESERVED.match(self._text, self._at):
+                if found[1] not in stops:
+                    raise Unreadable(f"{found[1]} out of place")
+                break
+            self._pipelines()
+            self._blanks()
+            if self._peek(";;") or not (self._peek(";") or self._peek("&") or self._peek("\n")):
+                break
+            if not self._peek("\n"):
+                self._at += 1
+        self._depth -= 1
+
+    def _pipelines(self) -> None:
+        self._pipeline()
+        while True:
+            self._blanks()
+            if not (self._peek("&&") or self._peek("||")):
+                return
+            self._at += 2
+            self._lines()
+            self._pipeline()
+
+    def _pipeline(self) -> None:
+        pipeline: list[Command] = []
+        while re.match(r"![ \t]", self._text[self._at : self._at + 2]):
+            self._at += 1
+            self._blanks()
+        while True:
+            if command := self._command():
+                pipeline.append(command)
+            self._blanks()
+            if not self._peek("|") or self._peek("||"):
+                break
+            self._at += 2 if self._peek("|&") else 1
+            self._lines()
+        self._script.pipelines.append(pipeline)
+
+    def _command(self) -> Command | None:
+        if self._peek("(("):
+            raise Unreadable("arithmetic")
+        if self._peek("("):
+            self._at += 1
+            self._group(")")
+            return None
+        found = _COMPOUND.match(self._text, self._at)
+        if not found:
+            return self._simple()
+        self._at = found.end()
+        match found[1]:
+            case "{":
+                self._list(frozenset({"}"}))
+                self._reserved("}")
+            case "if":
+                self._condition()
+            case "while" | "until":
+                self._list(frozenset({"do"}))
+                self._loop()
+            case "for":
+                self._for()
+            case "case":
+                self._case()
+            case other:
+                raise Unreadable(other)
+        self._redirections()
+        return None
+
+    def _group(self, end: str) -> None:
+        self._list(frozenset())
+        self._expect(end)
+        self._redirections()
+
+    def _condition(self) -> None:
+        self._list(frozenset({"then"}))
+        self._reserved("then")
+        while True:
+            self._list(frozenset({"elif", "else", "fi"}))
+            match self._reserved("elif", "else", "fi"):
+                case "elif":
+                    self._list(frozenset({"then"}))
+                    self._reserved("then")
+                case "else":
+                    self._list(frozenset({"fi"}))
+                    self._reserved("fi")
+                    return
+                case _:
+                    return
+
+    def _loop(self) -> None:
+        self._lines()
+        self._reserved("do")
+        self._list(frozenset({"done"}))
+        self._reserved("done")
+
+    def _for(self) -> None:
+        self._blanks()
+        name = _NAME.match(self._text, self._at)
+        if not name:
+            raise Unreadable("arithmetic")
+        self._at = name.end()
+        self._blanks()
+        if not re.match(r"in[ \t]", self._text[self._at : self._at + 3]):
+            raise Unreadable("a loop without its words")
+        self._at += 2
+        self._script.commands.append(Command(assigned=[name[0]]))
+        self._blanks()
+        while not (self._peek(";") or self._peek("\n")):
+            self._word()
+            self._blanks()
+        if self._peek(";"):
+            self._at += 1
+        self._loop()
+
+    def _case(self) -> None:
+        if self._nesting:
+            raise Unreadable("case inside a substitution")
+        self._blanks()
+        self._word()
+        self._blanks()
+        if not re.match(r"in\s", self._text[self._at : self._at + 3]):
+            raise Unreadable("case without in")
+        self._at += 2
+        while True:
+            self._lines()
+            if re.match(r"esac(?=[\s;&|)]|$)", self._text[self._at :]):
+                self._at += 4
+                return
+            if self._peek("("):
+                self._at += 1
+            while True:
+                self._blanks()
+                self._word()
+                self._blanks()
+                if not self._peek("|"):
+                    break
+                self._at += 1
+            self._expect(")")
+            self._list(frozenset({"esac"}))
+            if self._peek(";;"):
+                self._at += 2
+                if self._peek("&"):
+                    raise Unreadable("case that falls through")
+
+    def _reserved(self, *words: str) -> str:
+        found = _RESERVED.match(self._text, self._at)
+        if not found or found[1] not in words:
+            raise Unreadable(f"{words[-1]} is missing")
+        self._at = found.end()
+        return found[1]
+
+    # Simple commands
+
+    def _simple(self) -> Command:
+        command = Command()
+        began = self._at
+        while True:
+            self._blanks()
+            if self._peek("(") and len(command.words) == 1 and not command.assigned and not command.redirections:
+                self._function()
+                return command
+            if self._redirection(command):
+                continue
+            if self._at >= len(self._text) or (
+                self._text[self._at] in ENDS and not self._peek("<(") and not self._peek(">(")
+            ):
+                break
+            if any(each.sign.startswith("&") for each in command.redirections):
+                raise Unreadable("words behind &>, which some shells read as another command")
+            if not command.words and (assignment := _ASSIGNMENT.match(self._text, self._at)):
+                self._at = assignment.end()
+                command.assigned.append(assignment[1])
+                if self._peek("("):
+                    raise Unreadable("an array")
+                if self._at < len(self._text) and not self._peek_any(ENDS):
+                    self._word()
+                continue
+            command.words.append(self._word())
+        if self._at == began:
+            raise Unreadable("a sign out of place")
+        self._script.commands.append(command)
+        return command
+
+    def _function(self) -> None:
+        """The rest of a function's definition, whose name has been read."""
+        self._at += 1
+        self._blanks()
+        self._expect(")")
+        self._script.functions += 1
+        self._depth += 1
+        if self._depth + self._nesting > MAX_DEPTH:
+            raise Unreadable("it is nested too deeply")
+        self._lines()
+        self._command()
+
+    def _redirections(self) -> None:
+        """Those of a compound command."""
+        command = Command()
+        self._blanks()
+        while self._redirection(command):
+            self._blanks()
+        self._script.commands.append(command)
+
+    def _redirection(self, command: Command) -> bool:
+        """Read one that stands here; whether there is one."""
+        found = _REDIRECTION.match(self._text, self._at)
+        if not found or self._peek("<(") or self._peek(">(") or (found[1] and found[2].startswith("&")):
+            return False
+        number, sign = found[1], found[2]
+        self._at = found.end()
+        self._blanks()
+        if sign in ("<<", "<<-"):
+            self._document(strip=sign == "<<-")
+            return True
+        target = self._word()
+        if sign == "<<<" or (sign in (">&", "<&") and target.text is not None and re.fullmatch(r"\d|-", target.text)):
+            return True
+        # bash expands what stands behind `>&` a second time, quotes or not.
+        plain = target.text is not None and _NAME_OF_FILE.fullmatch(target.text)
+        if sign == "<&" or (sign == ">&" and (number or not plain)):
+            raise Unreadable("a descriptor that is computed")
+        command.redirections.append(Redirection(sign=sign, target=target))
+        return True
+
+    def _document(self, *, strip: bool) -> None:
+        delimiter = self._word()
+        if self._nesting > 1 or not delimiter.text or not _DELIMITER.fullmatch(delimiter.text):
+            raise Unreadable("a here-document with such an end")
+        self._documents.append((delimiter.text, strip, not delimiter.quoted))
+
+    def _read_documents(self) -> None:
+        """The bodies of the here-documents that the line before announced."""
+        documents, self._documents = self._documents, []
+        for delimiter, strip, expands in documents:
+            body: list[str] = []
+            while True:
+                end = self._text.find("\n", self._at)
+                line = self._text[self._at :] if end < 0 else self._text[self._at : end]
+                bare = line.lstrip("\t") if strip else line
+                self._at = len(self._text) if end < 0 else end + 1
+                if bare == delimiter:
+                    break
+                # Some shells end a document at a line that only begins like its end, in a substitution.
+                if end < 0 or bare.startswith(delimiter) or (expands and line.endswith("\\")):
+                    raise Unreadable("a here-document without a plain end")
+                body.append(bare)
+            if expands:
+                self._inner("\n".join(body)).quoted_text()

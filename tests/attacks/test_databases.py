@@ -1,0 +1,249 @@
+"""Statements that go on when their call is over, or reach further than their words say, on real databases."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.tools.db import DatabaseTool, sqlite_process
+from swe_ai_fleet.tools.db.postgresql_lexer import Kind, tokens
+from tests.postgresql_server import PostgresqlServer
+
+# One call of a built-in function each, over minutes: no step between its beginning and its end.
+LONG = "replace(hex(zeroblob(4000000)), '00', 'a')"
+SHORT = "replace(hex(zeroblob(2000000)), '00', 'a') || 'b'"
+ONE_CALL = {
+    "instr": f"SELECT instr({LONG}, {SHORT})",
+    "replace": f"SELECT length(replace({LONG}, {SHORT}, ''))",
+    "in a change": f"UPDATE item SET name = instr({LONG}, {SHORT})",
+}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    root.mkdir()
+    for path in (root / "app.db", tmp_path / "notes.db"):
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+            database.execute("INSERT INTO item VALUES (1, 'pen')")
+        database.close()
+    return root
+
+
+@pytest.fixture
+def tool(workspace: Path, tmp_path: Path) -> DatabaseTool:
+    return DatabaseTool(workspace, connections={"notes": f"sqlite://{tmp_path}/notes.db"}, writable=("notes",))
+
+
+def children() -> set[int]:
+    """The processes that this one has started and not yet buried."""
+    path = Path(f"/proc/{os.getpid()}/task")
+    return {int(pid) for task in path.iterdir() for pid in (task / "children").read_text().split()}
+
+
+def name_of(database: Path) -> str:
+    with sqlite3.connect(database) as connection:
+        (name,) = connection.execute("SELECT name FROM item").fetchone()
+    connection.close()
+    return name
+
+
+def test_control_one_call_never_comes_to_the_progress_handler(workspace: Path) -> None:
+    # What the limit was kept by before: asked every so many steps, of which this has none.
+    program = (
+        "import sqlite3, sys\n"
+        "database = sqlite3.connect(sys.argv[1])\n"
+        "database.set_progress_handler(lambda: 1, 1000)\n"
+        "database.execute(sys.argv[2])\n"
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        argv = [sys.executable, "-c", program, str(workspace / "app.db"), ONE_CALL["instr"]]
+        subprocess.run(argv, timeout=1.5, check=False)
+
+
+@pytest.mark.parametrize("where", [{"path": "app.db"}, {"connection": "notes"}], ids=["file", "connection"])
+@pytest.mark.parametrize("sql", ONE_CALL.values(), ids=ONE_CALL)
+async def test_one_long_call_ends_at_its_limit(
+    tool: DatabaseTool, workspace: Path, tmp_path: Path, sql: str, where: dict[str, str]
+) -> None:
+    before = children()
+    answer = await tool.sqlite_query(sql, timeout_seconds=0.4, read_only=sql.startswith("SELECT"), **where)
+    assert answer.outcome is Outcome.TIMEOUT, answer
+    assert "0.4 seconds" in answer.error
+    assert children() == before
+    assert name_of(workspace / "app.db") == name_of(tmp_path / "notes.db") == "pen"
+    # The database is as usable as before.
+    again = await tool.sqlite_query("UPDATE item SET name = 'ink'", read_only=False, **where)
+    assert again.success, again.error
+
+
+async def test_one_long_call_ends_with_its_caller(tool: DatabaseTool) -> None:
+    before = children()
+    call = asyncio.create_task(tool.sqlite_query(ONE_CALL["instr"], "app.db", timeout_seconds=300))
+    async with asyncio.timeout(10):
+        while children() == before:
+            await asyncio.sleep(0.005)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert children() == before
+
+
+async def test_a_statement_ends_without_the_fleet(workspace: Path) -> None:
+    """Should the fleet be killed, limits of the statement's own end it: here nobody waits to kill it."""
+    request = {
+        "file": str(workspace / "app.db"), "uri": f"file:{workspace}/app.db?mode=ro", "sql": ONE_CALL["instr"],
+        "plan": False, "params": [], "read_only": True, "max_rows": 1, "timeout_seconds": -4.5, "cell_chars": 9,
+        "result_chars": 9, "value_bytes": 10**7, "file_bytes": 10**7, "memory_bytes": 2**29,
+    }  # fmt: skip
+    argv = [sys.executable, "-I", "-S", str(sqlite_process.__file__)]
+    ended = subprocess.run(argv, input=json.dumps(request).encode(), timeout=30, check=False)
+    assert ended.returncode < 0
+
+
+async def test_memory_is_bounded(tool: DatabaseTool) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    answer = await tool.sqlite_query("SELECT " + ", ".join(["hex(randomblob(7500000))"] * 60), "app.db")
+    assert answer.outcome is Outcome.ERROR
+    assert "memory" in answer.error
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 600 * 1024)
+    answer = await tool.sqlite_query("SELECT length(hex(randomblob(7500000)))", "app.db")
+    assert "15000000" in answer.content
+
+
+SPELLINGS = [
+    "pg_terminate_backend(pid)",
+    "pg_terminate_backend/**/(pid)",
+    "pg_terminate_backend/* a /* b */ c */ (pid)",
+    "pg_terminate_backend -- (\n(pid)",
+    "pg_terminate_backend -- a\r(pid)",
+    '"pg_terminate_backend"(pid)',
+    '"pg_catalog"."pg_terminate_backend"/**/(pid)',
+    "pg_catalog . PG_Terminate_Backend\f(pid)",
+    'U&"pg\\005fterminate\\005fbackend"(pid)',
+    'u&"pg\\+00005fterminate_backend"/**/(pid)',
+    "U&\"pg!005fterminate_backend\" /**/ UESCAPE '!' (pid)",
+]
+CALL = "SELECT {} FROM pg_stat_activity WHERE application_name = 'victim'"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresqlServer]:
+    with PostgresqlServer.open() as server:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("CREATE ROLE agent LOGIN")
+            connection.execute("CREATE SCHEMA work AUTHORIZATION agent")
+        yield server
+
+
+@pytest.fixture
+def agent(server: PostgresqlServer) -> str:
+    return server.url().replace("postgres@", "agent@")
+
+
+@pytest.fixture
+def victim(agent: str) -> Iterator[psycopg.Connection]:
+    """Another session of the same role, which that role may end."""
+    connection = psycopg.connect(agent, autocommit=True, application_name="victim")
+    yield connection
+    connection.close()
+
+
+def lives(session: psycopg.Connection) -> bool:
+    try:
+        session.execute("SELECT 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_no_spelling_of_a_name_ends_another_session(
+    agent: str, victim: psycopg.Connection, spelling: str
+) -> None:
+    tool = DatabaseTool(connections={"main": agent}, writable=("main",))
+    for read_only in (True, False):
+        answer = await tool.postgresql_query("main", CALL.format(spelling), read_only=read_only)
+        assert answer.outcome is Outcome.REFUSED, answer
+        assert "pg_terminate_backend is refused here" in answer.error
+    assert lives(victim)
+    # The control: the server takes each of them for the function.
+    with psycopg.connect(agent, autocommit=True) as connection:
+        connection.execute(CALL.format(spelling).encode())
+    assert not lives(victim)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "--\rDO $$ BEGIN PERFORM 1; END $$ /*\nSELECT */",
+        "SELECT dblink/**/('dbname=postgres', 'SELECT 1')",
+        "SELECT query_to_xml('SELECT ' || 'pg_terminate_' || 'backend(1)', true, true, '')",
+        "SELECT * FROM ts_stat('SELECT to_tsvector(''a'') FROM pg_terminate_' || 'backend(1)')",
+        "SELECT pg_notify('a', 'b')",
+        "SELECT pg_stat_reset/**/()",
+        "SELECT lo_creat/**/(-1)",
+        "SELECT E'it''s \\'' || pg_read_file/**/('/etc/passwd')",
+        "SELECT $a$ ' $a$ || pg_read_file/**/('/etc/passwd') || $a$ ' $a$",
+    ],
+)
+async def test_reading_calls_what_the_server_calls_free_of_effects(agent: str, sql: str) -> None:
+    tool = DatabaseTool(connections={"main": agent})
+    answer = await tool.postgresql_query("main", sql)
+    assert answer.outcome is Outcome.REFUSED, answer
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*), max(now()), random() < 2, lower('A''B') FROM pg_class WHERE relname ~ '^pg_'",
+        "WITH a(x) AS (VALUES (1), (2)) SELECT coalesce(sum(x), 0) FROM a WHERE EXISTS (SELECT 1) AND x IN (1, 2)",
+        "SELECT pg_size_pretty(pg_total_relation_size('pg_class')), 'a/*b' || $$--$$, \"oid\" FROM pg_class LIMIT 1",
+        "SELECT json_build_object('a', 1)::jsonb -> 'a', extract(year FROM date '2020-01-01'), to_char(now(), 'YYYY')",
+        "SELECT U&'d\\0061ta', E'a\\nb', row_number() OVER (ORDER BY 1), substring('abc' FROM 2)",
+        "SELECT gen_random_uuid(), clock_timestamp() > now(), generate_series(1, 2), unnest(ARRAY[1, 2])",
+    ],
+)
+async def test_what_everybody_reads_is_read(agent: str, sql: str) -> None:
+    tool = DatabaseTool(connections={"main": agent})
+    answer = await tool.postgresql_query("main", sql)
+    assert answer.success, answer.error
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE OPERATOR work.!!! (FUNCTION = pg_catalog.pg_terminate_backend, RIGHTARG = int)",
+        "DO $do$ BEGIN PERFORM pg_terminate_backend/**/(1); END $do$",
+        "DO 'BEGIN PERFORM pg_terminate_'\n'backend(1); END'",
+        "CREATE FUNCTION work.f() RETURNS bool LANGUAGE sql AS 'SELECT U&\"pg\\005fterminate_backend\"(1)'",
+    ],
+)
+async def test_what_is_created_gives_no_other_name_to_it(agent: str, sql: str) -> None:
+    tool = DatabaseTool(connections={"main": agent}, writable=("main",))
+    answer = await tool.postgresql_query("main", sql, read_only=False)
+    assert answer.outcome is Outcome.REFUSED, answer
+
+
+def test_quotes_end_where_the_server_says(agent: str) -> None:
+    """The lexer's strings are the server's own values."""
+    literals = [
+        "'a''b\\'", "E'a\\'b''c\\n\\x41\\101\\u00e9'", "$$a'b$$", "$t$a$$b$t$", "U&'d\\0061t\\+000061\\\\'",
+        "U&'d!0061ta' UESCAPE '!'", "'a'\n 'b' -- c\n 'd'", "N'é'", "E'a'\n'b'", "$é$x$é$",
+    ]  # fmt: skip
+    with psycopg.connect(agent, autocommit=True) as connection:
+        for literal in literals:
+            (value,) = connection.execute(f"SELECT {literal}".encode()).fetchone() or ("",)
+            assert [token.text for token in tokens(literal) if token.kind is Kind.STRING] == [value], literal
