@@ -50,6 +50,7 @@ class Replies:
             execution_id=state.execution_id,
             status=responses.status(state.status),
             audit_head=responses.audit_head(state),
+            audit_heads=responses.audit_heads(state),
             usage=responses.total_usage(state),
             **responses.judged(state),
         )
@@ -83,6 +84,7 @@ class Replies:
             branch=state.delivered.branch if state.delivered else "",
             subtasks=subtask_results(state),
             audit_head=responses.audit_head(state),
+            audit_heads=responses.audit_heads(state),
             usage=responses.total_usage(state),
             **responses.judged(state),
         )

@@ -14,6 +14,7 @@ from services.orchestrator.quantities import usage
 from services.orchestrator.subtasks import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import budget, candidate, execution, health
+from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
@@ -276,6 +277,25 @@ def winner_agent(state: ExecutionState) -> str:
     return winner.author if winner else ""
 
 
+def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
+    """The head of each agent's audit chain, with the signature where that is about it."""
+    return [_audit_head(one, state.signed_heads.get(one.agent_id)) for one in state.agents.values() if one.audit_head]
+
+
+def _audit_head(agent: execution.AgentProgress, signed: SignedHead | None) -> pb.AuditHead:
+    told = pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
+    if signed is not None and signed.hash == agent.audit_head:
+        told.MergeFrom(
+            pb.AuditHead(
+                signature=bytes.fromhex(signed.signature),
+                key_id=signed.key_id,
+                entries=signed.entries,
+                run=signed.run,
+            )
+        )
+    return told
+
+
 def audit_head(state: ExecutionState) -> str:
     """The head of the winner's audit chain; every agent has a chain of its own."""
     winner = state.candidates.get(state.winner_id)
@@ -316,9 +336,7 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         error_message=state.error[:MAX_ERROR_CHARS],
         commit_sha=state.delivered.commit_sha if state.delivered else "",
         branch=state.delivered.branch if state.delivered else "",
-        audit_heads=[
-            pb.AuditHead(agent_id=one.agent_id, hash=one.audit_head) for one in state.agents.values() if one.audit_head
-        ],
+        audit_heads=audit_heads(state),
         usage=total_usage(state),
         last_sequence=state.last_sequence,
         attempt=state.task.attempt,

@@ -235,9 +235,8 @@ async def _shed(fleet: RayFleet) -> None:
 def _of_hosts(settings: Settings) -> Settings:
     """What hosts are made with: as little of the orchestrator's secrets as agents can do with."""
     nkey = settings.nats_agents_nkey_file or settings.nats_nkey_file
-    return settings.model_copy(
-        update={"nats_nkey_file": nkey, "orchestrator_token": "", "telegram_token": "", "ray_token": ""}
-    )
+    withheld = dict.fromkeys(("orchestrator_token", "telegram_token", "ray_token", "audit_signing_key"), "")
+    return settings.model_copy(update={"nats_nkey_file": nkey, **withheld})
 
 
 def _nodes(wanted: Mapping[str, float]) -> int:
