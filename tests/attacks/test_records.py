@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -265,6 +266,8 @@ def test_the_private_key_leaves_the_orchestrator_in_no_way(tmp_path: Path, monke
     assert text in given.secrets
     assert withheld(given).audit_signing_key == ""
     assert "FLEET_AUDIT_SIGNING_KEY" not in os.environ
+    started = subprocess.run(["env"], capture_output=True, text=True, check=True)
+    assert "SIGNING_KEY" not in started.stdout and "PRIVATE KEY" not in started.stdout
 
 
 def test_keys_of_the_home_are_made_once_and_earlier_ones_go_on_counting(tmp_path: Path) -> None:
