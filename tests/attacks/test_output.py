@@ -1,4 +1,4 @@
-"""What test code prints, made to keep whoever reads it busy.
+"""What test code prints, what files and addresses hold, made to keep whoever reads it busy.
 
 Each text is read in a process of its own that the kernel kills when it has used its CPU time: a reader whose work grows
 with the square of a line needs many times as much as there is, one that looks at each character once next to none.
@@ -10,9 +10,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
+from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames
+from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
+from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
+from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.runners import (
     cargo_reports,
@@ -28,7 +34,16 @@ CHARS = 260_000
 CPU_SECONDS = 3.0
 TIMES = 3
 
-READERS = {
+_PATCH = parse_patch(b"diff --git a/foobar.py b/foobar.py\n--- a/foobar.py\n+++ b/foobar.py\n@@ -1 +1 @@\n-a\n+b\n")
+_NAMES = TaskNames(Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app")))
+
+
+def recorded_address(text: str) -> object:
+    """The address of a request as the audit shows it: a model's, or where a server sends it on to."""
+    return HttpTool.__new__(HttpTool).recorded({"url": text})
+
+
+READERS: dict[str, Callable[[str], object]] = {
     "pytest": parse_pytest_output,
     "cargo": cargo_reports.parse_cargo_output,
     "go": go_reports.parse_go,
@@ -45,39 +60,18 @@ READERS = {
     "annotations": lambda text: findings.parse_annotations(text, "/w"),
     "formatters": lambda text: findings.parse_format(text, "/w"),
     "diff": lambda text: list(findings.changed_runs(text)),
+    "imports of tests": lambda text: first_tests(_PATCH, _NAMES, ["test_a.py"], lambda _: text),
+    "addresses": recorded_address,
     # As it was: digits, any number of them, then perhaps a point, and again digits.
     "control": lambda text: [_EARLIER.fullmatch(line[:4_000]) for line in text[-256 * 1024 :].split("\n")],
 }
 BEGINNINGS = (
-    "",
-    "1 passed in ",
-    "=",
-    "FAILED a[",
-    "ok 1 - ",
-    "not ok 1 ",
-    "--- FAIL: ",
-    "error[E1]: ",
-    "a.py:1:",
-    "@@ -1 ",
+    *("", "1 passed in ", "=", "FAILED a[", "ok 1 - ", "not ok 1 "),
+    *("--- FAIL: ", "error[E1]: ", "a.py:1:", "@@ -1 ", "http://"),
 )
 UNITS = (
-    "1",
-    "=",
-    " ",
-    "\t",
-    "\x1b[",
-    "\x1b[0",
-    "[",
-    "(",
-    "]",
-    '"',
-    "\\",
-    "1 ",
-    "1 passed, ",
-    " - ",
-    "a.",
-    "a:1:",
-    ": ",
+    *("1", "=", " ", "\t", "\x1b[", "\x1b[0", "[", "(", "]", '"', "\\", "1 "),
+    *("1 passed, ", " - ", "a.", "a:1:", ": ", ":", "import ", "@"),
 )
 
 _EARLIER = re.compile(r"=*\s*(no tests ran|\d+ [a-z][a-z0-9 ,]*) in (\d+\.?\d*)s(?: \([\d:]+\))?\s*=*")
@@ -116,6 +110,23 @@ def reading(reader: str) -> subprocess.CompletedProcess[str]:
 def test_no_output_keeps_its_reader_busy(reader: str) -> None:
     done = reading(reader)
     assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:secret@host/x", "https://[masked]@host/x"),
+        ("https://secret@host", "https://[masked]@host"),
+        ("https:me:secret@host/x", "https:[masked]@host/x"),
+        ("https:\\\\me:secret@host", "https:\\\\[masked]@host"),
+        ("https:///me:secret@host", "https:///[masked]@host"),
+        ("me:secret@host/x@y", "me:[masked]@host/[masked]@y"),
+        ("https://host/@scope/package", "https://host/@scope/package"),
+        ("https://a:secret@b@host/", "https://[masked]@host/"),
+    ],
+)
+def test_addresses_are_still_shown_without_their_users(address: str, shown: str) -> None:
+    assert recorded_address(address) == {"url": shown}
 
 
 def test_control_the_earlier_reader_is_killed() -> None:

@@ -30,10 +30,8 @@ _SILENCERS = re.compile(
     r"nosec\b|ruff:\s*noqa)|\beslint-disable|@ts-(?:ignore|expect-error|nocheck)|//\s*nolint\b|\bNOSONAR\b|"
     r"\b(?:istanbul|c8|v8) ignore\b|#!?\[allow\("
 )
-_DECIDES_TESTS = re.compile(
-    r" .*\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)|(?:pytest\.ini|jest\.config|"
-    r"vitest\.config|\.mocharc)\S* the settings"
-)
+_TEST_SETTING = re.compile(r"\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)")
+_TEST_SETTINGS = re.compile(r"(?:pytest\.ini|jest\.config|vitest\.config|\.mocharc)\S{0,300} the settings")
 _NAMED = 3
 
 
@@ -59,8 +57,13 @@ def changed_test_settings(patch: Patch, text_of: Callable[[str], str]) -> list[s
     return [
         file.path
         for file in patch.files
-        if PurePosixPath(file.path).name in MAKEFILES or _DECIDES_TESTS.search(f"{file.path} {_changed(file, text_of)}")
+        if PurePosixPath(file.path).name in MAKEFILES or _decides_tests(f"{file.path} {_changed(file, text_of)}")
     ]
+
+
+def _decides_tests(change: str) -> bool:
+    """Whether a change, a path and what was changed there, is one of how tests are run."""
+    return bool(_TEST_SETTING.search(change.partition(" ")[2]) or _TEST_SETTINGS.search(change))
 
 
 def added_silencers(patch: Patch) -> Iterator[Violation]:
