@@ -10,11 +10,11 @@ from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import reviews
+from services.orchestrator.audit_heads import audit_heads
 from services.orchestrator.quantities import usage
 from services.orchestrator.subtasks import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import budget, candidate, execution, health
-from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
@@ -275,31 +275,6 @@ def winner_agent(state: ExecutionState) -> str:
     """The agent whose candidate won; empty without a winner."""
     winner = state.candidates.get(state.winner_id)
     return winner.author if winner else ""
-
-
-def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
-    """The head of each agent's audit chain, with the signature where that is about it."""
-    return [_audit_head(one, state.signed_heads.get(one.agent_id)) for one in state.agents.values() if one.audit_head]
-
-
-def _audit_head(agent: execution.AgentProgress, signed: SignedHead | None) -> pb.AuditHead:
-    told = pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
-    if signed is not None and signed.hash == agent.audit_head:
-        told.MergeFrom(
-            pb.AuditHead(
-                signature=bytes.fromhex(signed.signature),
-                key_id=signed.key_id,
-                entries=signed.entries,
-                run=signed.run,
-            )
-        )
-    return told
-
-
-def audit_head(state: ExecutionState) -> str:
-    """The head of the winner's audit chain; every agent has a chain of its own."""
-    winner = state.candidates.get(state.winner_id)
-    return winner.audit_head if winner else ""
 
 
 _KINDS = {

@@ -216,6 +216,8 @@ def verify(
     if name.endswith(".jsonl"):
         from swe_ai_fleet.cli.tools import verify_audit_file
 
+        if public_key is not None:
+            raise typer.BadParameter("what `fleet tools run` records is not signed", param_hint="--public-key")
         carry_out(lambda screen, _: verify_audit_file(screen, Path(name), head=head), json=json)
     from swe_ai_fleet.cli.auditing import verify_audit, verify_audit_document
 

@@ -45,8 +45,8 @@ class PublicKeys:
 
     @classmethod
     def of(cls, raws: Iterable[bytes]) -> PublicKeys:
-        """Those of 32 bytes each."""
-        return cls(keys={key_id(raw): raw for raw in raws})
+        """Those of 32 bytes each; what has another length is none."""
+        return cls(keys={key_id(raw): raw for raw in raws if len(raw) == _KEY_BYTES})
 
     def with_key(self, raw: bytes) -> PublicKeys:
         """These and one more, of 32 bytes."""
