@@ -80,6 +80,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/tools.md": (HERE, LIBRARY, LIBRARY),
     "docs/uploads.md": (HERE, HERE),
     "docs/watching.md": (
+        "attacks/test_records.py::test_over_the_wire_and_offline",
         "integration/test_gateway_streams.py::test_the_client_of_the_document_shows_a_whole_execution",
         BY_HAND,
     ),

@@ -33,6 +33,7 @@ from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -68,6 +69,7 @@ def servicer_of(
         "fleet": FleetStatuses(executions=executions, measure=_no_fleet, use=lambda _: {}, me="test"),
         "uploads": Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
         "contexts": None,
+        "audit_keys": PublicKeys(),
     }
     components = components or _no_components
     return OrchestratorServicer(executions=executions, blobs=log, log=log, components=components, **(rooms | given))

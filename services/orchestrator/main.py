@@ -34,6 +34,7 @@ from services.orchestrator.workflows import workflow_service, workflow_servicer
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
 from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.fleet_view import endpoint_use
@@ -74,12 +75,14 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = kept_token(settings.home / "token")
     access = await open_access(settings, token)
+    mask, keys = secret_mask(settings), await asyncio.to_thread(open_audit_keys, settings)
+    settings = withheld(settings)
     async with (
-        open_telemetry(settings, service="fleet-orchestrator", mask=secret_mask(settings)) as telemetry,
+        open_telemetry(settings, service="fleet-orchestrator", mask=mask) as telemetry,
         open_state(settings, name="orchestrator") as state,
         ray_started(state.settings),
         _with_context(state, token, access) as state,
-        open_stack(state, access.rules if isinstance(access, AccessBook) else None) as stack,
+        open_stack(state, access.rules if isinstance(access, AccessBook) else None, signer=keys.signing) as stack,
         fleet_metrics(telemetry, stack),
         Derivations(fleet=stack.executions.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,
     ):
@@ -105,6 +108,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             ),
             derivations=derivations,
             planning=planning,
+            audit_keys=keys.public,
             contexts=TaskContexts(source=stack.context, executions=stack.executions, mask=secret_mask(stack.settings))
             if stack.context
             else None,

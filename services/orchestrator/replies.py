@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses, reviews
+from services.orchestrator.audit_heads import audit_head, audit_heads
 from services.orchestrator.subtasks import subtask_results
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ModelReplied, ToolFinished
@@ -49,7 +50,8 @@ class Replies:
             metadata=metadata(state, passed_over),
             execution_id=state.execution_id,
             status=responses.status(state.status),
-            audit_head=responses.audit_head(state),
+            audit_head=audit_head(state),
+            audit_heads=audit_heads(state),
             usage=responses.total_usage(state),
             **responses.judged(state),
         )
@@ -82,7 +84,8 @@ class Replies:
             commit_sha=state.delivered.commit_sha if state.delivered else "",
             branch=state.delivered.branch if state.delivered else "",
             subtasks=subtask_results(state),
-            audit_head=responses.audit_head(state),
+            audit_head=audit_head(state),
+            audit_heads=audit_heads(state),
             usage=responses.total_usage(state),
             **responses.judged(state),
         )

@@ -10,6 +10,7 @@ from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import reviews
+from services.orchestrator.audit_heads import audit_heads
 from services.orchestrator.quantities import usage
 from services.orchestrator.subtasks import subtask_results
 from swe_ai_fleet.codec import to_json
@@ -276,12 +277,6 @@ def winner_agent(state: ExecutionState) -> str:
     return winner.author if winner else ""
 
 
-def audit_head(state: ExecutionState) -> str:
-    """The head of the winner's audit chain; every agent has a chain of its own."""
-    winner = state.candidates.get(state.winner_id)
-    return winner.audit_head if winner else ""
-
-
 _KINDS = {
     TaskKind.DELIBERATE: pb.EXECUTION_KIND_DELIBERATION,
     TaskKind.ORCHESTRATE: pb.EXECUTION_KIND_ORCHESTRATION,
@@ -316,9 +311,7 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         error_message=state.error[:MAX_ERROR_CHARS],
         commit_sha=state.delivered.commit_sha if state.delivered else "",
         branch=state.delivered.branch if state.delivered else "",
-        audit_heads=[
-            pb.AuditHead(agent_id=one.agent_id, hash=one.audit_head) for one in state.agents.values() if one.audit_head
-        ],
+        audit_heads=audit_heads(state),
         usage=total_usage(state),
         last_sequence=state.last_sequence,
         attempt=state.task.attempt,

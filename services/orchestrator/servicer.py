@@ -39,6 +39,7 @@ from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions, Submission
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.ports import BlobStore, EventLog
+from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.watching.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
@@ -64,6 +65,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         metrics: Has figures over time.
         fleet: Tells of hosts, machines, model servers.
         uploads: Takes repositories.
+        audit_keys: The public keys whose signatures of audit heads count.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         metrics: Metrics,
         fleet: FleetStatuses,
         uploads: Uploads,
+        audit_keys: PublicKeys,
     ) -> None:
         self._executions = executions
         self._planning = planning
@@ -90,6 +93,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self._metrics = metrics
         self._fleet = fleet
         self._uploads = uploads
+        self._audit_keys = [pb.AuditKey(key_id=name, public_key=raw) for name, raw in audit_keys.keys.items()]
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
         self._components = components
@@ -199,7 +203,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         told.pending_approvals.extend(approvals.pending(state, room=MAX_REPLY_BYTES // 2))
         told.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - told.ByteSize()) // 4))
         told.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - told.ByteSize()))
-        return pb.GetExecutionResponse(execution=told)
+        return pb.GetExecutionResponse(execution=told, audit_keys=self._audit_keys)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         return page(self._executions.projection, request, tenant())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
+from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.bundle import RepositoryBundle
 from swe_ai_fleet.domain.candidate import Delivered, Diff
@@ -269,6 +270,14 @@ class EventLog(Protocol):
 
         With `follow` a None marks the moment when everything stored before the call has been yielded.
         """
+        ...
+
+
+class HeadSigner(Protocol):
+    """Holds the key that signs where audit chains stand."""
+
+    def signed(self, head: SignedHead, execution_id: str) -> SignedHead:
+        """The head of an execution's chain with its signature and the id of the key."""
         ...
 
 

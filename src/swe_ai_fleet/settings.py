@@ -410,6 +410,16 @@ class Settings(BaseSettings):
     audit_key: str = Field(
         default="", description="Key of the digests of full tool arguments; empty = a random one a run.", repr=False
     )
+    audit_signing_key: str = Field(
+        default="",
+        description="Ed25519 key (PEM, or 32 bytes in base64) that signs where audit chains stand; empty = one of the "
+        "home's own, made at the first start. Give all orchestrators of a fleet the same.",
+        repr=False,
+    )
+    audit_public_keys: Path | None = Field(
+        default=None,
+        description="PEM file of earlier public keys whose signatures still count, beside those in the home.",
+    )
     log_level: str = Field(default="info", description="debug, info, warning or error.")
     log_format: Literal["auto", "json", "text"] = Field(
         default="auto", description="auto = text for terminals, JSON otherwise."
@@ -490,6 +500,7 @@ class Settings(BaseSettings):
                 self.nats_token,
                 self.ray_token,
                 self.audit_key,
+                self.audit_signing_key,
                 self.agent_service_token,
                 self.context_token,
                 self.orchestrator_token,

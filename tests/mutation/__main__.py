@@ -62,7 +62,11 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_codec.py",
         "tests/unit/test_cli_audit.py",
     ),
-    f"{_CORE}/watching/chains.py": ("tests/unit/test_cli_audit.py", "tests/unit/test_golden_logs.py"),
+    f"{_CORE}/domain/audit_chains.py": (
+        "tests/unit/test_cli_audit.py",
+        "tests/attacks/test_records.py",
+        "tests/unit/test_golden_logs.py",
+    ),
     "services/access/roles.py": ("tests/unit/test_access_book.py",),
     "services/access/book.py": ("tests/unit/test_access_book.py",),
 }

@@ -10,6 +10,7 @@ import pytest
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import from_plain, to_json
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.audit_chains import ChainVerdict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.event import (
@@ -23,7 +24,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.watching.chains import Chains, ChainVerdict, verify_events
+from swe_ai_fleet.watching.chains import Chains, verify_events
 
 Events = list[pb.ExecutionEvent]
 

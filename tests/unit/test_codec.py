@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, SignedHead, verify
 from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Usage
@@ -39,6 +39,7 @@ from swe_ai_fleet.domain.event import (
     ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
+    AuditHeadSigned,
     BaselineFinished,
     BreakpointsSet,
     CallRepaired,
@@ -287,6 +288,11 @@ def representatives() -> list[EventBody]:
         MessageAdded(step=2, message=UserMessage(content="Call a tool.")),
         ToolStarted(entry=started),
         ToolFinished(entry=finished, result=result),
+        AuditHeadSigned(
+            head=SignedHead(
+                agent_id="agent-1", run=2, entries=3, hash="e" * 64, key_id="0123456789abcdef", signature="f" * 128
+            )
+        ),
         RunFinished(
             stop_reason=StopReason.TIMEOUT,
             artifacts=artifacts,

@@ -134,8 +134,11 @@ def test_a_rotation_changes_what_it_names_and_nothing_else(tmp_path: Path, what:
         },
         "ray": {"secrets/ray-token"},
         "services": {"secrets/orchestrator.token", "secrets/gateway.token", "access.toml"},
+        "audit": {"secrets/audit-signing-key.pem", "secrets/audit-public-keys.pem"},
     }[what]
     assert changed == expected
+    if what == "audit":
+        assert before["secrets/audit-public-keys.pem"] in after["secrets/audit-public-keys.pem"]
     assert check(tmp_path) == ()
     assert "fleet.example.org" in host_names((tmp_path / "tls" / "orchestrator.pem").read_text())
 
@@ -219,6 +222,7 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
         },
         "fleet-access": {"access.toml", "orchestrator.token", "gateway.token"},
         "fleet-ray": {"auth_token"},
+        "fleet-audit": {"signing-key.pem", "public-keys.pem"},
         "fleet-model": {"api-key"},
         "fleet-agents-model": {"FLEET_MODEL_API_KEY"},
         "fleet-agents": {"ca.crt", "agents.nk"},

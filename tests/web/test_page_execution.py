@@ -112,6 +112,7 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
     chain = page.locator("[aria-label^='Chain of']").first
     await chain.get_by_text("Entries").last.click()
     await expect(chain.locator(".audit-entries li").first).to_contain_text("files_read_file")
+    await expect(chain).to_contain_text(re.compile(r"Signed\s*by key [0-9a-f]{16}"))
 
 
 async def test_markup_in_tasks_files_and_output_stays_text(page: Page, stage: Stage) -> None:

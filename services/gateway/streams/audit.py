@@ -15,7 +15,9 @@ from services.gateway.streams.feeds import STREAM_EXECUTION
 from services.gateway.streams.messages import json_bytes
 from services.gateway.upstream import Upstream, method
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.watching.chains import ChainedEntry, Chains, report
+from swe_ai_fleet.domain.audit_chains import ChainedEntry
+from swe_ai_fleet.runtime.audit_keys import PublicKeys
+from swe_ai_fleet.watching.chains import Chains, report
 
 PATH = "/api/executions/{execution_id}/audit"
 DEFAULT_ENTRIES, MOST_ENTRIES = 100, 500
@@ -38,8 +40,9 @@ class Audit:
         limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MOST_ENTRIES)
         ask = pb.GetExecutionRequest(execution_id=execution_id)
         answer = await self._upstream.call(_GET_EXECUTION, ask, token=caller.token, caller=caller.name)
-        last = cast("pb.GetExecutionResponse", answer).execution.last_sequence
-        chains, page, more = Chains(), list[ChainedEntry](), False
+        found = cast("pb.GetExecutionResponse", answer)
+        last, keys = found.execution.last_sequence, PublicKeys.of(key.public_key for key in found.audit_keys)
+        chains, page, more = Chains(keys if keys.keys else None), list[ChainedEntry](), False
         stream = self._upstream.stream(
             STREAM_EXECUTION,
             pb.StreamExecutionRequest(execution_id=execution_id),

@@ -82,6 +82,13 @@ _CHAIN = _object(
                 {"type": "null"},
             ]
         },
+        "signing": {
+            "type": "string",
+            "enum": ["whole", "part", "none", "unchecked"],
+            "description": "How much of it the orchestrator signed, by a key that counts.",
+        },
+        "signed_entries": {**_WHOLE, "description": "What the last signature is about: so many entries."},
+        "key_id": {**_TEXT, "description": "Of the key that signed last; empty where none did."},
     },
 )
 _AUDIT = _object(

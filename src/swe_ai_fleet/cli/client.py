@@ -51,9 +51,12 @@ class FleetClient:
         return await self._calls.one("ListExecutions", request, pb.ListExecutionsResponse)
 
     async def execution(self, execution_id: str) -> pb.Execution:
+        return (await self.answered(execution_id)).execution
+
+    async def answered(self, execution_id: str) -> pb.GetExecutionResponse:
+        """An execution, and the keys that signatures about it count by."""
         request = pb.GetExecutionRequest(execution_id=execution_id)
-        found = await self._calls.one("GetExecution", request, pb.GetExecutionResponse)
-        return found.execution
+        return await self._calls.one("GetExecution", request, pb.GetExecutionResponse)
 
     async def cancel(self, execution_id: str, reason: str) -> pb.CancelExecutionResponse:
         request = pb.CancelExecutionRequest(execution_id=execution_id, reason=reason)

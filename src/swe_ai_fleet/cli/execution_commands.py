@@ -96,7 +96,12 @@ def export(
     name: Execution,
     *,
     kind: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="trajectory, openai, markdown or patch.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="trajectory, openai, markdown, patch or audit (all agents' audit chains).",
+        ),
     ] = "trajectory",
     agent: Annotated[str, typer.Option(help="Whose run, or which candidate. Default: the winner's.")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: print it.")] = None,
@@ -104,7 +109,7 @@ def export(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Write an agent's run as a trajectory, as OpenAI messages, as Markdown, or its patch."""
+    """Write an agent's run as a trajectory, as OpenAI messages, as Markdown, or its patch; or all agents' audit."""
     from swe_ai_fleet.cli.recordings import export as work
 
     carry_out_with(
@@ -187,24 +192,40 @@ adjust = _deciding("adjusted", "Have an agent propose again, with --text taken i
 def verify(
     name: Annotated[
         str,
-        typer.Argument(metavar="ID|FILE", help="An execution id, a task id, or an audit file of `fleet tools run`."),
+        typer.Argument(
+            metavar="ID|FILE",
+            help="An execution id, a task id, a document of `fleet export --format audit` (.json), or an audit file of "
+            "`fleet tools run` (.jsonl).",
+        ),
     ],
     *,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="PEM file of the public keys that count; everything has to be signed then. Default: those that the "
+            "fleet vouches for.",
+        ),
+    ] = None,
     head: Annotated[str, typer.Option(metavar="HASH", help="Of a file: what its last entry's hash must be.")] = "",
     server: Server = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Recompute every agent's audit chain from the log, or that of a file; exit code 1 where one does not fit."""
+    """Recompute every agent's audit chain from the log, or those of a file; exit code 1 where one does not fit."""
     if name.endswith(".jsonl"):
         from swe_ai_fleet.cli.tools import verify_audit_file
 
+        if public_key is not None:
+            raise typer.BadParameter("what `fleet tools run` records is not signed", param_hint="--public-key")
         carry_out(lambda screen, _: verify_audit_file(screen, Path(name), head=head), json=json)
-    from swe_ai_fleet.cli.executions import verify_audit
+    from swe_ai_fleet.cli.auditing import verify_audit, verify_audit_document
 
+    if name.endswith(".json"):
+        carry_out(lambda screen, _: verify_audit_document(screen, Path(name), public_key=public_key), json=json)
     carry_out_with(
         fleet_client,
-        lambda screen, client: verify_audit(screen, client, name),
+        lambda screen, client: verify_audit(screen, client, name, public_key=public_key),
         server=server,
         token=token,
         json=json,

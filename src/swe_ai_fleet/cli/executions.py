@@ -1,4 +1,4 @@
-"""`fleet list`, `show`, `cancel` and `audit verify`: what there is, and what became of it."""
+"""`fleet list`, `show` and `cancel`: what there is, and what became of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import enum_name, enum_word
 from swe_ai_fleet.cli.outcome import current_state, show_outcome
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import audit_table, print_list
-from swe_ai_fleet.watching.chains import report, verify_events
+from swe_ai_fleet.cli.tables import print_list
 from swe_ai_fleet.watching.events import moment
 from swe_ai_fleet.watching.text import one_line
 
@@ -45,19 +44,6 @@ async def cancel(screen: Screen, client: FleetClient, name: str, *, reason: str)
         f"execution {answer.execution_id}{' had ended before' if answer.already_ended else ''}: {status}",
     )
     return Exit.ACCEPTED
-
-
-async def verify_audit(screen: Screen, client: FleetClient, name: str) -> Exit:
-    """Recompute the audit chain of every agent of an execution from its log."""
-    execution = await client.execution(await client.find(name))
-    verdicts = verify_events([event async for event in client.recorded(execution)])
-    if screen.json:
-        screen.document({"execution_id": execution.execution_id, **report(verdicts)})
-    elif verdicts:
-        screen.out.print(audit_table(verdicts))
-    else:
-        screen.line("no agent has recorded anything")
-    return Exit.ACCEPTED if all(verdict.intact for verdict in verdicts) else Exit.NOT_ACCEPTED
 
 
 def _row(execution: pb.Execution) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def init(
     ] = False,
     rotate: Annotated[
         list[str] | None,
-        typer.Option(metavar="WHAT", help="Make anew: certificates, nats, ray or services; may be repeated."),
+        typer.Option(metavar="WHAT", help="Make anew: certificates, nats, ray, services or audit; may be repeated."),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit code 1 where something is wrong or runs out.")

@@ -16,10 +16,11 @@ from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.runtime.replay import Replay, replay
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.watching.audit_document import AuditDocument, audit_document
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.text import one_line
 
-FORMATS = ("trajectory", "openai", "markdown", "patch")
+FORMATS = ("trajectory", "openai", "markdown", "patch", "audit")
 _SHOWN_CHARS = 400
 
 
@@ -27,9 +28,12 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
     """One agent's run in a format of the field, or a candidate's patch.
 
     Without an agent it is the winner's; where nobody won the patch is the best candidate's, the run the first agent's.
+    `audit` is of all agents: their chains, with what signs them.
     """
     if kind not in FORMATS:
         raise CommandFault(f"unknown format {kind!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
+    if kind == "audit":
+        return await _written(screen, _json(to_plain(await _audit(client, name))), output)
     events, state = await _recorded(client, name)
     if kind == "patch":
         content = await _patch(client, state, agent)
@@ -44,6 +48,16 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
         case _:
             content = _json(trajectory(run, (stored.event for stored in events)))
     return await _written(screen, content, output)
+
+
+async def _audit(client: FleetClient, name: str) -> AuditDocument:
+    # Only here: cryptography takes long to import.
+    from swe_ai_fleet.runtime.audit_keys import PublicKeys
+
+    answer = await client.answered(await client.find(name))
+    recorded = [stored async for event in client.recorded(answer.execution) if (stored := stored_event(event))]
+    keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
+    return audit_document(answer.execution.execution_id, recorded, keys.pem())
 
 
 async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes:

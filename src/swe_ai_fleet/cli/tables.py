@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.fates import fates
 from swe_ai_fleet.orchestrator.run_names import side_runs
-from swe_ai_fleet.watching.chains import ChainVerdict
 from swe_ai_fleet.watching.narration import checks_text
 from swe_ai_fleet.watching.text import one_line
 
@@ -68,7 +68,7 @@ def _style(report: CheckReport | None, *, won: bool) -> str:
 
 
 def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:
-    table = empty_table("agent", "entries", "head", "verdict")
+    table = empty_table("agent", "entries", "head", "verdict", "signed")
     for verdict in verdicts:
         run = f" (run {verdict.run})" if verdict.run > 1 else ""
         fault = verdict.fault
@@ -76,10 +76,24 @@ def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:
         if fault is None and not verdict.recorded_head:
             told = "intact so far; the run has recorded no head"
         style = "green" if verdict.intact else "bold red"
-        add_row(
-            table, verdict.agent_id + run, str(verdict.entries), verdict.head[:_HASH_SHOWN] or "-", told, style=style
-        )
+        head = verdict.head[:_HASH_SHOWN] or "-"
+        add_row(table, verdict.agent_id + run, str(verdict.entries), head, told, signed_text(verdict), style=style)
     return table
+
+
+def signed_text(verdict: ChainVerdict) -> str:
+    """Who signed a chain, in a few words."""
+    match verdict.signing:
+        case Signing.NONE:
+            return "no"
+        case Signing.UNCHECKED:
+            return f"by {verdict.key_id}, not checked: no public key is known"
+        case _ if verdict.fault is not None:
+            return "-"
+        case Signing.WHOLE:
+            return f"by {verdict.key_id}"
+        case Signing.PART:
+            return f"by {verdict.key_id}, up to entry {verdict.signed_entries}"
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -17,6 +17,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import audit_table, plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
+from swe_ai_fleet.domain.audit_chains import ChainVerdict
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
@@ -32,7 +33,7 @@ from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.watching.chains import ChainVerdict, report
+from swe_ai_fleet.watching.chains import report
 from swe_ai_fleet.watching.text import one_line
 
 _COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")

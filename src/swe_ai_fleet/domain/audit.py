@@ -10,10 +10,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol
 
 from swe_ai_fleet.domain.tool import Decision, Outcome
 
 GENESIS = "0" * 64
+_SIGNED_CONTEXT = b"swe-ai-fleet audit head, version 1\n"
+"""Stands before what is signed, so that a signature says nothing else anywhere else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,42 @@ class AuditEntry:
         """This entry as the successor of the one that has `prev_hash`."""
         linked = replace(self, prev_hash=prev_hash)
         return replace(linked, hash=linked.digest())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedHead:
+    """Where a chain stood, signed (Ed25519) by the orchestrator, which had recomputed it.
+
+    `run` counts the agent's chains from 1, `hash` is that of the last of so many `entries`, `GENESIS` for none.
+    `key_id` is the first eight bytes of the SHA-256 of the public key; it and the signature are hexadecimal.
+    """
+
+    agent_id: str
+    run: int
+    entries: int
+    hash: str
+    key_id: str = ""
+    signature: str = ""
+
+    def message(self, execution_id: str) -> bytes:
+        """What is signed: a line that says what this is, then canonical JSON (sorted keys, no spaces, UTF-8)."""
+        fields = {
+            "agent_id": self.agent_id,
+            "entries": self.entries,
+            "execution_id": execution_id,
+            "hash": self.hash,
+            "run": self.run,
+        }
+        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return _SIGNED_CONTEXT + canonical.encode("utf-8", "surrogatepass")
+
+
+class HeadVerifier(Protocol):
+    """Knows the public keys that count."""
+
+    def fault(self, head: SignedHead, execution_id: str) -> str:
+        """Why a head of this execution was not signed by one of them; empty where it was."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

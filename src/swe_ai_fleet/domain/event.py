@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
 from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
@@ -233,6 +233,14 @@ class RunFinished:
     answer: str = ""
     error: str = ""
     type: Literal["run_finished"] = "run_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditHeadSigned:
+    """The orchestrator has recomputed an agent's audit chain and signed where it stands."""
+
+    head: SignedHead
+    type: Literal["audit_head_signed"] = "audit_head_signed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -493,6 +501,7 @@ EventBody = (
     | ToolStarted
     | ToolFinished
     | RunFinished
+    | AuditHeadSigned
     | RunLost
     | RunReassigned
     | ApprovalAwaited

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
 from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
@@ -14,10 +14,12 @@ from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
 from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
     ApprovalAwaited,
     ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
+    AuditHeadSigned,
     BaselineFinished,
     BreakpointsSet,
     CancelRequested,
@@ -103,7 +105,7 @@ class ExecutionState:
     `asked_approval` is what the caller asked for where the tenant's rules asked for more; `refused` are approvals and
     who was not let decide about them. `checking` are the checks under way by candidate, those of the untouched commit
     under the empty name. `refused_kept` is where the best candidate is kept where nobody won, `hand_deliveries` are
-    what people had delivered after the end.
+    what people had delivered after the end. `signed_heads` say, by agent, where its last audit chain was signed last.
     """
 
     execution_id: str
@@ -121,6 +123,7 @@ class ExecutionState:
     cancel_requested: bool = False
     cancel_reason: str = ""
     agents: Mapping[str, AgentProgress] = field(default_factory=dict[str, AgentProgress])
+    signed_heads: Mapping[str, SignedHead] = field(default_factory=dict[str, SignedHead])
     candidates: Mapping[str, Candidate] = field(default_factory=dict[str, Candidate])
     reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     critiques: tuple[Critique, ...] = ()
@@ -242,6 +245,13 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return replace(state, refused=state.refused | {(approval_id, caller)})
         case CancelRequested(reason=reason):
             return replace(state, cancel_requested=True, cancel_reason=state.cancel_reason or reason)
+        case AuditHeadSigned(head=head):
+            known = state.signed_heads.get(head.agent_id)
+            later = known is None or (head.run, head.entries) > (known.run, known.entries)
+            # An agent that says so is not believed.
+            if not later or event.agent_id != EXECUTION_SUBJECT:
+                return state
+            return replace(state, signed_heads={**state.signed_heads, head.agent_id: head})
         case CandidateSubmitted(candidate=candidate):
             return replace(state, candidates={**state.candidates, candidate.candidate_id: candidate})
         case ChecksStarted(candidate_id=candidate_id, command=command):

@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.event import RunReassigned
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
+from swe_ai_fleet.orchestrator.head_signing import HeadSigning
 from swe_ai_fleet.ports import Fleet, Journal
 
 PAUSES = (0.0, 1.0, 4.0, 15.0)
@@ -35,6 +36,7 @@ class AgentRuns:
         approvals: What they wait for.
         generation: The driver's; that of each run is no lower.
         known: What an earlier driver left; nothing in it is done again.
+        signing: Signs where a run's audit chain stands at its end; None: nobody does.
         pauses: Seconds before each further attempt.
         background: What every agent that solves is told beside its task.
     """
@@ -44,6 +46,7 @@ class AgentRuns:
     approvals: Approvals
     generation: int
     known: ExecutionState
+    signing: HeadSigning | None = None
     pauses: Sequence[float] = PAUSES
     background: str = ""
     _generations: dict[str, int] = field(default_factory=dict[str, int])
@@ -103,7 +106,7 @@ class AgentRuns:
         attempt = agent.attempt if agent else 1
         while True:
             try:
-                return await call(self._next(agent_id))
+                value = await call(self._next(agent_id))
             except (AgentLost, Unavailable) as error:
                 if attempt > len(self.pauses):
                     raise
@@ -111,6 +114,10 @@ class AgentRuns:
                 lost = RunReassigned(lost_agent_id=agent_id, reason=str(error), attempt=attempt)
                 await self.journal.append(lost)
                 await asyncio.sleep(pause)
+            else:
+                if self.signing is not None:
+                    await self.signing.sign(agent_id)
+                return value
 
     def _next(self, agent_id: str) -> int:
         """A generation that no process of this run has had."""

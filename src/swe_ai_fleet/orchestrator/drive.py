@@ -29,6 +29,7 @@ from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.background import background
 from swe_ai_fleet.orchestrator.deliberate import Deliberation
 from swe_ai_fleet.orchestrator.endings import Ending, without_winner
+from swe_ai_fleet.orchestrator.head_signing import HeadSigning
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
 from swe_ai_fleet.orchestrator.parts import Parts
 from swe_ai_fleet.orchestrator.patch_judgement import PatchJudgement
@@ -42,6 +43,7 @@ from swe_ai_fleet.ports import (
     ContextSource,
     EventLog,
     Fleet,
+    HeadSigner,
     Journal,
     KnownRecipes,
     Memories,
@@ -63,7 +65,7 @@ class Surroundings:
     `owner` is the replica's name; `context` knows what agents are told beside their task (None: nobody does); `pauses`
     are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
     `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them. `recipes` takes what
-    environment runs find out.
+    environment runs find out. `signer` signs where agents' audit chains stand; None: nobody does.
     """
 
     log: EventLog
@@ -78,6 +80,7 @@ class Surroundings:
     memories: Memories | None = None
     approval_timeout_seconds: float = 0.0
     recipes: KnownRecipes = field(default_factory=Recipes)
+    signer: HeadSigner | None = None
 
 
 class Drive:
@@ -156,7 +159,11 @@ class Drive:
     async def _finish(self, journal: Journal, known: ExecutionState) -> None:
         if known.cancel_requested:
             self._cancel(known.cancel_reason)
-        ending = await self._ending(journal, known)
+        signing = self._signing(journal)
+        ending = await self._ending(journal, known, signing)
+        # Those of runs that were lost, cancelled or left behind by an earlier driver.
+        if signing is not None:
+            await signing.sign()
         age = datetime.now(UTC) - datetime.fromisoformat(known.started_at)
         await journal.append(
             ExecutionFinished(
@@ -168,10 +175,21 @@ class Drive:
             )
         )
 
-    async def _ending(self, journal: Journal, known: ExecutionState) -> Ending:
+    def _signing(self, journal: Journal) -> HeadSigning | None:
+        if self._with.signer is None:
+            return None
+        return HeadSigning(
+            signer=self._with.signer,
+            log=self._with.log,
+            journal=journal,
+            tenant=self._task.tenant,
+            execution_id=self._task.execution_id,
+        )
+
+    async def _ending(self, journal: Journal, known: ExecutionState, signing: HeadSigning | None) -> Ending:
         """The work in a task of its own, so that a cancellation of the work is not one of the driver."""
         if not self._cancel_reason:
-            self._work = asyncio.create_task(self._solve(journal, known))
+            self._work = asyncio.create_task(self._solve(journal, known, signing))
             try:
                 await asyncio.wait([self._work])
             except asyncio.CancelledError:
@@ -217,13 +235,14 @@ class Drive:
         except NotFound:
             return  # it was about to be handed in
 
-    async def _solve(self, journal: Journal, known: ExecutionState) -> Ending:
+    async def _solve(self, journal: Journal, known: ExecutionState, signing: HeadSigning | None) -> Ending:
         runs = AgentRuns(
             fleet=self._with.fleet,
             journal=journal,
             approvals=self._approvals,
             generation=self._generation,
             known=known,
+            signing=signing,
             pauses=self._with.pauses,
             background=await background(self._with.context, self._task, journal, known),
         )

@@ -46,6 +46,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "audit_trail": [to_plain(entry) for entry in told],
         "audit_head": winner.audit_head if winner else "",
         "audit_heads": {agent.agent_id: agent.audit_head for agent in state.agents.values() if agent.audit_head},
+        "audit_signatures": [to_plain(head) for head in state.signed_heads.values()],
         "winner": state.winner_id,
         "verdict": best.verdict if best else None,
         "verdict_reasons": list(best.reasons) if best else [],

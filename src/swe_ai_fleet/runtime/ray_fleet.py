@@ -185,8 +185,14 @@ class RayFleet:
         self._hosts.append(host)
         return host
 
+    def host_settings(self) -> str:
+        """What hosts are made with (JSON): as little of the orchestrator's secrets as agents can do with."""
+        nkey = self.settings.nats_agents_nkey_file or self.settings.nats_nkey_file
+        withheld = dict.fromkeys(("orchestrator_token", "telegram_token", "ray_token", "audit_signing_key"), "")
+        return self.settings.model_copy(update={"nats_nkey_file": nkey, **withheld}).model_dump_json()
+
     def _new_host(self, name: str) -> Host:
-        settings = _of_hosts(self.settings).model_dump_json()
+        settings = self.host_settings()
         options: dict[str, Any] = {
             "num_cpus": 0,
             "max_restarts": 0,
@@ -230,14 +236,6 @@ async def _shed(fleet: RayFleet) -> None:
     while True:
         await asyncio.sleep(fleet.settings.ray_idle_seconds / 2)
         fleet.shed()
-
-
-def _of_hosts(settings: Settings) -> Settings:
-    """What hosts are made with: as little of the orchestrator's secrets as agents can do with."""
-    nkey = settings.nats_agents_nkey_file or settings.nats_nkey_file
-    return settings.model_copy(
-        update={"nats_nkey_file": nkey, "orchestrator_token": "", "telegram_token": "", "ray_token": ""}
-    )
 
 
 def _nodes(wanted: Mapping[str, float]) -> int:

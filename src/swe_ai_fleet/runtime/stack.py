@@ -23,6 +23,7 @@ from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
+from swe_ai_fleet.ports import HeadSigner
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
@@ -125,10 +126,13 @@ class Stack:
 
 
 @asynccontextmanager
-async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator[Stack]:
+async def open_stack(
+    state: State, rules: Rules | None = None, *, signer: HeadSigner | None = None
+) -> AsyncGenerator[Stack]:
     """Connect to what settings name, drive executions, until the context ends. Ray has been started.
 
-    `rules` say what holds for each tenant; None: nothing beyond what holds for the fleet.
+    `rules` say what holds for each tenant; None: nothing beyond what holds for the fleet. `signer` signs where agents'
+    audit chains stand; None: nobody does.
 
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
@@ -160,6 +164,7 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
             memories=context,
             approval_timeout_seconds=settings.approval_timeout_seconds,
             recipes=Recipes(recipes),
+            signer=signer,
         )
         access = tool_access(settings)
         councils = council_book(settings, await log.bucket(COUNCILS_BUCKET), rules)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swe_ai_fleet.domain.event import (
+    AuditHeadSigned,
     BreakpointsSet,
     CallRepaired,
     CandidateSubmitted,
@@ -81,6 +82,8 @@ def _own(agent: str, body: EventBody) -> str:
             return f"{by or 'somebody'} says {action}" + (f" {node}" if node else "")
         case WorkflowFinished():
             return "the workflow has its output"
+        case AuditHeadSigned(head=head):
+            return f"{head.agent_id}: {head.entries} audit entries signed by {head.key_id}"
         case ResultPublished():
             return "subscribers are told"
         case _:

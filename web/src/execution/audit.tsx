@@ -16,6 +16,9 @@ interface Verdict {
   recorded_head: string;
   intact: boolean;
   fault: { entry: number; reason: string } | null;
+  signing: "whole" | "part" | "none" | "unchecked";
+  signed_entries: number;
+  key_id: string;
 }
 
 interface Entry {
@@ -62,7 +65,8 @@ export function AuditTab({ id, view }: { id: string; view: ExecutionView }) {
             />
           )}
           <span class="muted small">
-            Each entry is sealed with the hash of the one before it; the server recomputes all of them.
+            Each entry is sealed with the hash of the one before it; the server recomputes all of them, and verifies what
+            the orchestrator signed.
           </span>
         </p>
         <Button small busy={loading} onClick={reload}>
@@ -76,6 +80,15 @@ export function AuditTab({ id, view }: { id: string; view: ExecutionView }) {
       ))}
     </div>
   );
+}
+
+/** Who signed a chain; where it does not hold, its fault says what is wrong with that. */
+export function signedBy(verdict: Pick<Verdict, "intact" | "signing" | "signed_entries" | "key_id">): string {
+  if (verdict.signing === "none") return "not signed";
+  const key = `key ${visible(verdict.key_id)}`;
+  if (verdict.signing === "unchecked") return `by ${key}, not verified: the server knows no public key`;
+  if (!verdict.intact) return "–";
+  return verdict.signing === "whole" ? `by ${key}` : `by ${key}, up to entry ${count(verdict.signed_entries)}`;
 }
 
 function Chain({ path, verdict }: { path: string; verdict: Verdict }) {
@@ -104,6 +117,8 @@ function Chain({ path, verdict }: { path: string; verdict: Verdict }) {
             <dd class="mono bad">{verdict.recorded_head}</dd>
           </>
         )}
+        <dt>Signed</dt>
+        <dd>{signedBy(verdict)}</dd>
       </dl>
       {verdict.entries > 0 && <Fold head="Entries" body={() => <Entries path={path} verdict={verdict} />} />}
     </article>

@@ -238,7 +238,7 @@ class DeliberateRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ...) -> None: ...
 
 class DeliberateResponse(_message.Message):
-    __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage", "verdict", "verdict_reasons")
+    __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +257,7 @@ class DeliberateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_HEADS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     results: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
     winner_id: str
@@ -268,7 +269,8 @@ class DeliberateResponse(_message.Message):
     usage: Usage
     verdict: EvidenceVerdict
     verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, task_id: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+    audit_heads: _containers.RepeatedCompositeFieldContainer[AuditHead]
+    def __init__(self, task_id: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ...) -> None: ...
 
 class DeliberationUpdate(_message.Message):
     __slots__ = ("status", "progress_percent", "current_step", "current_agent", "partial_result", "sequence", "event", "final")
@@ -598,7 +600,7 @@ class OrchestrateRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., options: _Optional[_Union[OrchestratorOptions, _Mapping]] = ..., case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., context_options: _Optional[_Union[ContextOptions, _Mapping]] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class OrchestrateResponse(_message.Message):
-    __slots__ = ("winner", "candidates", "execution_id", "duration_ms", "metadata", "status", "commit_sha", "branch", "subtasks", "audit_head", "usage", "verdict", "verdict_reasons")
+    __slots__ = ("winner", "candidates", "execution_id", "duration_ms", "metadata", "status", "commit_sha", "branch", "subtasks", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -619,6 +621,7 @@ class OrchestrateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_HEADS_FIELD_NUMBER: _ClassVar[int]
     winner: DeliberationResult
     candidates: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
     execution_id: str
@@ -632,7 +635,8 @@ class OrchestrateResponse(_message.Message):
     usage: Usage
     verdict: EvidenceVerdict
     verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, winner: _Optional[_Union[DeliberationResult, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., execution_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+    audit_heads: _containers.RepeatedCompositeFieldContainer[AuditHead]
+    def __init__(self, winner: _Optional[_Union[DeliberationResult, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., execution_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ...) -> None: ...
 
 class OrchestrationUpdate(_message.Message):
     __slots__ = ("status", "progress_percent", "current_step", "current_agent", "partial_result", "sequence", "event", "final")
@@ -1192,14 +1196,28 @@ class AgentProgress(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., status: _Optional[_Union[AgentStatus, str]] = ..., step: _Optional[int] = ..., last_tool: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ...) -> None: ...
 
 class AuditHead(_message.Message):
-    __slots__ = ("agent_id", "hash", "signature")
+    __slots__ = ("agent_id", "hash", "signature", "key_id", "entries", "run")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     hash: str
     signature: bytes
-    def __init__(self, agent_id: _Optional[str] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    key_id: str
+    entries: int
+    run: int
+    def __init__(self, agent_id: _Optional[str] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ..., key_id: _Optional[str] = ..., entries: _Optional[int] = ..., run: _Optional[int] = ...) -> None: ...
+
+class AuditKey(_message.Message):
+    __slots__ = ("key_id", "public_key")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    public_key: bytes
+    def __init__(self, key_id: _Optional[str] = ..., public_key: _Optional[bytes] = ...) -> None: ...
 
 class PendingApproval(_message.Message):
     __slots__ = ("approval_id", "agent_id", "policy", "proposal", "operation", "requested_at_ms", "goal", "memory", "diff", "whole_diff", "reasons", "expires_at_ms", "memory_results")
@@ -1270,10 +1288,12 @@ class GetExecutionRequest(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ...) -> None: ...
 
 class GetExecutionResponse(_message.Message):
-    __slots__ = ("execution",)
+    __slots__ = ("execution", "audit_keys")
     EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_KEYS_FIELD_NUMBER: _ClassVar[int]
     execution: Execution
-    def __init__(self, execution: _Optional[_Union[Execution, _Mapping]] = ...) -> None: ...
+    audit_keys: _containers.RepeatedCompositeFieldContainer[AuditKey]
+    def __init__(self, execution: _Optional[_Union[Execution, _Mapping]] = ..., audit_keys: _Optional[_Iterable[_Union[AuditKey, _Mapping]]] = ...) -> None: ...
 
 class ListExecutionsRequest(_message.Message):
     __slots__ = ("task_id", "role", "statuses", "created_after_ms", "created_before_ms", "page_size", "page_token")

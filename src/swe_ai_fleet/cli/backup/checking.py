@@ -13,9 +13,9 @@ from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, object_stream
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.execution import advance
-from swe_ai_fleet.watching.chains import Chains
 
 _PATIENCE_SECONDS = 60.0
 _MOST_TOLD = 50
@@ -88,7 +88,7 @@ async def _blobs(connection: Connection) -> set[str]:
 
 async def _execution(log: JetStream, tenant: str, execution_id: str, stored: set[str], finding: Finding) -> None:
     finding.executions += 1
-    chains, state, named = Chains(), None, set[str]()
+    chains, state, named = AuditChains(), None, set[str]()
     try:
         async with aclosing(log.read(tenant, execution_id)) as events:
             async for event in events:

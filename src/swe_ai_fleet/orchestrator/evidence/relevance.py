@@ -11,6 +11,7 @@ from swe_ai_fleet.orchestrator.evidence.patch import Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
 
 _MAX_TESTS_READ = 400
+_IMPORT = re.compile(r"\b(?:import|from|require|use)\b")
 _MAX_GROUP = 200
 
 
@@ -31,14 +32,14 @@ def first_tests(
     modules = _modules(path for path in patch.paths if not is_test(path))
     known = {*named, *changed}
     importing = [
-        path for path in tests[:_MAX_TESTS_READ] if path not in known and modules and modules.search(text(path))
+        path for path in tests[:_MAX_TESTS_READ] if path not in known and modules and _imports(text(path), modules)
     ]
     groups = (tuple(group[:_MAX_GROUP]) for group in (named, changed, importing))
     return tuple(group for group in groups if group)
 
 
 def _modules(paths: Iterable[str]) -> re.Pattern[str] | None:
-    """What finds a changed module's name in the imports of a test."""
+    """What finds a changed module's name."""
     words: dict[str, None] = {}
     for path in paths:
         place = PurePosixPath(path)
@@ -50,4 +51,10 @@ def _modules(paths: Iterable[str]) -> re.Pattern[str] | None:
     if not words:
         return None
     either = "|".join(map(re.escape, list(words)[:100]))
-    return re.compile(rf"^.*\b(?:import|from|require|use)\b.*\b(?:{either})\b", re.M)
+    return re.compile(rf"\b(?:{either})\b")
+
+
+def _imports(text: str, modules: re.Pattern[str]) -> bool:
+    """Whether a line of a file imports one of the modules; each line is gone through once."""
+    imports = ((line, _IMPORT.search(line)) for line in text.splitlines())
+    return any(match is not None and modules.search(line, match.end()) for line, match in imports)

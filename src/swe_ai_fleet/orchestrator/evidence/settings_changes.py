@@ -34,10 +34,6 @@ _SILENCERS = re.compile(
     r"nosec\b|ruff:\s*noqa)|\beslint-disable|@ts-(?:ignore|expect-error|nocheck)|//\s*nolint\b|\bNOSONAR\b|"
     r"\b(?:istanbul|c8|v8) ignore\b|#!?\[allow\("
 )
-_DECIDES_TESTS = re.compile(
-    r" .*\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)|(?:pytest\.ini|jest\.config|"
-    r"vitest\.config|\.mocharc)\S* the settings"
-)
 # What is part of every test, whatever it says: also what it imports, or does on the way.
 _RUNS_TESTS = (
     *("conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", ".npmrc", "vite.config.*", "babel.config.*"),
@@ -51,6 +47,8 @@ _RUNNER_MODULES = frozenset(
         *("pytest_asyncio", "anyio", "coverage", "pytest_cov", "colorama", "pygments", "attr", "attrs"),
     }
 ) | frozenset(sys.stdlib_module_names)
+_TEST_SETTING = re.compile(r"\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)")
+_TEST_SETTINGS = re.compile(r"(?:pytest\.ini|jest\.config|vitest\.config|\.mocharc)\S{0,300} the settings")
 _NAMED = 3
 
 
@@ -91,7 +89,7 @@ def changed_test_settings(
         or _fits(file.path, _RUNS_TESTS)
         or (file.path in named and not is_test(file.path))
         or any(_module(file.path, root) in names for root, names in shadows.items())
-        or _DECIDES_TESTS.search(f"{file.path} {_changed(file, text_of)}")
+        or _decides_tests(f"{file.path} {_changed(file, text_of)}")
     ]
 
 
@@ -113,6 +111,11 @@ def _words(line: str) -> list[str]:
         return shlex.split(line)
     except ValueError:
         return line.split()
+
+
+def _decides_tests(change: str) -> bool:
+    """Whether a change, a path and what was changed there, is one of how tests are run."""
+    return bool(_TEST_SETTING.search(change.partition(" ")[2]) or _TEST_SETTINGS.search(change))
 
 
 def added_silencers(patch: Patch) -> Iterator[Violation]:

@@ -31,6 +31,7 @@ def check(directory: Path) -> tuple[Finding, ...]:
     again = f"fleet init {directory}"
     tenants = layout.tenants()
     needed = [layout.settings, layout.access, layout.authority, layout.accounts, layout.server, layout.ray_token]
+    needed += [layout.audit_key, layout.audit_public_keys]
     needed += [layout.service_token(service) for service in SERVICES]
     needed += [layout.nkey(user) for user in users(tenants)]
     needed += [path for server in SERVERS for path in (layout.certificate(server), layout.key(server))]

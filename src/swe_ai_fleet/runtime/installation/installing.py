@@ -11,6 +11,7 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.runtime.audit_keys import PublicKeys, new_key_pem, public_keys, signing_key
 from swe_ai_fleet.runtime.installation.authority import KeyPair, host_names, new_authority, new_certificate
 from swe_ai_fleet.runtime.installation.files import make_directory, update_private
 from swe_ai_fleet.runtime.installation.kubernetes import manifests
@@ -21,8 +22,8 @@ from swe_ai_fleet.runtime.installation.server_names import server_names
 from swe_ai_fleet.runtime.private_files import keep_private
 
 NATS_LISTEN = "127.0.0.1:4222"
-ROTATIONS = ("certificates", "nats", "ray", "services")
-"""What can be made anew: servers' certificates, the fleet's nkeys, Ray's token, the services' tokens."""
+ROTATIONS = ("certificates", "nats", "ray", "services", "audit")
+"""What can be made anew: servers' certificates, the fleet's nkeys, Ray's token, the services', the key of audits."""
 _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _TOKEN_BYTES = 32
 
@@ -78,6 +79,7 @@ def install(
     _certificates(layout, done, hosts, anew="certificates" in rotate)
     _nkeys(layout, done, everybody, anew="nats" in rotate)
     _tokens(layout, done, rotate)
+    _audit_keys(layout, done, anew="audit" in rotate)
     _access(layout, done, everybody)
     keys = {user: public_key(layout.nkey(user)) for user in users(everybody)}
     _write(done, layout.accounts, accounts_file(keys, everybody, others=layout.named_tenants()))
@@ -154,6 +156,15 @@ def _tokens(layout: Layout, done: Installed, rotate: Sequence[str]) -> None:
         write(done, layout.service_token(service), f"{_new_token()}\n")
 
 
+def _audit_keys(layout: Layout, done: Installed, *, anew: bool) -> None:
+    """The key, and the public keys: one that was rotated away goes on counting for what it signed."""
+    write = _write if anew else _keep
+    write(done, layout.audit_key, new_key_pem())
+    known = public_keys(layout.audit_public_keys) if layout.audit_public_keys.exists() else PublicKeys()
+    own = signing_key(layout.audit_key.read_text(encoding="utf-8")).public
+    _write(done, layout.audit_public_keys, known.with_key(own).pem())
+
+
 def _access(layout: Layout, done: Installed, tenants: tuple[str, ...]) -> None:
     """Who may come in: what is there stays, what is missing is added at its end."""
     text = layout.access.read_text(encoding="utf-8") if layout.access.exists() else _ACCESS_NOTE
@@ -191,6 +202,8 @@ def _settings(layout: Layout, nats_listen: str) -> str:
         "nats_nkey_file": layout.nkey("orchestrator"),
         "nats_agents_nkey_file": layout.nkey("agents"),
         "ray_token_file": layout.ray_token,
+        "audit_signing_key_file": layout.audit_key,
+        "audit_public_keys": layout.audit_public_keys,
     }
     # A JSON string of text without controls is a TOML string.
     return _SETTINGS_NOTE + "".join(f"{name} = {_quoted(str(value))}\n" for name, value in values.items())

@@ -34,6 +34,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
     access = {"access.toml": layout.access.read_text()}
     access |= {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
     ray = {"auth_token": layout.ray_token.read_text().strip()}
+    audit = {"signing-key.pem": layout.audit_key.read_text(), "public-keys.pem": layout.audit_public_keys.read_text()}
     key = _model_key(layout.kubernetes / "fleet-model.json")
     # JSON is YAML, and needs no library to be written.
     files = {
@@ -41,6 +42,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         "fleet-nats.json": _secret("fleet-nats", {"accounts.conf": layout.accounts.read_text(), **nkeys}),
         "fleet-access.json": _secret("fleet-access", access),
         "fleet-ray.json": _secret("fleet-ray", ray),
+        "fleet-audit.json": _secret("fleet-audit", audit),
         "fleet-model.json": _secret("fleet-model", {"api-key": key}),
         "fleet-agents-model.json": _secret(
             "fleet-agents-model", {"FLEET_MODEL_API_KEY": key}, namespace=AGENTS_NAMESPACE

@@ -66,6 +66,16 @@ class Layout:
     def ray_token(self) -> Path:
         return self.directory / "secrets" / "ray-token"
 
+    @property
+    def audit_key(self) -> Path:
+        """What signs where audit chains stand; the orchestrators' alone."""
+        return self.directory / "secrets" / "audit-signing-key.pem"
+
+    @property
+    def audit_public_keys(self) -> Path:
+        """By what others verify it, earlier keys' too."""
+        return self.directory / "secrets" / "audit-public-keys.pem"
+
     def service_token(self, name: str) -> Path:
         """What one of `SERVICES` shows to those that it calls for others."""
         return self.directory / "secrets" / f"{name}.token"

@@ -55,7 +55,7 @@ _CREDENTIAL = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(r"www-authenticate|proxy-authenticate|access-control-.*", re.IGNORECASE)
-_USER_INFO = re.compile(r"^([^/\\?#]*[:/\\]+)[^/\\?#]*@")
+_SLASHES = re.compile(r"[/\\]+")
 Url = Annotated[str, Field(description="Absolute http or https URL, without user name or password.")]
 Headers = Annotated[dict[str, str] | None, Field(description="Request headers, name to value.")]
 Params = Annotated[
@@ -331,13 +331,31 @@ def _shown_headers(response: httpx2.Response) -> dict[str, str]:
     return shown
 
 
+def _without_user_info(address: str) -> str:
+    """What stands before the first slashes and between those and the next, without what is before an `@` in it."""
+    slashes = _SLASHES.search(address)
+    if slashes is None:
+        return _anonymous(address)
+    until = _SLASHES.search(address, slashes.end())
+    end = until.start() if until else len(address)
+    _, at, host = address[slashes.end() : end].rpartition("@")
+    authority = f"{MASK}@{host}" if at else host
+    return f"{_anonymous(address[: slashes.start()])}{slashes[0]}{authority}{address[end:]}"
+
+
+def _anonymous(text: str) -> str:
+    """`scheme:user@host` without the user."""
+    colon, at = text.find(":"), text.rfind("@")
+    return f"{text[: colon + 1]}{MASK}{text[at:]}" if 0 <= colon < at else text
+
+
 def _redact_url(value: object) -> object:
     """A URL, however broken, without user info, fragment and the values of parameters that name a secret."""
     if not isinstance(value, str):
         return value
     address, hash_mark, _ = value.partition("#")
     address, mark, query = address.partition("?")
-    address = _USER_INFO.sub(rf"\1{MASK}@", address)
+    address = _without_user_info(address)
     pairs = [_redact_pair(pair) for pair in query.split("&")]
     return f"{address}{mark}{'&'.join(pairs)}{hash_mark}{MASK if hash_mark else ''}"
 

@@ -16,7 +16,9 @@ MAX_TRACEBACK_CHARS = 2_400
 _TRACEBACK_LINES = 24
 _OUTPUT_TAIL_CHARS = 256 * 1024
 
-_SUMMARY_LINE = re.compile(r"=*\s*(no tests ran|\d+ [a-z][a-z0-9 ,]*) in (\d+\.?\d*)s(?: \([\d:]+\))?\s*=*")
+_SUMMARY_LINE = re.compile(
+    r"=*\s{0,9}(no tests ran|\d{1,9} [a-z][a-z0-9 ,]{0,300}) in (\d{1,9}(?:\.\d{0,9})?)s(?: \([\d:]{1,40}\))?\s{0,9}=*"
+)
 _COUNT = re.compile(r"(\d{1,9}) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
 _KNOWN = re.compile(r"passed|failed|error|skipped|deselected|warning|no tests ran")
 _SUMMARY_HEADER = re.compile(r"=+ short test summary info =+")

@@ -1,0 +1,258 @@
+"""Audit chains rebuilt from the log and recomputed, entry by entry; of what went by only the hashes are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from swe_ai_fleet.domain.audit import (
+    GENESIS,
+    AuditEntry,
+    AuditFault,
+    HeadVerifier,
+    SignedHead,
+    head_fault,
+    link_fault,
+)
+from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
+    AuditHeadSigned,
+    CandidateSubmitted,
+    RunClaimed,
+    RunFinished,
+    StoredEvent,
+    ToolFinished,
+    ToolStarted,
+)
+
+Keys = Callable[[SignedHead], str]
+"""Says why a head was not signed by a key that counts; empty where it was."""
+
+
+class Signing(StrEnum):
+    """How much of a chain is signed. `unchecked`: there is a signature, and nobody said which keys count."""
+
+    WHOLE = "whole"
+    PART = "part"
+    NONE = "none"
+    UNCHECKED = "unchecked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainVerdict:
+    """What recomputing one chain gave.
+
+    `run` counts the runs of an agent from 1: a host that takes over begins a chain of its own, unless it resumes the
+    run, whose chain then goes on. `recorded_head` is empty for a run that has not ended. `key_id` is that of the last
+    signature, which is about the first `signed_entries`.
+    """
+
+    agent_id: str
+    run: int
+    entries: int
+    head: str
+    recorded_head: str
+    fault: AuditFault | None = None
+    signing: Signing = Signing.NONE
+    signed_entries: int = 0
+    key_id: str = ""
+
+    @property
+    def intact(self) -> bool:
+        return self.fault is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainedEntry:
+    """An entry where it stands: in which of its agent's chains."""
+
+    agent_id: str
+    run: int
+    entry: AuditEntry
+
+
+@dataclass(kw_only=True)
+class _Chain:
+    agent_id: str
+    run: int
+    claimed: bool = False
+    hashes: list[bytes] = field(default_factory=list[bytes])
+    previous: str = GENESIS
+    heads: list[str] = field(default_factory=list[str])
+    broken: AuditFault | None = None
+    foreign: AuditFault | None = None
+    unreadable: AuditFault | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.hashes)
+
+    def add(self, entry: AuditEntry) -> None:
+        self.broken = self.broken or link_fault(entry, count=self.count + 1, previous=self.previous)
+        if self.foreign is None and entry.agent_id != self.agent_id:
+            self.foreign = AuditFault(seq=entry.seq, reason=f"it belongs to {entry.agent_id}")
+        self.previous = entry.hash
+        self.hashes.append(_packed(entry.hash))
+
+    def fault(self) -> AuditFault | None:
+        """What is wrong with it, signatures apart."""
+        fault = self.unreadable or self.broken
+        for head in self.heads:
+            fault = fault or head_fault(count=self.count, previous=self.previous, head=head)
+        return fault or self.foreign
+
+    def head(self) -> SignedHead:
+        """Where it stands, not signed."""
+        return SignedHead(agent_id=self.agent_id, run=self.run, entries=self.count, hash=self.previous)
+
+    def verdict(self, signed: Sequence[SignedHead], keys: Keys | None) -> ChainVerdict:
+        last = max(signed, key=lambda one: one.entries, default=None)
+        told = Signing.NONE if last is None else Signing.UNCHECKED
+        if last is not None and keys is not None:
+            told = Signing.WHOLE if last.entries == self.count else Signing.PART
+        misused = (self._misused(head, keys) for head in signed) if keys is not None else ()
+        return ChainVerdict(
+            agent_id=self.agent_id,
+            run=self.run,
+            entries=self.count,
+            head=self.previous if self.count else "",
+            recorded_head=self.heads[0] if self.heads else "",
+            fault=self.fault() or next((fault for fault in misused if fault is not None), None),
+            signing=told,
+            signed_entries=last.entries if last is not None else 0,
+            key_id=last.key_id if last is not None else "",
+        )
+
+    def _misused(self, head: SignedHead, keys: Keys) -> AuditFault | None:
+        """What is wrong with a signature about it."""
+        if why := keys(head):
+            return AuditFault(seq=head.entries, reason=why)
+        if head.entries > self.count:
+            return AuditFault(seq=self.count + 1, reason=f"entries up to {head.entries} were signed, and are gone")
+        there = self.hashes[head.entries - 1] if head.entries else _packed(GENESIS)
+        same = there == _packed(head.hash)
+        return None if same else AuditFault(seq=head.entries, reason="it is not the entry that was signed")
+
+
+class AuditChains:
+    """Recomputes every agent's chains from an execution's events, given one after the other.
+
+    The last entry's hash must be the head that the run recorded at its end and that its candidate carried into the
+    ranking, so that an entry taken away from the end is found as well. Where the log says that a head was signed, it
+    must have been, by a key that counts, and be the head of so many entries.
+
+    Args:
+        keys: Knows which keys count; None: signatures are not looked at.
+        execution_id: Whose heads were signed; empty: as the events say.
+    """
+
+    def __init__(self, keys: HeadVerifier | None = None, *, execution_id: str = "") -> None:
+        self._keys = keys
+        self._execution_id = execution_id
+        self._signed: list[SignedHead] = []
+        self._runs: dict[str, list[_Chain]] = {}
+
+    def take(self, stored: StoredEvent) -> ChainedEntry | None:
+        """Take the next event in; the entry that it brought, if it did."""
+        agent_id = stored.event.agent_id
+        self._execution_id = self._execution_id or stored.event.execution_id
+        match stored.event.body:
+            case RunClaimed(resumes=True):
+                # Whatever head an interrupted part recorded, the chain goes on behind it.
+                chain = self._last(agent_id)
+                chain.claimed = True
+                chain.heads.clear()
+            case RunClaimed():
+                self.begin(agent_id)
+            case ToolStarted(entry=entry) | ToolFinished(entry=entry):
+                return self.append(agent_id, entry)
+            case RunFinished(audit_head=head) if head:
+                self.record(agent_id, head)
+            case CandidateSubmitted(candidate=candidate):
+                self.record(candidate.agent_id, candidate.audit_head)
+            case AuditHeadSigned(head=head) if agent_id == EXECUTION_SUBJECT:
+                self.sign(head)
+            case _:
+                pass
+        return None
+
+    def begin(self, agent_id: str) -> None:
+        """The agent begins a chain."""
+        chains = self._runs.setdefault(agent_id, [])
+        chains.append(_Chain(agent_id=agent_id, run=len(chains) + 1, claimed=True))
+
+    def append(self, agent_id: str, entry: AuditEntry) -> ChainedEntry:
+        """The next entry of the agent's last chain."""
+        chain = self._last(agent_id)
+        chain.add(entry)
+        return ChainedEntry(agent_id=agent_id, run=chain.run, entry=entry)
+
+    def record(self, agent_id: str, head: str) -> None:
+        """What the agent's last chain is said to have ended with."""
+        self._last(agent_id).heads.append(head)
+
+    def sign(self, head: SignedHead) -> None:
+        """A head that is said to have been signed."""
+        self._signed.append(head)
+
+    def unreadable(self, agent_id: str, reason: str) -> None:
+        """Something of the agent's could not be read."""
+        chain = self._last(agent_id)
+        chain.unreadable = chain.unreadable or AuditFault(seq=chain.count + 1, reason=reason)
+
+    def unsigned(self, agent_id: str = "") -> Iterator[SignedHead]:
+        """The heads of chains, of one agent or of all, that are whole so far and not signed as they stand."""
+        for name in (agent_id,) if agent_id else tuple(self._runs):
+            for chain in self._runs.get(name, ()):
+                known = {head.entries for head in self.signed(name, chain.run)}
+                if (chain.claimed or chain.count) and chain.count not in known and chain.fault() is None:
+                    yield chain.head()
+
+    def recorded(self, agent_id: str, run: int) -> tuple[str, ...]:
+        """What one chain is said to have ended with."""
+        known = self._runs.get(agent_id, ())
+        return tuple(known[run - 1].heads) if run <= len(known) else ()
+
+    def signed(self, agent_id: str, run: int) -> tuple[SignedHead, ...]:
+        """What was signed of one chain."""
+        return tuple(head for head in self._signed if (head.agent_id, head.run) == (agent_id, run))
+
+    def verdicts(self) -> tuple[ChainVerdict, ...]:
+        """What each chain has come to; those of which only a signature is left are among them."""
+        chains = {(chain.agent_id, chain.run): chain for known in self._runs.values() for chain in known}
+        for head in self._signed:
+            chains.setdefault((head.agent_id, head.run), _Chain(agent_id=head.agent_id, run=head.run))
+        keys = self._fault if self._keys is not None else None
+        return tuple(chain.verdict(self.signed(*name), keys) for name, chain in chains.items())
+
+    def _fault(self, head: SignedHead) -> str:
+        if self._keys is None:
+            return ""
+        if head.entries < 0:
+            return f"{head.entries} entries cannot have been signed"
+        return self._keys.fault(head, self._execution_id)
+
+    def _last(self, agent_id: str) -> _Chain:
+        chains = self._runs.setdefault(agent_id, [])
+        if not chains:
+            chains.append(_Chain(agent_id=agent_id, run=1))
+        return chains[-1]
+
+
+def signed_throughout(verdicts: Iterable[ChainVerdict]) -> tuple[ChainVerdict, ...]:
+    """The verdicts of somebody who takes nothing unsigned: what no signature is about is a fault."""
+    return tuple(
+        verdict
+        if verdict.fault is not None or verdict.signing is Signing.WHOLE
+        else replace(verdict, fault=AuditFault(seq=verdict.signed_entries + 1, reason="from here on it is not signed"))
+        for verdict in verdicts
+    )
+
+
+def _packed(digest: str) -> bytes:
+    """A digest in half the space; what is none, as it is."""
+    try:
+        return bytes.fromhex(digest)
+    except ValueError:
+        return digest.encode("utf-8", "surrogatepass")

@@ -1,0 +1,170 @@
+"""The key that signs where audit chains stand, and the public keys by which others verify it (Ed25519, RFC 8032)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from swe_ai_fleet.domain.audit import SignedHead
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.runtime.private_files import keep_private, write_private
+from swe_ai_fleet.settings import Settings
+
+_KEY_BYTES = 32
+_PEM = re.compile(r"-----BEGIN PUBLIC KEY-----[^-]*-----END PUBLIC KEY-----\n?")
+_HINT = "an Ed25519 key as PEM (PKCS 8), or its 32 bytes in base64; `openssl genpkey -algorithm ed25519` makes one"
+_VARIABLES = ("FLEET_AUDIT_SIGNING_KEY", "FLEET_AUDIT_SIGNING_KEY_FILE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicKeys:
+    """The keys whose signatures count, 32 bytes each, by their ids."""
+
+    keys: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+    def fault(self, head: SignedHead, execution_id: str) -> str:
+        """Why a head of this execution was not signed by one of them; empty where it was."""
+        raw = self.keys.get(head.key_id)
+        if raw is None:
+            return f"it was signed by the key {head.key_id[:64] or '(none)'}, which is not among those that count here"
+        try:
+            Ed25519PublicKey.from_public_bytes(raw).verify(bytes.fromhex(head.signature), head.message(execution_id))
+        except (InvalidSignature, ValueError):
+            return f"the signature by the key {head.key_id} is not one of this head"
+        return ""
+
+    @classmethod
+    def of(cls, raws: Iterable[bytes]) -> PublicKeys:
+        """Those of 32 bytes each; what has another length is none."""
+        return cls(keys={key_id(raw): raw for raw in raws if len(raw) == _KEY_BYTES})
+
+    def with_key(self, raw: bytes) -> PublicKeys:
+        """These and one more, of 32 bytes."""
+        return PublicKeys(keys={**self.keys, key_id(raw): raw})
+
+    def pem(self) -> str:
+        """All of them, one PEM block after the other."""
+        return "".join(_pem(raw) for raw in self.keys.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningKey:
+    """The private key of an installation; only an orchestrator's process has it."""
+
+    private: Ed25519PrivateKey = field(repr=False)
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self.private.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+
+    def signed(self, head: SignedHead, execution_id: str) -> SignedHead:
+        """The head of an execution's chain with its signature and the id of the key."""
+        signature = self.private.sign(head.message(execution_id))
+        return replace(head, key_id=key_id(self.public), signature=signature.hex())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditKeys:
+    """What an orchestrator signs with, and the keys that it vouches for: its own and earlier ones."""
+
+    signing: SigningKey
+    public: PublicKeys
+
+
+def key_id(public: bytes) -> str:
+    """By what a public key is told: the first eight bytes of its SHA-256, hexadecimal."""
+    return hashlib.sha256(public).hexdigest()[:16]
+
+
+def new_key_pem() -> str:
+    """A new private key."""
+    return (
+        Ed25519PrivateKey.generate()
+        .private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        .decode()
+    )
+
+
+def signing_key(text: str) -> SigningKey:
+    """A private key from PEM, or from its 32 bytes in base64. Raises InvalidRequest, which does not repeat it."""
+    try:
+        if "-----BEGIN" in text:
+            key = serialization.load_pem_private_key(text.encode(), password=None)
+        else:
+            key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(text.strip(), validate=True))
+    except (ValueError, TypeError, binascii.Error, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InvalidRequest("this is no Ed25519 key", field="audit_signing_key", hint=_HINT)
+    return SigningKey(private=key)
+
+
+def public_keys(path: Path, *, setting: str = "audit_public_keys") -> PublicKeys:
+    """The public keys in a file of PEM blocks. Raises InvalidRequest naming the setting for one that holds none."""
+    try:
+        blocks = _PEM.findall(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror or error}", field=setting) from None
+    found = PublicKeys()
+    for block in blocks:
+        try:
+            key = serialization.load_pem_public_key(block.encode())
+        except (ValueError, UnsupportedAlgorithm):
+            key = None
+        if not isinstance(key, Ed25519PublicKey):
+            raise InvalidRequest(f"{path} holds a key that is no Ed25519 public key", field=setting)
+        found = found.with_key(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw))
+    if not found.keys:
+        raise InvalidRequest(f"{path} holds no public key", field=setting, hint="PEM, as FLEET_HOME/audit has them")
+    return found
+
+
+def open_audit_keys(settings: Settings) -> AuditKeys:
+    """The key that settings give, or the home's own, made at the first start; blocks for a moment.
+
+    Its public key is added to the home's file of public keys, where those of earlier ones stay. Raises InvalidRequest
+    and PreconditionFailed naming the setting.
+    """
+    directory = settings.home / "audit"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own, known = directory / "signing-key.pem", directory / "public-keys.pem"
+    text = settings.audit_signing_key
+    if not text:
+        keep_private(own, new_key_pem)
+        text = own.read_text(encoding="utf-8")
+        if own.stat().st_mode & 0o077:
+            raise PreconditionFailed(
+                f"{own} can be read by others", field="audit_signing_key", hint=f"chmod 600 {own}, or have a new one"
+            )
+    signing = signing_key(text)
+    public = public_keys(known) if known.exists() else PublicKeys()
+    if signing.public not in public.keys.values():
+        public = public.with_key(signing.public)
+        write_private(known, public.pem())
+    if settings.audit_public_keys is not None:
+        given = public_keys(settings.audit_public_keys)
+        public = PublicKeys(keys={**given.keys, **public.keys})
+    return AuditKeys(signing=signing, public=public)
+
+
+def withheld(settings: Settings) -> Settings:
+    """Settings without the private key, which leaves this process's environment too: what it starts never gets it."""
+    for name in _VARIABLES:
+        os.environ.pop(name, None)
+    return settings.model_copy(update={"audit_signing_key": ""})
+
+
+def _pem(raw: bytes) -> str:
+    key = Ed25519PublicKey.from_public_bytes(raw)
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()

@@ -1,0 +1,135 @@
+"""What test code prints, what files and addresses hold, made to keep whoever reads it busy.
+
+Each text is read in a process of its own that the kernel kills when it has used its CPU time: a reader whose work grows
+with the square of a line needs many times as much as there is, one that looks at each character once next to none.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
+from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames
+from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
+from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
+from swe_ai_fleet.tools.http import HttpTool
+from swe_ai_fleet.tools.tests.reports import parse_pytest_output
+from swe_ai_fleet.tools.tests.runners import (
+    cargo_reports,
+    findings,
+    go_reports,
+    javascript_reports,
+    recognised,
+    tap_reports,
+    unittest_reports,
+)
+
+CHARS = 260_000
+CPU_SECONDS = 3.0
+TIMES = 3
+
+_PATCH = parse_patch(b"diff --git a/foobar.py b/foobar.py\n--- a/foobar.py\n+++ b/foobar.py\n@@ -1 +1 @@\n-a\n+b\n")
+_NAMES = TaskNames(Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app")))
+
+
+def recorded_address(text: str) -> object:
+    """The address of a request as the audit shows it: a model's, or where a server sends it on to."""
+    return HttpTool.__new__(HttpTool).recorded({"url": text})
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "pytest": parse_pytest_output,
+    "cargo": cargo_reports.parse_cargo_output,
+    "go": go_reports.parse_go,
+    "go output": go_reports.parse_go_output,
+    "jest": javascript_reports.parse_jest_output,
+    "vitest": javascript_reports.parse_vitest_output,
+    "mocha": javascript_reports.parse_mocha_output,
+    "node": javascript_reports.parse_node_output,
+    "tap": tap_reports.parse_tap,
+    "unittest": unittest_reports.parse_unittest_output,
+    "make": recognised.recognise,
+    "eslint": lambda text: findings.parse_eslint(text, "/w"),
+    "lint": lambda text: findings.parse_lines(text, "/w"),
+    "annotations": lambda text: findings.parse_annotations(text, "/w"),
+    "formatters": lambda text: findings.parse_format(text, "/w"),
+    "diff": lambda text: list(findings.changed_runs(text)),
+    "imports of tests": lambda text: first_tests(_PATCH, _NAMES, ["test_a.py"], lambda _: text),
+    "addresses": recorded_address,
+    # As it was: digits, any number of them, then perhaps a point, and again digits.
+    "control": lambda text: [_EARLIER.fullmatch(line[:4_000]) for line in text[-256 * 1024 :].split("\n")],
+}
+BEGINNINGS = (
+    *("", "1 passed in ", "=", "FAILED a[", "ok 1 - ", "not ok 1 "),
+    *("--- FAIL: ", "error[E1]: ", "a.py:1:", "@@ -1 ", "http://"),
+)
+UNITS = (
+    *("1", "=", " ", "\t", "\x1b[", "\x1b[0", "[", "(", "]", '"', "\\", "1 "),
+    *("1 passed, ", " - ", "a.", "a:1:", ": ", ":", "import ", "@"),
+)
+
+_EARLIER = re.compile(r"=*\s*(no tests ran|\d+ [a-z][a-z0-9 ,]*) in (\d+\.?\d*)s(?: \([\d:]+\))?\s*=*")
+
+
+def texts() -> dict[str, str]:
+    """Long lines and many long lines, of one thing each."""
+    found: dict[str, str] = {}
+    for beginning in BEGINNINGS:
+        for unit in UNITS:
+            name = f"{beginning!r} and {unit!r}"
+            found[f"one line of {name}"] = beginning + unit * (CHARS // len(unit))
+            line = beginning + unit * (3_900 // len(unit)) + "\n"
+            found[f"lines of {name}"] = line * (CHARS // len(line))
+    return found
+
+
+def read_all(reader: str) -> None:
+    """Read every text so many times; what is too slow ends this process by a signal, its name said before."""
+    read = READERS[reader]
+    for name, text in texts().items():
+        print(name, flush=True)
+        # Time that this process computes, not time that goes by: other load on the machine is none of it.
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        for _ in range(TIMES):
+            read(text)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def reading(reader: str) -> subprocess.CompletedProcess[str]:
+    program = f"from {__name__} import read_all; read_all({reader!r})"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "control"])
+def test_no_output_keeps_its_reader_busy(reader: str) -> None:
+    done = reading(reader)
+    assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:secret@host/x", "https://[masked]@host/x"),
+        ("https://secret@host", "https://[masked]@host"),
+        ("https:me:secret@host/x", "https:[masked]@host/x"),
+        ("https:\\\\me:secret@host", "https:\\\\[masked]@host"),
+        ("https:///me:secret@host", "https:///[masked]@host"),
+        ("me:secret@host/x@y", "me:[masked]@host/[masked]@y"),
+        ("https://host/@scope/package", "https://host/@scope/package"),
+        ("https://a:secret@b@host/", "https://[masked]@host/"),
+    ],
+)
+def test_addresses_are_still_shown_without_their_users(address: str, shown: str) -> None:
+    assert recorded_address(address) == {"url": shown}
+
+
+def test_control_the_earlier_reader_is_killed() -> None:
+    done = reading("control")
+    assert done.returncode == -signal.SIGPROF
+    assert done.stdout.splitlines()[-1] == "lines of '1 passed in ' and '1'"
