@@ -277,7 +277,7 @@ def _plan(
         gid=identity.gid,
         capabilities=capabilities,
         processes=max_processes,
-        filter=seccomp_filter(os.uname().machine, overrides=bool(capabilities)).hex(),
+        filter=seccomp_filter(os.uname().machine, namespaces=False, overrides=bool(capabilities)).hex(),
     )
 
 

@@ -10,7 +10,10 @@ import asyncio
 import re
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitResult, Layout
+import structlog
+
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, GitFailed, GitResult, Layout
+from swe_ai_fleet.adapters.git_workspace.listing import check_size
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, WORK_BRANCH
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
@@ -18,6 +21,7 @@ from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import check_branch
 from swe_ai_fleet.ports import Workspace
 
+_log = structlog.get_logger()
 MAX_BUNDLE_BYTES = 256 * 1024 * 1024
 _PACK_SECONDS = 120.0
 _REF = "refs/fleet/checkpoint"
@@ -29,9 +33,9 @@ async def take(
 ) -> Checkpoint:
     """The checkpoint of a clone whose tree is staged in the index of `layout`, a git directory of our own.
 
-    `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, or it is larger than
-    `max_bytes`), the tree is kept on top of the base commit, and its commits become uncommitted changes. Raises
-    ResourceExhausted where the tree itself is too large.
+    `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, it is larger than
+    `max_bytes`, or takes more memory or files than there may be), the tree is kept on top of the base commit, and its
+    commits become uncommitted changes. Raises ResourceExhausted where the tree itself is too large.
     """
     if head != base and not await _fetch(git, layout, workspace, base=base, head=head, max_bytes=max_bytes):
         head, branch = base, branch or WORK_BRANCH
@@ -55,6 +59,8 @@ async def _bundle(git: Git, layout: Layout, base: str, max_bytes: int) -> GitRes
         return await git.run(
             *("bundle", "create", "--quiet", "-", _REF, f"^{base}"), layout=layout, output_limit=max_bytes
         )
+    except GitExhausted:
+        raise
     except ResourceExhausted as error:
         raise ResourceExhausted(
             f"the workspace makes a checkpoint of more than {max_bytes} bytes",
@@ -79,6 +85,9 @@ async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: 
                 await git.run("bundle", "unbundle", str(file), layout=layout, cwd=tree)
             finally:
                 file.unlink(missing_ok=True)
+            # Before anything is made of its trees: an index or files.
+            for commit in {checkpoint.commit, checkpoint.head}:
+                await check_size(git, layout, commit)
         await git.run("read-tree", "--reset", "-u", checkpoint.commit, layout=layout, cwd=tree)
         if checkpoint.branch and _is_branch(checkpoint.branch):
             ref = f"refs/heads/{checkpoint.branch}"
@@ -91,8 +100,10 @@ async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: 
             await git.run("update-ref", "--no-deref", "HEAD", checkpoint.head, layout=layout, cwd=tree)
         await git.run("read-tree", checkpoint.head, layout=layout, cwd=tree)
         await git.run("update-index", "-q", "--refresh", layout=layout, cwd=tree, expect=(0, 1))
-    except GitFailed as error:
-        raise PreconditionFailed(f"the checkpoint cannot be restored: {error.message[:500]}") from error
+    except (GitFailed, ResourceExhausted) as error:
+        raise PreconditionFailed(
+            f"the checkpoint cannot be restored: {error.message[:500]}", hint=error.hint
+        ) from error
 
 
 async def _fetch(git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, max_bytes: int) -> bool:
@@ -117,9 +128,18 @@ async def _fetch(git: Git, layout: Layout, workspace: Workspace, *, base: str, h
         await git.run("index-pack", "--stdin", "--fix-thin", f"--max-input-size={max_bytes}", layout=layout, stdin=pack)
         # Everything it stands on must be there: a commit alone proves nothing about its trees.
         await git.run("rev-list", "--objects", "--quiet", head, f"^{base}", layout=layout)
-    except FleetError:
+        await check_size(git, layout, head)
+    except FleetError as error:
+        _log.warning("commits of a workspace become uncommitted changes", commit=head, reason=str(error))
+        await asyncio.to_thread(_remove_drafts, layout.git_dir / "objects/pack")
         return False
     return True
+
+
+def _remove_drafts(packs: Path) -> None:
+    """Remove what git leaves of a pack that it gave up."""
+    for draft in packs.glob("tmp_*"):
+        draft.unlink(missing_ok=True)
 
 
 async def _has(git: Git, layout: Layout, commit: str, *, within: str) -> bool:

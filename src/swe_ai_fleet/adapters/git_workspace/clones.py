@@ -15,7 +15,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace import checkpoints
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, Layout
 from swe_ai_fleet.adapters.git_workspace.local import object_stores
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
 from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, diff_of, touched
@@ -121,6 +121,8 @@ class GitClone:
             try:
                 patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
                 counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
+            except GitExhausted:
+                raise
             except ResourceExhausted as error:
                 raise ResourceExhausted(
                     f"the changes make a patch of more than {self._max_patch_bytes} bytes",

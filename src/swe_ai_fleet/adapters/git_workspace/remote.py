@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.locks import locked
@@ -175,6 +175,7 @@ class RemoteRepositories:
                 variables=variables,
                 protocols=self._protocols,
                 timeout_seconds=_FETCH_TIMEOUT_SECONDS,
+                memory_bytes=HISTORY_MEMORY_BYTES,
             )
         except GitFailed as error:
             if have and re.search(r"not our ref|unadvertised object|couldn't find remote ref", error.message):

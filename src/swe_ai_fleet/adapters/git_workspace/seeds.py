@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -86,6 +86,7 @@ class Seeds:
                         layout=Layout(git_dir=draft),
                         stdin=wanted.encode(),
                         timeout_seconds=_PACK_TIMEOUT_SECONDS,
+                        memory_bytes=HISTORY_MEMORY_BYTES,
                     )
                 except GitFailed as error:
                     raise PreconditionFailed(
