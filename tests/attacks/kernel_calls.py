@@ -10,6 +10,7 @@ import mmap
 import os
 import socket
 import sys
+from collections.abc import Callable
 
 X86 = os.uname().machine == "x86_64"
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -127,7 +128,7 @@ CALLS = {
 SET_ID = ("chmod", "fchmod", "fchmodat", "fchmodat2", "open", "openat", "openat2", "creat", "mknod", "mknodat")
 
 
-def attempt(act) -> int:
+def attempt(act: Callable[[], object]) -> int:
     try:
         act()
     except OSError as error:

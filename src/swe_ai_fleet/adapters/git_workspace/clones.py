@@ -115,8 +115,7 @@ class GitClone:
         Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
         layout = self._premises.layout
-        async with self._index:
-            await self._stage()
+        async with self._staged():
             against = ("diff", "--cached", self._base_commit)
             try:
                 patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
@@ -157,8 +156,7 @@ class GitClone:
         base commit. Raises ResourceExhausted, PreconditionFailed.
         """
         head, branch = await self.head() if self._used else (self._base_commit, WORK_BRANCH)
-        async with self._index:
-            await self._stage()
+        async with self._staged():
             return await checkpoints.take(
                 self._git,
                 self._premises.layout,
@@ -206,6 +204,18 @@ class GitClone:
     async def _furnish(self) -> None:
         premises = self._premises
         await finished(asyncio.to_thread(furnish, premises.tree, premises.root, premises.furnishing))
+
+    @asynccontextmanager
+    async def _staged(self) -> AsyncGenerator[None]:
+        """Our own index, held and brought up to the tree."""
+        async with self._index:
+            try:
+                await self._stage()
+                yield
+            except ResourceExhausted:
+                # What is too much stands in the index by now, and .gitignore says nothing of what an index has.
+                await self._git.run("read-tree", self._base_commit, layout=self._premises.layout)
+                raise
 
     async def _stage(self) -> None:
         """Bring our own index up to the tree."""

@@ -64,12 +64,12 @@ class UploadedRepositories:
         """
         async with locked(cache.with_suffix(".lock")):
             if (cache / "HEAD").exists():
-                resolved = await self._checked(cache, repo, bundle.stat().st_size)
+                resolved = await self._checked(cache, repo, bundle)
                 await store()
                 return resolved
             async with appearing(cache) as draft:
                 await self._fill(draft, bundle, strict=True)
-                resolved = await self._checked(draft, repo, bundle.stat().st_size)
+                resolved = await self._checked(draft, repo, bundle)
                 await store()
             return resolved
 
@@ -131,12 +131,13 @@ class UploadedRepositories:
                 f"the bundle is broken, or not safe to unpack: {error.message[:400]}", field="chunk"
             ) from error
 
-    async def _checked(self, cache: Path, repo: RepoRef, size: int) -> Resolved:
+    async def _checked(self, cache: Path, repo: RepoRef, bundle: Path) -> Resolved:
         """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
         resolved = await self._resolved(cache, repo, prefix="header.")
         layout = Layout(git_dir=cache)
         # Every agent gets these files, whatever they came to in the bundle.
-        most = min(MAX_FILES_BYTES, _FREE_BYTES + _MOST_TIMES * size)
+        status = await asyncio.to_thread(bundle.stat)
+        most = min(MAX_FILES_BYTES, _FREE_BYTES + _MOST_TIMES * status.st_size)
         try:
             await check_size(self._git, layout, resolved.commit, most_bytes=most)
         except GitFailed as error:
