@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from swe_ai_fleet.adapters.git_workspace.git import DEFAULT_MEMORY_BYTES, Git, G
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed
+from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
@@ -47,7 +47,7 @@ class Place:
         self.meter = Meter(root / "meter")
         self.own = Git(self.meter.surroundings)
         self.layout = Layout(git_dir=self.repository / ".git")
-        self._provider = GitWorkspaceProvider(
+        self.provider = GitWorkspaceProvider(
             root / "home",
             Sandbox(SandboxPolicy(rung=rung)),
             allowed_roots=(root,),
@@ -56,9 +56,9 @@ class Place:
         )
 
     @asynccontextmanager
-    async def clone(self) -> AsyncIterator[GitClone]:
-        pinned = await self._provider.pin("default", RepoRef(location=str(self.repository)))
-        async with self._provider.open("e", "a", pinned, Environment()) as clone:
+    async def clone(self) -> AsyncGenerator[GitClone]:
+        pinned = await self.provider.pin("default", RepoRef(location=str(self.repository)))
+        async with self.provider.open("e", "a", pinned, Environment()) as clone:
             yield clone
 
     def unpack(self, bomb: Bomb) -> int:
@@ -135,6 +135,19 @@ async def test_a_bomb_of_trees_is_not_restored(tmp_path: Path) -> None:
             with pytest.raises(PreconditionFailed, match="too many files"):
                 await clone.restore(checkpoint)
         assert fresh.meter.peak() < _SMALL
+
+
+async def test_a_repository_of_a_bomb_of_trees_is_not_taken(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    bomb = Bomb.of_trees(place.base, levels=5, width=20)
+    place.unpack(bomb)
+    git(place.repository, "update-ref", "refs/heads/boom", bomb.commit)
+    with pytest.raises(ResourceExhausted, match="too many files") as refused:
+        await place.provider.pin("default", RepoRef(location=str(place.repository), ref="boom"))
+    assert refused.value.field == "repo"
+    assert place.meter.peak() < _SMALL
+    async with place.clone() as clone:
+        assert (clone.root / "a.txt").exists()
 
 
 async def test_a_bundle_of_deltas_is_refused(tmp_path: Path, deltas: tuple[Place, Bomb]) -> None:

@@ -101,6 +101,7 @@ def _landlock_notes(landlock: Landlock | None) -> list[str]:
     ]
     if os.geteuid() == 0:
         notes.append("the fleet is root: a workspace belongs to a user of its own while it is open")
+        notes.append("POSIX shared memory is the host's: commands can open what is there if they know its random name")
     else:
         notes.append("commands can change modes and times (not the content) of all files of the fleet's user")
         notes.append("POSIX shared memory and semaphores are refused: they would be shared with the fleet's user")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import structlog
 
+from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, GitFailed, GitResult, Layout
-from swe_ai_fleet.adapters.git_workspace.listing import check_size
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, WORK_BRANCH
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted

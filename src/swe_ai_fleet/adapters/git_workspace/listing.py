@@ -7,14 +7,10 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.seeds import submodules_of, tags_of
-from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_read
 
-MAX_FILES_BYTES = 10 * 1024**3
-_LISTING_BYTES = 64 * 1024 * 1024
-_LISTING_SECONDS = 900.0
 _MAX_TESTS_READ = 40
 _MAX_MANIFESTS_READ = 1000
 _MAX_FILE_BYTES = 8 * 1024 * 1024
@@ -56,40 +52,6 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
         versions_tagged=any(_VERSION.search(tag) for tag in tags),
         submodules={submodule.path: submodule.tree for submodule in submodules if submodule.tree},
     )
-
-
-async def check_size(git: Git, layout: Layout, commit: str, *, most_bytes: int = MAX_FILES_BYTES) -> None:
-    """Raise ResourceExhausted for a commit that is more than a clone may hold: of a few small trees there can be any
-    number of files, and of a few bytes any size. Raises GitFailed where it cannot be read."""
-    try:
-        listed = await git.run(
-            *("ls-tree", "-r", "-l", "-z", "--full-tree", commit),
-            layout=layout,
-            timeout_seconds=_LISTING_SECONDS,
-            output_limit=_LISTING_BYTES,
-        )
-    except GitFailed:
-        raise
-    except ResourceExhausted as error:
-        raise ResourceExhausted(
-            f"commit {commit[:12]} has too many files: their names are more than {_LISTING_BYTES} bytes",
-            hint="let .gitignore name generated files",
-        ) from error
-    if await asyncio.to_thread(_files_bytes, listed.stdout) > most_bytes:
-        raise ResourceExhausted(
-            f"the files of commit {commit[:12]} have more than {most_bytes} bytes",
-            hint="let .gitignore name generated files",
-        )
-
-
-def _files_bytes(listing: bytes) -> int:
-    """The bytes of all files in what `ls-tree -l` lists."""
-    total = 0
-    for entry in listing.split(b"\0"):
-        words = entry.partition(b"\t")[0].split()
-        if len(words) == 4 and words[3].isdigit():
-            total += int(words[3])
-    return total
 
 
 def _until(commit: bytes, now: datetime) -> str:

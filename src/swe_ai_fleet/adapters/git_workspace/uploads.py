@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.commit_size import MAX_FILES_BYTES, check_size
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.listing import MAX_FILES_BYTES, check_size
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
