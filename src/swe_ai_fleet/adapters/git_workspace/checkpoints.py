@@ -29,16 +29,28 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 async def take(
-    git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, branch: str, max_bytes: int
+    git: Git,
+    layout: Layout,
+    workspace: Workspace,
+    *,
+    base: str,
+    head: str,
+    branch: str,
+    known: set[str],
+    max_bytes: int,
 ) -> Checkpoint:
     """The checkpoint of a clone whose tree is staged in the index of `layout`, a git directory of our own.
 
     `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, it is larger than
     `max_bytes`, or takes more memory or files than there may be), the tree is kept on top of the base commit, and its
-    commits become uncommitted changes. Raises ResourceExhausted where the tree itself is too large.
+    commits become uncommitted changes. `known` are the heads that were taken before, to which this one is added. Raises
+    ResourceExhausted where the tree itself is too large.
     """
-    if head != base and not await _fetch(git, layout, workspace, base=base, head=head, max_bytes=max_bytes):
-        head, branch = base, branch or WORK_BRANCH
+    if head != base and head not in known:
+        if await _fetch(git, layout, workspace, base=base, head=head, max_bytes=max_bytes):
+            known.add(head)
+        else:
+            head, branch = base, branch or WORK_BRANCH
     tree = (await git.run("write-tree", layout=layout)).text()
     committed = await git.run("rev-parse", f"{head}^{{tree}}", layout=layout)
     commit = head

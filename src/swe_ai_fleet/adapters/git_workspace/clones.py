@@ -84,6 +84,7 @@ class GitClone:
         self._base_commit = base_commit
         self._max_patch_bytes = max_patch_bytes
         self._submodules: frozenset[bytes] | None = None
+        self._known_heads: set[str] = set()
         self._used = False
         self._index = asyncio.Lock()
 
@@ -164,6 +165,7 @@ class GitClone:
                 base=self._base_commit,
                 head=head or self._base_commit,
                 branch=branch if head else WORK_BRANCH,
+                known=self._known_heads,
                 max_bytes=checkpoints.MAX_BUNDLE_BYTES,
             )
 
