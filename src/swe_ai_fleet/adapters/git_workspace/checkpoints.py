@@ -36,31 +36,34 @@ async def take(
     base: str,
     head: str,
     branch: str,
-    known: set[str],
+    known: dict[str, str],
     max_bytes: int,
 ) -> Checkpoint:
     """The checkpoint of a clone whose tree is staged in the index of `layout`, a git directory of our own.
 
     `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, it is larger than
     `max_bytes`, or takes more memory or files than there may be), the tree is kept on top of the base commit, and its
-    commits become uncommitted changes. `known` are the heads that were taken before, to which this one is added. Raises
-    ResourceExhausted where the tree itself is too large.
+    commits become uncommitted changes. `known` are the heads that were taken before, each with its tree; this one is
+    added. Raises ResourceExhausted where the tree itself is too large.
     """
-    if head != base and head not in known:
-        if await _fetch(git, layout, workspace, base=base, head=head, max_bytes=max_bytes):
-            known.add(head)
-        else:
-            head, branch = base, branch or WORK_BRANCH
+    if (
+        head != base
+        and head not in known
+        and not await _fetch(git, layout, workspace, base=base, head=head, max_bytes=max_bytes)
+    ):
+        head, branch = base, branch or WORK_BRANCH
     tree = (await git.run("write-tree", layout=layout)).text()
-    committed = await git.run("rev-parse", f"{head}^{{tree}}", layout=layout)
+    if head not in known:
+        known[head] = (await git.run("rev-parse", f"{head}^{{tree}}", layout=layout)).text()
     commit = head
-    if committed.text() != tree:
+    if known[head] != tree:
         made = await git.run(
             *("commit-tree", tree, "-p", head, "-m", "Checkpoint"), layout=layout, variables=FIXED_IDENTITY
         )
         commit = made.text()
     bundle = b""
-    if commit != base and not await _has(git, layout, commit, within=base):
+    # What was made on top of the base commit is not within it.
+    if commit != base and (head == base or not await _has(git, layout, commit, within=base)):
         await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
         bundle = (await _bundle(git, layout, base, max_bytes)).stdout
     return Checkpoint(commit=commit, head=head, branch=branch, bundle=bundle)

@@ -84,7 +84,7 @@ class GitClone:
         self._base_commit = base_commit
         self._max_patch_bytes = max_patch_bytes
         self._submodules: frozenset[bytes] | None = None
-        self._known_heads: set[str] = set()
+        self._known_heads: dict[str, str] = {}
         self._used = False
         self._index = asyncio.Lock()
 
