@@ -64,8 +64,9 @@ async def test_the_runner_cannot_be_looked_into(confined: LocalWorkspace) -> Non
         shell("for f in fd/3 fd/5 environ mem; do (: <> /proc/$PPID/$f) && echo $f; done; echo end")
     )
     assert result.stdout.text() == "end\n"
-    pid_one = await confined.run(shell("ls -l /proc/1/fd"))
-    assert pid_one.stdout.text().count("pipe:") == 2, "only the command's own output is open in there"
+    pid_one = await confined.run(shell("for f in /proc/1/fd/*; do readlink $f; done; ls -l /proc/1/exe /proc/1/cwd"))
+    assert "->" not in pid_one.stdout.text()
+    assert "pipe:" not in pid_one.stdout.text(), "what the first process has open is not to be seen either"
 
 
 async def test_a_command_that_kills_everything_it_sees_ends_only_itself(confined: LocalWorkspace) -> None:

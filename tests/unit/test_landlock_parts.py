@@ -21,6 +21,7 @@ from swe_ai_fleet.sandbox.surroundings import surroundings
 X86, ARM = 0xC000_003E, 0xC000_00B7
 ALLOW, KILL = 0x7FFF_0000, 0x8000_0000
 EPERM, EACCES, ENOSYS, EOPNOTSUPP = (0x5_0000 | n for n in (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP))
+EAFNOSUPPORT, EPROTONOSUPPORT = 0x5_0000 | errno.EAFNOSUPPORT, 0x5_0000 | errno.EPROTONOSUPPORT
 
 
 def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
@@ -72,6 +73,14 @@ def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
         ("x86_64", 259, (0, 0, 0o020600), EPERM),
         ("x86_64", 259, (0, 0, 0o140600), ALLOW),
         ("x86_64", 188, (), EOPNOTSUPP),  # setxattr
+        ("x86_64", 90, (0, 0o4755), EPERM),  # chmod
+        ("x86_64", 90, (0, 0o1777), ALLOW),
+        ("x86_64", 268, (0, 0, 0o2644), EPERM),  # fchmodat
+        ("x86_64", 2, (0, 0o101, 0o4755), EPERM),  # open
+        ("x86_64", 2, (0, 0o1, 0o4755), ALLOW),
+        ("x86_64", 257, (0, 0, 0o20200001, 0o2755), EPERM),  # openat
+        ("x86_64", 257, (0, 0, 0o100, 0o644), ALLOW),
+        ("x86_64", 437, (), ENOSYS),  # openat2
         ("x86_64", 0x4000_0000, (), KILL),  # x32
         ("x86_64", 0x4000_0000 + 101, (), KILL),
         ("aarch64", 63, (), ALLOW),
@@ -80,16 +89,18 @@ def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
         ("aarch64", 198, (1, 1, 0), EACCES),
         ("aarch64", 220, (0x1000_0011,), EPERM),
         ("aarch64", 33, (0, 0, 0o060600), EPERM),
+        ("aarch64", 52, (0, 0o4755), EPERM),  # fchmod
+        ("aarch64", 56, (0, 0, 0o100, 0o4755), EPERM),  # openat
     ],
 )
 def test_what_the_filter_says(machine: str, number: int, arguments: tuple[int, ...], answer: int) -> None:
-    program = seccomp_filter(machine, overrides=False)
+    program = seccomp_filter(machine, namespaces=False)
     assert judge(program, X86 if machine == "x86_64" else ARM, number, *arguments) == answer
 
 
 @pytest.mark.parametrize("audit", [0x4000_0003, ARM, 0, X86 - 1])
 def test_calls_of_another_machine_end_the_process(audit: int) -> None:
-    assert judge(seccomp_filter("x86_64", overrides=False), audit, 0) == KILL
+    assert judge(seccomp_filter("x86_64", namespaces=False), audit, 0) == KILL
 
 
 @pytest.mark.parametrize(
@@ -103,16 +114,38 @@ def test_calls_of_another_machine_end_the_process(audit: int) -> None:
     ],
 )
 def test_with_capabilities_files_are_touched_by_descriptor_only(arguments: tuple[int, ...], answer: int) -> None:
-    assert judge(seccomp_filter("x86_64", overrides=True), X86, 280, *arguments) == answer
-    assert judge(seccomp_filter("x86_64", overrides=False), X86, 280, *arguments) == ALLOW
+    assert judge(seccomp_filter("x86_64", namespaces=False, overrides=True), X86, 280, *arguments) == answer
+    assert judge(seccomp_filter("x86_64", namespaces=False), X86, 280, *arguments) == ALLOW
 
 
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6), st.booleans())
-def test_the_filter_always_comes_to_an_answer(number: int, arguments: list[int], overrides: bool) -> None:
+@pytest.mark.parametrize(
+    ("number", "arguments", "answer"),
+    [
+        *((41, (family, 1, 0), ALLOW) for family in (1, 2, 10, 16)),
+        *((41, (family, 1, 0), EAFNOSUPPORT) for family in (0, 3, 17, 29, 38, 40, 44, 2**31)),
+        (41, (16, 3, 12), EPROTONOSUPPORT),
+        (101, (16, 7, 0), ALLOW),  # ptrace
+        (29, (), ALLOW),  # shmget
+        (188, (), ALLOW),  # setxattr
+        (250, (), EPERM),  # keyctl
+        (90, (0, 0o4755), EPERM),  # chmod
+        (272, (0x1000_0000,), EPERM),  # unshare
+    ],
+)
+def test_with_namespaces_what_stays_in_them_is_allowed(number: int, arguments: tuple[int, ...], answer: int) -> None:
+    assert judge(seccomp_filter("x86_64", namespaces=True), X86, number, *arguments) == answer
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6),
+    st.sampled_from([(False, False), (False, True), (True, False)]),
+)
+def test_the_filter_always_comes_to_an_answer(number: int, arguments: list[int], kind: tuple[bool, bool]) -> None:
     for machine, audit in (("x86_64", X86), ("aarch64", ARM)):
-        program = seccomp_filter(machine, overrides=overrides)
+        program = seccomp_filter(machine, namespaces=kind[0], overrides=kind[1])
         answer = judge(program, audit, number, *arguments)
-        assert answer in (ALLOW, KILL, EPERM, EACCES, ENOSYS, EOPNOTSUPP)
+        assert answer in (ALLOW, KILL, EPERM, EACCES, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT, EPROTONOSUPPORT)
         assert len(program) // 8 < 4096
 
 

@@ -33,7 +33,7 @@ class Attack(StrEnum):
     NETWORK = "reaching the network, loopback and local sockets included"
     PROCESSES = "reading, tracing or killing other processes; outliving the call"
     LISTING = "seeing which other processes run, with their arguments"
-    PRIVILEGES = "mounting, making devices, writing kernel settings"
+    PRIVILEGES = "mounting, making devices and set-uid files, writing kernel settings"
     FORK_BOMB = "fork bombs"
     MEMORY = "using up the memory"
     FILE_SIZE = "writing files without end"
@@ -87,6 +87,7 @@ attempt("METADATA", lambda: os.utime(told["secret"]))
 attempt("NETWORK", lambda: connect(socket.AF_INET, ("127.0.0.1", told["port"])))
 attempt("NETWORK", lambda: connect(socket.AF_UNIX, told["socket"]))
 attempt("NETWORK", lambda: connect(socket.AF_UNIX, "\\0" + told["token"]))
+attempt("NETWORK", lambda: socket.socket(40).close())
 attempt("PROCESSES", lambda: os.kill(pid, 0))
 attempt("PROCESSES", lambda: told["token"].encode() in open(f"/proc/{pid}/environ", "rb").read())
 attempt("PROCESSES", lambda: libc.ptrace(0x4206, pid, 0, 0) == 0)
@@ -95,6 +96,7 @@ attempt("PRIVILEGES", mount)
 attempt("PRIVILEGES", setting)
 attempt("PRIVILEGES", lambda: os.mknod("null", 0o020600, os.makedev(1, 3)))
 attempt("PRIVILEGES", lambda: libc.unshare(0x10000000) == 0)
+attempt("PRIVILEGES", lambda: write("set-uid") or os.chmod("set-uid", 0o4755))
 print(json.dumps(sorted(done)), flush=True)
 if not os.fork():
     os.setsid()

@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail, processes
 from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
+from swe_ai_fleet.sandbox.keyring import leave_session_keyring
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import install_hint
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
@@ -95,6 +96,7 @@ class InteractiveProcess:
         ground = await _Ground.prepare(command, policy, scratch)
         try:
             argv, variables, marker = await ground.launch(root, command)
+            leave_session_keyring()
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.PIPE,
@@ -242,10 +244,13 @@ class _Ground:
         self.scratch.variables.touch(mode=0o600)
         self.scratch.variables.write_text(exports(jail.variables(environment, os.environ, networked=networked)))
         arguments = jail.bubblewrap_arguments(
-            self.bubblewrap, root=root, scratch=self.scratch, environment=environment, networked=networked
+            self.bubblewrap,
+            root=root,
+            scratch=self.scratch,
+            environment=environment,
+            networked=networked,
+            read_only=command.read_only_workspace,
         )
-        if command.read_only_workspace:
-            arguments += ["--remount-ro", jail.WORKSPACE]
         forward = ":"
         if networked:
             forward = f"{shlex.join(jail.forwarding())} </dev/null >/dev/null || exit 125"

@@ -20,6 +20,7 @@ from swe_ai_fleet.sandbox.concealment import (
     own_interpreter,
     stand_ins,
 )
+from swe_ai_fleet.sandbox.seccomp import filter_file
 
 WORKSPACE = "/workspace"
 HOME = "/home/agent"
@@ -32,6 +33,12 @@ FORWARDER = f"{_FLEET}/forwarder.py"
 PROXY = f"{_FLEET}/proxy"
 VARIABLES = f"{_FLEET}/variables"
 _PROXY_SOCKET = "proxy.sock"
+_KEYS = Path("/proc/keys")
+_FILTER = 7
+_OPENING = f'exec {_FILTER}<"$1" && shift && exec "$@"'
+# The first process of a sandbox: it reaps what is left to it, and ends with the program that it started. It executes a
+# file that nobody inside may read (see `Scratch.prepare`), so nobody can trace it or look into its memory.
+_FIRST = '"$@"; exit $?'
 _SHARED_MEMORY_BYTES = 512 * 1024**2
 
 ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -232,18 +239,26 @@ def bubblewrap_arguments(
     environment: Environment,
     writable: tuple[Mount, ...] = (),
     networked: bool = False,
+    read_only: bool = False,
 ) -> list[str]:
-    """The argv of a session up to the program it runs; the caller opens descriptor 6 for bubblewrap's report."""
+    """The argv of a session up to the program it runs; the caller opens descriptor 6 for bubblewrap's report.
+
+    With `read_only` the workspace is.
+    """
     arguments = [
-        bubblewrap.program, "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--unshare-pid", "--unshare-net",
-        "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL", "--new-session",
+        *_filtered(bubblewrap), "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--unshare-pid",
+        "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL", "--new-session",
         "--die-with-parent", "--hostname", "fleet", "--info-fd", "6", "--ro-bind", "/usr", "/usr",
     ]  # fmt: skip
     if "--disable-userns" in bubblewrap.options:
         arguments.append("--disable-userns")
     arguments += _root_links()
     # Root keeps its uid behind the namespace, and uid 0 may write sysctls without a single capability.
-    arguments += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    arguments += ["--proc", "/proc"]
+    if _KEYS.exists():
+        # What the host's user has for keys, by their names; to bubblewrap it is no device, so it cannot be opened.
+        arguments += ["--ro-bind", "/dev/null", str(_KEYS)]
+    arguments += ["--remount-ro", "/proc", "--dev", "/dev"]
     if "--size" in bubblewrap.options:
         arguments += ["--size", str(_SHARED_MEMORY_BYTES)]
     arguments += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108  (a mount point inside)
@@ -265,12 +280,14 @@ def bubblewrap_arguments(
         forwarder = Path(__file__).with_name("forwarder.py")
         arguments += ["--ro-bind", str(forwarder), FORWARDER, "--ro-bind", str(scratch.proxy), PROXY]
     arguments += ["--bind", str(scratch.home), HOME, "--bind", str(scratch.tmp), TMP]
-    arguments += ["--bind", str(root), WORKSPACE]
+    arguments += ["--ro-bind" if read_only else "--bind", str(root), WORKSPACE]
     for mount in environment.mounts:
         arguments += ["--ro-bind", mount.source, mount.target]
     for mount in writable:
         arguments += ["--bind", mount.source, mount.target]
-    return [*arguments, "--remount-ro", "/", "--chdir", WORKSPACE]
+    return [
+        *arguments, "--remount-ro", "/", "--chdir", WORKSPACE, "--as-pid-1", "--", RUNNER, "-c", _FIRST, "fleet"
+    ]  # fmt: skip
 
 
 def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
@@ -279,7 +296,7 @@ def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writab
     No network, no other process; its variables, descriptors and working directory are the caller's.
     """
     arguments = [
-        bubblewrap.program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+        *_filtered(bubblewrap), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
         "--unshare-cgroup-try", "--new-session", "--die-with-parent", "--ro-bind", "/usr", "/usr", *_root_links(),
         "--dev", "/dev", "--tmpfs", TMP,
     ]  # fmt: skip
@@ -291,6 +308,14 @@ def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writab
     for path in writable:
         arguments += ["--bind", str(path), str(path)]
     return [*arguments, "--remount-ro", "/", "--"]
+
+
+def _filtered(bubblewrap: Bubblewrap) -> list[str]:
+    """The argv that starts bubblewrap so that what it runs, its own processes inside included, is under our filter."""
+    opened = filter_file()
+    if opened is None:
+        return [bubblewrap.program]
+    return [shell(), "-c", _OPENING, "fleet", opened, bubblewrap.program, "--seccomp", str(_FILTER)]
 
 
 def _root_links() -> list[str]:

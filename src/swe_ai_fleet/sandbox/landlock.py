@@ -7,9 +7,11 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,6 +33,8 @@ _FIRST_RIGHTS = (1 << 13) - 1
 _REFER, _TRUNCATE, _IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
+_MAKE_FILE, _REMOVE_FILE = 1 << 8, 1 << 5
+_BY_NAME = _READ_FILE | _WRITE_FILE | _TRUNCATE | _MAKE_FILE | _REMOVE_FILE
 _TCP = 3
 _SCOPES = 3
 _CAPABILITIES = 1 << 1 | 1 << 2
@@ -140,6 +144,20 @@ class Handover:
                     _give(directory, uid, gid)
 
 
+def remove_shared_memory(identity: Identity) -> None:
+    """Remove what a workspace's own user has left in the memory that commands share by name, on the host."""
+    if not identity.dropped:
+        return
+    with suppress(FileNotFoundError), os.scandir(_SHARED_MEMORY) as entries:
+        for entry in entries:
+            if entry.stat(follow_symlinks=False).st_uid == identity.uid:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    with suppress(FileNotFoundError):
+                        Path(entry.path).unlink()
+
+
 def require_landlock() -> Landlock:
     """The Landlock of this kernel. Raises PreconditionFailed where there is none."""
     found = Landlock.find()
@@ -240,8 +258,8 @@ def landlock_arguments(
     rules += [(str(path), everything) for path in (root, scratch.home, scratch.tmp)]
     rules += [(mount.source, everything) for mount in writable]
     if identity.dropped:
-        # What lies there belongs to others, whom the user of this workspace is none of.
-        rules.append((_SHARED_MEMORY, everything))
+        # The host's own, for all workspaces: whoever knows a name can open it. Names are random, and cannot be listed.
+        rules.append((_SHARED_MEMORY, landlock.rights & _BY_NAME))
     plan = _plan(
         landlock,
         identity,
@@ -277,7 +295,7 @@ def _plan(
         gid=identity.gid,
         capabilities=capabilities,
         processes=max_processes,
-        filter=seccomp_filter(os.uname().machine, overrides=bool(capabilities)).hex(),
+        filter=seccomp_filter(os.uname().machine, namespaces=False, overrides=bool(capabilities)).hex(),
     )
 
 

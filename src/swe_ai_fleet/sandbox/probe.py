@@ -17,6 +17,7 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import Landlock, require_landlock
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.seccomp import machine_known
 from swe_ai_fleet.sandbox.surroundings import surroundings
 from swe_ai_fleet.sandbox.workspace import Host
 
@@ -85,9 +86,12 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
 
 
 def _bubblewrap_notes(bubblewrap: Bubblewrap) -> list[str]:
-    if "--disable-userns" in bubblewrap.options:
+    if machine_known(os.uname().machine):
         return []
-    return ["this bubblewrap (before 0.8) lets commands make user namespaces of their own"]
+    notes = ["there is no filter of system calls for this machine: commands can make all that the kernel allows them"]
+    if "--disable-userns" not in bubblewrap.options:
+        notes.append("this bubblewrap (before 0.8) lets commands make user namespaces of their own")
+    return notes
 
 
 def _landlock_notes(landlock: Landlock | None) -> list[str]:
@@ -97,6 +101,7 @@ def _landlock_notes(landlock: Landlock | None) -> list[str]:
     ]
     if os.geteuid() == 0:
         notes.append("the fleet is root: a workspace belongs to a user of its own while it is open")
+        notes.append("POSIX shared memory is the host's: commands can open what is there if they know its random name")
     else:
         notes.append("commands can change modes and times (not the content) of all files of the fleet's user")
         notes.append("POSIX shared memory and semaphores are refused: they would be shared with the fleet's user")

@@ -1,11 +1,13 @@
-"""The system calls that a command without namespaces must not make, as a filter for the kernel."""
+"""The system calls that a command must not make, as a filter for the kernel: one place for both rungs."""
 
 from __future__ import annotations
 
 import errno
+import os
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 _LOAD = 0x20
 _JUMP_EQUAL = 0x15
@@ -26,27 +28,36 @@ _X32_BIT = 0x4000_0000
 _NEW_NAMESPACES = 0x7E02_0080
 _DEVICE_TYPES = (0x2000, 0x6000)
 _TYPE_MASK = 0xF000
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_NETLINK_ROUTE = 0
+# Of a file's mode: whoever executes the file becomes its owner, or one of its group.
+_SET_ID = 0o6000
+# O_CREAT, and what O_TMPFILE has beside O_DIRECTORY: with one of them `open` takes a mode.
+_CREATES = 0o100 | 0o20000000
 # Pushing characters into a terminal, which another process then reads as typed.
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
 
 # (x86-64, AArch64); None: the machine has no such call.
 _Numbers = tuple[int | None, int | None]
+# What reaches beyond a sandbox, or deep into the kernel, and builds and tests do without.
 _FORBIDDEN: dict[str, _Numbers] = {
     "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "chroot": (161, 51),
-    "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106),
-    "fanotify_init": (300, 262), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
-    "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105), "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioperm": (173, None), "iopl": (172, None),
-    "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219),
-    "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429), "mq_open": (240, 180),
-    "msgget": (68, 186), "open_by_handle_at": (304, 265), "open_tree": (428, 428), "perf_event_open": (298, 241),
-    "pidfd_getfd": (438, 438), "pivot_root": (155, 41), "process_madvise": (440, 440),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117), "quotactl": (179, 60),
-    "quotactl_fd": (443, 443), "reboot": (169, 142), "request_key": (249, 218), "semget": (64, 190),
-    "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268), "settimeofday": (164, 170),
-    "shmget": (29, 194), "shmat": (30, 196), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116),
-    "umount2": (166, 39), "userfaultfd": (323, 282), "vhangup": (153, 58),
+    "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106), "fanotify_init": (300, 262),
+    "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432), "fsopen": (430, 430),
+    "fspick": (433, 433), "init_module": (175, 105), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425), "ioperm": (173, None), "iopl": (172, None), "kcmp": (312, 272),
+    "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219), "mount": (165, 40),
+    "mount_setattr": (442, 442), "move_mount": (429, 429), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
+    "open_tree_attr": (467, 467), "perf_event_open": (298, 241), "pidfd_getfd": (438, 438), "pivot_root": (155, 41),
+    "process_madvise": (440, 440), "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142),
+    "request_key": (249, 218), "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268),
+    "settimeofday": (164, 170), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39),
+    "userfaultfd": (323, 282), "vhangup": (153, 58),
+}  # fmt: skip
+# In namespaces of its own these reach nobody but the sandbox itself.
+_SHARED: dict[str, _Numbers] = {
+    "mq_open": (240, 180), "msgget": (68, 186), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "ptrace": (101, 117), "semget": (64, 190), "shmat": (30, 196), "shmget": (29, 194),
 }  # fmt: skip
 # Programs take these answers for a file system without extended attributes.
 _UNSUPPORTED: dict[str, _Numbers] = {
@@ -59,6 +70,12 @@ _CLONE: _Numbers = (56, 220)
 _CLONE3: _Numbers = (435, 435)
 _UNSHARE: _Numbers = (272, 97)
 _IOCTL: _Numbers = (16, 29)
+_OPENAT2: _Numbers = (437, 437)
+# (call, position of its flags), the mode behind them; (call, position of the mode).
+_OPENS: tuple[tuple[_Numbers, int], ...] = (((257, 56), 2), ((2, None), 1))
+_MODES: tuple[tuple[_Numbers, int], ...] = (
+    ((90, None), 1), ((91, 52), 1), ((268, 53), 2), ((452, 452), 2), ((85, None), 1)
+)  # fmt: skip
 _MKNOD: _Numbers = (133, None)
 _MKNODAT: _Numbers = (259, 33)
 _INOTIFY: _Numbers = (254, 27)
@@ -87,12 +104,13 @@ def machine_known(machine: str) -> bool:
     return machine in _MACHINES
 
 
-def seccomp_filter(machine: str, *, overrides: bool) -> bytes:
+def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False) -> bytes:
     """The program for the kernel: `struct sock_filter` after `struct sock_filter`.
 
-    Calls of another machine's kind end the process; what is forbidden answers EPERM (sockets EACCES). There is no
-    socket at all but pairs: a unix socket's path cannot be judged here, and behind one may sit a container engine.
-    `overrides` also takes what a process may do to the names and times of files that it need not own.
+    Calls of another machine's kind end the process; what is forbidden answers EPERM. With `namespaces` of their own
+    commands have sockets of the kinds that stay in there, may trace each other and share memory by name. Without them
+    there is no socket at all but pairs (EACCES): a unix socket's path cannot be judged here, and behind one may sit a
+    container engine. `overrides` also takes what a process may do to the names and times of files that it need not own.
     """
     known = _MACHINES[machine]
     column = known.column
@@ -104,21 +122,31 @@ def seccomp_filter(machine: str, *, overrides: bool) -> bytes:
     ]
     if known.x32:
         program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL_PROCESS)]
+    # The calls that are made most often first.
+    for call, position in _OPENS:
+        creating = [_argument(position), (_JUMP_ANY_BIT, 0, 3, _CREATES), *_without_set_id(position + 1)]
+        program += _when(call, column, creating)
+    for call, position in _MODES:
+        program += _when(call, column, _without_set_id(position))
     program += _refuse(_numbers(_FORBIDDEN.values(), column), errno.EPERM)
-    program += _refuse(_numbers(_UNSUPPORTED.values(), column), errno.EOPNOTSUPP)
-    program += _refuse(_numbers([_SOCKET], column), errno.EACCES)
-    # Its flags lie in memory, out of a filter's reach; the C library falls back to `clone`.
-    program += _refuse(_numbers([_CLONE3], column), errno.ENOSYS)
+    # Their arguments lie in memory, out of a filter's reach; programs fall back to `clone` and `openat`.
+    program += _refuse(_numbers([_CLONE3, _OPENAT2], column), errno.ENOSYS)
     for call in (_CLONE, _UNSHARE):
         program += _when(call, column, [_argument(0), (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), _answer(errno.EPERM)])
     program += _when(_SOCKETPAIR, column, [_argument(0), (_JUMP_EQUAL, 1, 0, _AF_UNIX), _answer(errno.EACCES)])
     for request in _TERMINAL_REQUESTS:
         program += _when(_IOCTL, column, [_argument(1), (_JUMP_EQUAL, 0, 1, request), _answer(errno.EPERM)])
     for call, position in ((_MKNOD, 1), (_MKNODAT, 2)):
-        kind: list[_Instruction] = [_argument(position), (_AND, 0, 0, _TYPE_MASK)]
+        kind: list[_Instruction] = [*_without_set_id(position), (_AND, 0, 0, _TYPE_MASK)]
         for device in _DEVICE_TYPES:
             kind += [(_JUMP_EQUAL, 0, 1, device), _answer(errno.EPERM)]
         program += _when(call, column, kind)
+    if namespaces:
+        program += _when(_SOCKET, column, _families())
+    else:
+        program += _refuse(_numbers(_SHARED.values(), column), errno.EPERM)
+        program += _refuse(_numbers(_UNSUPPORTED.values(), column), errno.EOPNOTSUPP)
+        program += _refuse(_numbers([_SOCKET], column), errno.EACCES)
     if overrides:
         program += _refuse(_numbers([_INOTIFY], column), errno.EACCES)
         for call, position in _UTIMES:
@@ -135,6 +163,45 @@ def seccomp_filter(machine: str, *, overrides: bool) -> bytes:
         program += _when(_UTIMENSAT, column, by_path)
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def filter_file() -> str | None:
+    """A path under which this process's children find the filter of a sandbox with namespaces, as long as it lives.
+
+    None for a machine that has no filter.
+    """
+    return f"/proc/{os.getpid()}/fd/{_descriptor()}" if machine_known(os.uname().machine) else None
+
+
+@cache
+def _descriptor() -> int:
+    descriptor = os.memfd_create("fleet-filter", os.MFD_CLOEXEC)
+    os.write(descriptor, seccomp_filter(os.uname().machine, namespaces=True))
+    return descriptor
+
+
+def _families() -> list[_Instruction]:
+    """Unix sockets, those of the sandbox's own network, and questions about that; the others reach other machines, or
+    parts of the kernel that know no namespaces. What is refused answers as if the kernel lacked it."""
+    return [
+        _argument(0),
+        (_JUMP_EQUAL, 7, 0, _AF_UNIX),
+        (_JUMP_EQUAL, 6, 0, _AF_INET),
+        (_JUMP_EQUAL, 5, 0, _AF_INET6),
+        (_JUMP_EQUAL, 1, 0, _AF_NETLINK),
+        _answer(errno.EAFNOSUPPORT),
+        _argument(2),
+        (_JUMP_EQUAL, 1, 0, _NETLINK_ROUTE),
+        _answer(errno.EPROTONOSUPPORT),
+    ]
+
+
+def _without_set_id(position: int) -> list[_Instruction]:
+    """Refuse a mode that would make the file run as its owner or group; bind mounts inside do not show that, others do.
+
+    The mode is loaded afterwards.
+    """
+    return [_argument(position), (_JUMP_ANY_BIT, 0, 1, _SET_ID), _answer(errno.EPERM)]
 
 
 def _numbers(calls: Iterable[_Numbers], column: int) -> list[int]:

@@ -17,6 +17,7 @@ from swe_ai_fleet.sandbox import processes
 from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroup
 from swe_ai_fleet.sandbox.jail import shell
+from swe_ai_fleet.sandbox.keyring import leave_session_keyring
 from swe_ai_fleet.sandbox.pipes import Pipes
 from swe_ai_fleet.sandbox.runner import LAUNCHER, LAUNCHER_VARIABLES
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
@@ -61,6 +62,7 @@ class Session:
         self._captures = (Capture(0), Capture(0))
         groups = [str(entrance) for entrance in launch.group.entrances] if launch.group else []
         name, _, token = (launch.marker or b"").decode().partition("=")
+        leave_session_keyring()
         try:
             self._process = subprocess.Popen(
                 [shell(), "-c", LAUNCHER, "fleet", *self._pipes.paths, *groups, "--", *launch.argv],

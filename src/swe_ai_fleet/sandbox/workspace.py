@@ -31,6 +31,7 @@ from swe_ai_fleet.sandbox.landlock import (
     check_mounts,
     landlock_arguments,
     landlock_helper,
+    remove_shared_memory,
 )
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
@@ -214,6 +215,7 @@ class LocalWorkspace:
                     await ground.proxy.close()
                 await asyncio.to_thread(remove_tree, ground.scratch.directory)
                 await asyncio.to_thread(ground.handover.take_back)
+                await asyncio.to_thread(remove_shared_memory, ground.identity)
 
     @property
     def _writable_sources(self) -> tuple[Path, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, GitFailed, Layout
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 
 MAX_BUNDLE_BYTES = 256 * 1024 * 1024
@@ -48,6 +48,8 @@ async def make_bundle(git: Git, layout: Layout, ref: str, since: str) -> bytes:
             timeout_seconds=_PACK_TIMEOUT_SECONDS,
             output_limit=MAX_BUNDLE_BYTES,
         )
+    except GitExhausted:
+        raise
     except ResourceExhausted as error:
         raise ResourceExhausted(
             f"the changes make a bundle of more than {MAX_BUNDLE_BYTES} bytes",

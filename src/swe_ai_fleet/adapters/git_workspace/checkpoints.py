@@ -10,7 +10,10 @@ import asyncio
 import re
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitResult, Layout
+import structlog
+
+from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, GitFailed, GitResult, Layout
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, WORK_BRANCH
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
@@ -18,6 +21,7 @@ from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import check_branch
 from swe_ai_fleet.ports import Workspace
 
+_log = structlog.get_logger()
 MAX_BUNDLE_BYTES = 256 * 1024 * 1024
 _PACK_SECONDS = 120.0
 _REF = "refs/fleet/checkpoint"
@@ -25,26 +29,41 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 async def take(
-    git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, branch: str, max_bytes: int
+    git: Git,
+    layout: Layout,
+    workspace: Workspace,
+    *,
+    base: str,
+    head: str,
+    branch: str,
+    known: dict[str, str],
+    max_bytes: int,
 ) -> Checkpoint:
     """The checkpoint of a clone whose tree is staged in the index of `layout`, a git directory of our own.
 
-    `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, or it is larger than
-    `max_bytes`), the tree is kept on top of the base commit, and its commits become uncommitted changes. Raises
-    ResourceExhausted where the tree itself is too large.
+    `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, it is larger than
+    `max_bytes`, or takes more memory or files than there may be), the tree is kept on top of the base commit, and its
+    commits become uncommitted changes. `known` are the heads that were taken before, each with its tree; this one is
+    added. Raises ResourceExhausted where the tree itself is too large.
     """
-    if head != base and not await _fetch(git, layout, workspace, base=base, head=head, max_bytes=max_bytes):
+    if (
+        head != base
+        and head not in known
+        and not await _fetch(git, layout, workspace, base=base, head=head, max_bytes=max_bytes)
+    ):
         head, branch = base, branch or WORK_BRANCH
     tree = (await git.run("write-tree", layout=layout)).text()
-    committed = await git.run("rev-parse", f"{head}^{{tree}}", layout=layout)
+    if head not in known:
+        known[head] = (await git.run("rev-parse", f"{head}^{{tree}}", layout=layout)).text()
     commit = head
-    if committed.text() != tree:
+    if known[head] != tree:
         made = await git.run(
             *("commit-tree", tree, "-p", head, "-m", "Checkpoint"), layout=layout, variables=FIXED_IDENTITY
         )
         commit = made.text()
     bundle = b""
-    if commit != base and not await _has(git, layout, commit, within=base):
+    # What was made on top of the base commit is not within it.
+    if commit != base and (head == base or not await _has(git, layout, commit, within=base)):
         await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
         bundle = (await _bundle(git, layout, base, max_bytes)).stdout
     return Checkpoint(commit=commit, head=head, branch=branch, bundle=bundle)
@@ -55,6 +74,8 @@ async def _bundle(git: Git, layout: Layout, base: str, max_bytes: int) -> GitRes
         return await git.run(
             *("bundle", "create", "--quiet", "-", _REF, f"^{base}"), layout=layout, output_limit=max_bytes
         )
+    except GitExhausted:
+        raise
     except ResourceExhausted as error:
         raise ResourceExhausted(
             f"the workspace makes a checkpoint of more than {max_bytes} bytes",
@@ -79,6 +100,9 @@ async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: 
                 await git.run("bundle", "unbundle", str(file), layout=layout, cwd=tree)
             finally:
                 file.unlink(missing_ok=True)
+            # Before anything is made of its trees: an index or files.
+            for commit in {checkpoint.commit, checkpoint.head}:
+                await check_size(git, layout, commit)
         await git.run("read-tree", "--reset", "-u", checkpoint.commit, layout=layout, cwd=tree)
         if checkpoint.branch and _is_branch(checkpoint.branch):
             ref = f"refs/heads/{checkpoint.branch}"
@@ -91,8 +115,10 @@ async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: 
             await git.run("update-ref", "--no-deref", "HEAD", checkpoint.head, layout=layout, cwd=tree)
         await git.run("read-tree", checkpoint.head, layout=layout, cwd=tree)
         await git.run("update-index", "-q", "--refresh", layout=layout, cwd=tree, expect=(0, 1))
-    except GitFailed as error:
-        raise PreconditionFailed(f"the checkpoint cannot be restored: {error.message[:500]}") from error
+    except (GitFailed, ResourceExhausted) as error:
+        raise PreconditionFailed(
+            f"the checkpoint cannot be restored: {error.message[:500]}", hint=error.hint
+        ) from error
 
 
 async def _fetch(git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, max_bytes: int) -> bool:
@@ -117,9 +143,18 @@ async def _fetch(git: Git, layout: Layout, workspace: Workspace, *, base: str, h
         await git.run("index-pack", "--stdin", "--fix-thin", f"--max-input-size={max_bytes}", layout=layout, stdin=pack)
         # Everything it stands on must be there: a commit alone proves nothing about its trees.
         await git.run("rev-list", "--objects", "--quiet", head, f"^{base}", layout=layout)
-    except FleetError:
+        await check_size(git, layout, head)
+    except FleetError as error:
+        _log.warning("commits of a workspace become uncommitted changes", commit=head, reason=str(error))
+        await asyncio.to_thread(_remove_drafts, layout.git_dir / "objects/pack")
         return False
     return True
+
+
+def _remove_drafts(packs: Path) -> None:
+    """Remove what git leaves of a pack that it gave up."""
+    for draft in packs.glob("tmp_*"):
+        draft.unlink(missing_ok=True)
 
 
 async def _has(git: Git, layout: Layout, commit: str, *, within: str) -> bool:

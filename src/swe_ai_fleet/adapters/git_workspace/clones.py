@@ -15,7 +15,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace import checkpoints
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, Layout
 from swe_ai_fleet.adapters.git_workspace.local import object_stores
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
 from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, diff_of, touched
@@ -84,6 +84,7 @@ class GitClone:
         self._base_commit = base_commit
         self._max_patch_bytes = max_patch_bytes
         self._submodules: frozenset[bytes] | None = None
+        self._known_heads: dict[str, str] = {}
         self._used = False
         self._index = asyncio.Lock()
 
@@ -115,12 +116,13 @@ class GitClone:
         Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
         layout = self._premises.layout
-        async with self._index:
-            await self._stage()
+        async with self._staged():
             against = ("diff", "--cached", self._base_commit)
             try:
                 patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
                 counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
+            except GitExhausted:
+                raise
             except ResourceExhausted as error:
                 raise ResourceExhausted(
                     f"the changes make a patch of more than {self._max_patch_bytes} bytes",
@@ -155,8 +157,7 @@ class GitClone:
         base commit. Raises ResourceExhausted, PreconditionFailed.
         """
         head, branch = await self.head() if self._used else (self._base_commit, WORK_BRANCH)
-        async with self._index:
-            await self._stage()
+        async with self._staged():
             return await checkpoints.take(
                 self._git,
                 self._premises.layout,
@@ -164,6 +165,7 @@ class GitClone:
                 base=self._base_commit,
                 head=head or self._base_commit,
                 branch=branch if head else WORK_BRANCH,
+                known=self._known_heads,
                 max_bytes=checkpoints.MAX_BUNDLE_BYTES,
             )
 
@@ -204,6 +206,18 @@ class GitClone:
     async def _furnish(self) -> None:
         premises = self._premises
         await finished(asyncio.to_thread(furnish, premises.tree, premises.root, premises.furnishing))
+
+    @asynccontextmanager
+    async def _staged(self) -> AsyncGenerator[None]:
+        """Our own index, held and brought up to the tree."""
+        async with self._index:
+            try:
+                await self._stage()
+                yield
+            except ResourceExhausted:
+                # What is too much stands in the index by now, and .gitignore says nothing of what an index has.
+                await self._git.run("read-tree", self._base_commit, layout=self._premises.layout)
+                raise
 
     async def _stage(self) -> None:
         """Bring our own index up to the tree."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted, Unavailabl
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 DEFAULT_OUTPUT_LIMIT = 64 * 1024 * 1024
+DEFAULT_MEMORY_BYTES = 1024**3
+"""What each process of git may allocate. Packs are mapped, and count for nothing; a file counts where git holds it as a
+whole, and an index or a pack with some 150 bytes for each of its entries."""
+HISTORY_MEMORY_BYTES = 4 * 1024**3
+"""The same where git works on every object of a repository's history, of which there may be millions."""
 _STDERR_LIMIT = 64 * 1024
 
 # Command-scope configuration: it wins over whatever a repository's own config file says.
@@ -29,7 +35,6 @@ _CONFIG = {
     "core.alternateRefsCommand": "false",
     "core.sshCommand": "false",
     "credential.helper": "",
-    "checkout.workers": "0",
     "commit.gpgSign": "false",
     "gc.auto": "0",
     "maintenance.auto": "false",
@@ -43,11 +48,18 @@ _CONFIG = {
 _TRANSPORT_VARIABLES = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE")
 
 
-_LIMITED = 'ulimit -v "$1" && shift && exec "$@"'
+# A chain of deltas, or a tree that holds itself many times, is small where it comes from and without bounds here.
+_LIMITED = 'ulimit -d "$1" 2>/dev/null; shift; exec "$@"'
+_MOST_WORKERS = 4
+_NO_MEMORY = re.compile(r"out of memory|malloc failed|cannot allocate memory|unable to create thread", re.IGNORECASE)
 
 
 class GitFailed(FleetError):
     """A git command ended badly; the message is git's own."""
+
+
+class GitExhausted(GitFailed, ResourceExhausted):
+    """A git command needed more memory than it may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +112,12 @@ class Git:
     """
 
     def __init__(self, surroundings: Mapping[str, str]) -> None:
+        # Each of git's workers has as much memory as git itself.
+        workers = str(min(os.cpu_count() or 1, _MOST_WORKERS))
+        settings = {**_CONFIG, "checkout.workers": workers, "pack.threads": workers}
         config = {
             f"GIT_CONFIG_{part}_{number}": text
-            for number, entry in enumerate(_CONFIG.items())
+            for number, entry in enumerate(settings.items())
             for part, text in zip(("KEY", "VALUE"), entry, strict=True)
         }
         self._base = {
@@ -122,7 +137,7 @@ class Git:
             "GIT_NO_LAZY_FETCH": "1",
             # An allow-list with one name that no transport has: nothing is ever fetched behind our back.
             "GIT_ALLOW_PROTOCOL": "none",
-            "GIT_CONFIG_COUNT": str(len(_CONFIG)),
+            "GIT_CONFIG_COUNT": str(len(settings)),
             **config,
         }
         self._transport = {name: surroundings[name] for name in _TRANSPORT_VARIABLES if surroundings.get(name)}
@@ -139,15 +154,16 @@ class Git:
         expect: Sequence[int] = (0,),
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
-        memory_bytes: int = 0,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
         confining: Sequence[str] = (),
     ) -> GitResult:
-        """Run git to its end; with `protocols` it may use the network, with `memory_bytes` so much address space.
+        """Run git to its end; with `protocols` it may use the network.
 
-        `options` go before the command. `confining` is an argv that starts git where it sees no more than it is to see.
+        It, and each process that it starts, may allocate `memory_bytes`. `options` go before the command. `confining`
+        is an argv that starts git where it sees no more than it is to see.
 
-        Raises GitFailed (exit status not in `expect`), Unavailable (time is up), ResourceExhausted (more than
-        `output_limit` bytes on standard output).
+        Raises GitFailed (exit status not in `expect`), GitExhausted (it needed more memory), Unavailable (time is up),
+        ResourceExhausted (more than `output_limit` bytes on standard output).
         """
         environment = dict(self._base)
         if protocols:
@@ -156,9 +172,8 @@ class Git:
             environment |= layout.variables()
         if variables:
             environment |= variables
-        limited = ("sh", "-c", _LIMITED, "sh", str(memory_bytes // 1024)) if memory_bytes else ()
         process = await asyncio.create_subprocess_exec(
-            *limited,
+            *("sh", "-c", _LIMITED, "sh", str(memory_bytes // 1024)),
             *confining,
             "git",
             *options,
@@ -186,6 +201,11 @@ class Git:
             raise ResourceExhausted(f"git answered more than {output_limit} bytes")
         result = GitResult(code=code, stdout=stdout, stderr=stderr.decode("utf-8", "replace").strip())
         if code not in expect:
+            if _NO_MEMORY.search(result.stderr):
+                raise GitExhausted(
+                    f"git {args[0]} needs more than {memory_bytes // 1024**2} MiB of memory: {result.stderr[-500:]}",
+                    hint="smaller files, or fewer of them, or .gitignore for what is generated",
+                )
             raise GitFailed(result.stderr or f"git {args[0]} ended with status {code}")
         return result
 

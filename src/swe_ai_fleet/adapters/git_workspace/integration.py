@@ -12,7 +12,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import make_bundle
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, Layout
 from swe_ai_fleet.adapters.git_workspace.local import identity
 from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, readable
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
@@ -148,6 +148,8 @@ class Integrations:
             made = await self._git.run(
                 *("diff", *PATCH_FORM, older, newer), layout=layout, output_limit=self._max_patch_bytes
             )
+        except GitExhausted:
+            raise
         except ResourceExhausted as error:
             raise ResourceExhausted(f"the changes make a patch of more than {self._max_patch_bytes} bytes") from error
         return await asyncio.to_thread(readable, made.stdout)

@@ -12,7 +12,14 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitResult, Layout
+from swe_ai_fleet.adapters.git_workspace.git import (
+    DEFAULT_MEMORY_BYTES,
+    HISTORY_MEMORY_BYTES,
+    Git,
+    GitFailed,
+    GitResult,
+    Layout,
+)
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.locks import locked
@@ -132,7 +139,12 @@ class RemoteRepositories:
         return commit
 
     async def _call(
-        self, connection: _Connection, *args: str, layout: Layout | None = None, timeout_seconds: float
+        self,
+        connection: _Connection,
+        *args: str,
+        layout: Layout | None = None,
+        timeout_seconds: float,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> GitResult:
         """Run git on the way to a remote. Raises GitFailed, Unavailable."""
         return await self._git.run(
@@ -143,6 +155,7 @@ class RemoteRepositories:
             variables={**connection.route.variables, **connection.variables},
             protocols=self._protocols,
             timeout_seconds=timeout_seconds,
+            memory_bytes=memory_bytes,
         )
 
     async def _list(self, connection: _Connection) -> tuple[dict[str, str], str]:
@@ -198,6 +211,7 @@ class RemoteRepositories:
                 *("--", connection.remote.url, *specifications),
                 layout=Layout(git_dir=cache),
                 timeout_seconds=_FETCH_TIMEOUT_SECONDS,
+                memory_bytes=HISTORY_MEMORY_BYTES,
             )
         except GitFailed as error:
             if have and re.search(r"not our ref|unadvertised object|couldn't find remote ref", error.message):

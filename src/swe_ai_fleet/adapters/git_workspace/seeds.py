@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -62,7 +63,8 @@ class Seeds:
         """The seed of a commit, made from a repository that holds it.
 
         `over` is the seed of an ancestor, whose packs, tags and submodules it shares. `tags` are the lines of a
-        packed-refs file for tags that point into the commit's ancestry. Raises PreconditionFailed where it is broken.
+        packed-refs file for tags that point into the commit's ancestry. Raises PreconditionFailed where it is broken,
+        ResourceExhausted where its files are more than a clone may hold.
         """
         seed = self.find(repository_key, commit)
         if seed is not None:
@@ -86,7 +88,9 @@ class Seeds:
                         layout=Layout(git_dir=draft),
                         stdin=wanted.encode(),
                         timeout_seconds=_PACK_TIMEOUT_SECONDS,
+                        memory_bytes=HISTORY_MEMORY_BYTES,
                     )
+                    await check_size(self._git, Layout(git_dir=draft), commit, field="repo")
                 except GitFailed as error:
                     raise PreconditionFailed(
                         f"the history of {commit[:12]} is incomplete: {error.message[:500]}", field="repo"
@@ -98,7 +102,8 @@ class Seeds:
         return seed
 
     async def add_submodule(self, seed: Path, submodule: Submodule, source: History | None) -> None:
-        """Note a submodule of a seed's commit; with a `source` its files are taken into the seed. Raises GitFailed."""
+        """Note a submodule of a seed's commit; with a `source` its files are taken into the seed. Raises GitFailed,
+        ResourceExhausted."""
         if source is not None:
             await self._git.run(
                 *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "objects/pack/pack"),
@@ -106,6 +111,7 @@ class Seeds:
                 stdin=f"{submodule.tree}\n".encode(),
                 timeout_seconds=_PACK_TIMEOUT_SECONDS,
             )
+            await check_size(self._git, Layout(git_dir=seed), submodule.tree, field="repo")
         known = [other for other in submodules_of(seed) if other.path != submodule.path]
         draft = seed / f".{_SUBMODULES}"
         entries = [asdict(entry) for entry in sorted((*known, submodule), key=lambda entry: entry.path)]

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.commit_size import MAX_FILES_BYTES, check_size
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
@@ -24,10 +25,11 @@ BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
 UPLOADS = "uploads"
 """Stands for the execution in the names of their blobs: they belong to none."""
 MAX_OBJECTS = 10_000_000
-MAX_FILES_BYTES = 10 * 1024**3
-_LISTING_BYTES = 64 * 1024 * 1024
 _PACK_SECONDS = 900.0
 MEMORY_BYTES = 2 * 1024**3
+# A commit's files beside its bundle: text packs to a tenth, and what packs to a hundredth is there to fill disks.
+_FREE_BYTES = 64 * 1024 * 1024
+_MOST_TIMES = 100
 _OURS = "refs/fleet/"
 _FULL_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|^-")
@@ -46,7 +48,7 @@ class UploadedRepositories:
     Args:
         git: Ours.
         fetch: Gets a bundle that was uploaded through another node; None: there are none.
-        memory_bytes: What git may have beside the pack itself; a bundle that needs more is refused.
+        memory_bytes: What git may allocate; a bundle that needs more is refused.
     """
 
     def __init__(self, git: Git, *, fetch: BlobFetch | None, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -62,12 +64,12 @@ class UploadedRepositories:
         """
         async with locked(cache.with_suffix(".lock")):
             if (cache / "HEAD").exists():
-                resolved = await self._checked(cache, repo)
+                resolved = await self._checked(cache, repo, bundle)
                 await store()
                 return resolved
             async with appearing(cache) as draft:
                 await self._fill(draft, bundle, strict=True)
-                resolved = await self._checked(draft, repo)
+                resolved = await self._checked(draft, repo, bundle)
                 await store()
             return resolved
 
@@ -109,7 +111,7 @@ class UploadedRepositories:
                 *("index-pack", "--threads=2", *options, str(pack)),
                 layout=Layout(git_dir=directory),
                 timeout_seconds=_PACK_SECONDS,
-                memory_bytes=self._memory_bytes + 2 * pack.stat().st_size,
+                memory_bytes=self._memory_bytes,
             )
             lines = "".join(
                 f"create {name} {commit}\n"
@@ -129,31 +131,26 @@ class UploadedRepositories:
                 f"the bundle is broken, or not safe to unpack: {error.message[:400]}", field="chunk"
             ) from error
 
-    async def _checked(self, cache: Path, repo: RepoRef) -> Resolved:
+    async def _checked(self, cache: Path, repo: RepoRef, bundle: Path) -> Resolved:
         """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
         resolved = await self._resolved(cache, repo, prefix="header.")
         layout = Layout(git_dir=cache)
+        # Every agent gets these files, whatever they came to in the bundle.
+        status = await asyncio.to_thread(bundle.stat)
+        most = min(MAX_FILES_BYTES, _FREE_BYTES + _MOST_TIMES * status.st_size)
         try:
-            listed = await self._git.run(
-                *("ls-tree", "-r", "-l", "-z", "--full-tree", resolved.commit),
-                layout=layout,
-                timeout_seconds=_PACK_SECONDS,
-                output_limit=_LISTING_BYTES,
-                memory_bytes=self._memory_bytes,
-            )
-        except ResourceExhausted:
-            raise InvalidRequest("the commit has too many files", field="chunk") from None
+            await check_size(self._git, layout, resolved.commit, most_bytes=most)
         except GitFailed as error:
             raise InvalidRequest(f"the commit cannot be read: {error.message[:400]}", field="chunk") from error
-        if await asyncio.to_thread(_files_bytes, listed.stdout) > MAX_FILES_BYTES:
-            raise InvalidRequest(f"the commit's files have more than {MAX_FILES_BYTES} bytes", field="chunk")
+        except ResourceExhausted as error:
+            raise InvalidRequest(error.message, field="chunk", hint="leave out what a build generates") from error
         # Everything it stands on must be there: a commit alone proves nothing about its ancestors.
         try:
             await self._git.run(
                 *("rev-list", "--objects", "--quiet", resolved.commit),
                 layout=layout,
                 timeout_seconds=_PACK_SECONDS,
-                memory_bytes=self._memory_bytes + 2 * _LISTING_BYTES,
+                memory_bytes=self._memory_bytes,
             )
         except GitFailed as error:
             raise InvalidRequest(
@@ -231,16 +228,6 @@ def _head_line(header: UploadHeader) -> str:
     usual = [name for name in there if name in ("refs/heads/main", "refs/heads/master")]
     found = (usual or there)[:1]
     return f"ref: {found[0]}" if found else commit
-
-
-def _files_bytes(listing: bytes) -> int:
-    """The bytes of all files in what `ls-tree -l` lists."""
-    total = 0
-    for entry in listing.split(b"\0"):
-        words = entry.partition(b"\t")[0].split()
-        if len(words) == 4 and words[3].isdigit():
-            total += int(words[3])
-    return total
 
 
 def _unknown(name: str, field: str) -> InvalidRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Git, Layout
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY
 from swe_ai_fleet.domain.bundle import BUNDLE_BRANCH, RepositoryBundle
 from swe_ai_fleet.domain.errors import ResourceExhausted
@@ -34,4 +34,10 @@ async def bundled(git: Git, layout: Layout, base: str, *, shallow: bool, max_byt
 
 async def _pack(git: Git, layout: Layout, commit: str, max_bytes: int) -> bytes:
     await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
-    return (await git.run("bundle", "create", "--quiet", "-", _REF, layout=layout, output_limit=max_bytes)).stdout
+    made = await git.run(
+        *("bundle", "create", "--quiet", "-", _REF),
+        layout=layout,
+        output_limit=max_bytes,
+        memory_bytes=HISTORY_MEMORY_BYTES,
+    )
+    return made.stdout

@@ -1,0 +1,218 @@
+"""Small commits of agents and callers that would take all memory of the host, where the fleet's git meets them."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace.bundles import unpack
+from swe_ai_fleet.adapters.git_workspace.git import DEFAULT_MEMORY_BYTES, Git, GitExhausted, Layout
+from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.run import Checkpoint
+from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.attacks.git_bombs import Bomb, Meter
+from tests.confinement import CONFINED
+
+_MIB = 1024**2
+_LARGE = 1080 * _MIB
+# A process's memory beside what it allocates: its code, and the files that it maps.
+_BESIDE = 64 * _MIB
+_SMALL = 256 * _MIB
+
+
+class Place:
+    """A provider whose gits are measured, and a repository."""
+
+    def __init__(self, root: Path, rung: Rung = Rung.NONE, *, like: Place | None = None) -> None:
+        root.mkdir(exist_ok=True)
+        self.repository = root / "repository"
+        if like is None:
+            make_repository(self.repository, {"a.txt": "a\n"})
+        else:
+            # The same commit, without what was unpacked there.
+            shutil.copytree(like.repository, self.repository, ignore=shutil.ignore_patterns("pack-*"))
+        self.base = git(self.repository, "rev-parse", "HEAD").strip()
+        self.meter = Meter(root / "meter")
+        self.own = Git(self.meter.surroundings)
+        self.layout = Layout(git_dir=self.repository / ".git")
+        self.provider = GitWorkspaceProvider(
+            root / "home",
+            Sandbox(SandboxPolicy(rung=rung)),
+            allowed_roots=(root,),
+            allow_local_paths=True,
+            surroundings=self.meter.surroundings,
+        )
+
+    @asynccontextmanager
+    async def clone(self) -> AsyncGenerator[GitClone]:
+        pinned = await self.provider.pin("default", RepoRef(location=str(self.repository)))
+        async with self.provider.open("e", "a", pinned, Environment()) as clone:
+            yield clone
+
+    def unpack(self, bomb: Bomb) -> int:
+        """Take a bomb into the repository by an ordinary git, which has no limit: what that takes."""
+        return self.meter.measured("index-pack", "--stdin", "--fix-thin", cwd=self.repository, stdin=bomb.pack)
+
+    def hand_to(self, clone: GitClone, bomb: Bomb) -> None:
+        """Put a bomb that is unpacked here into an agent's clone, as its HEAD."""
+        for file in (self.repository / ".git/objects/pack").iterdir():
+            shutil.copy(file, clone.root / ".git/objects/pack")
+        (clone.root / ".git/HEAD").write_text(f"{bomb.commit}\n")
+
+
+@pytest.fixture(scope="module")
+def deltas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Bomb]:
+    """A repository that holds a bomb of deltas, unpacked without a limit."""
+    place = Place(tmp_path_factory.mktemp("deltas"))
+    bomb = Bomb.of_deltas(place.base, _LARGE)
+    assert len(bomb.bundle) < 20_000
+    # The control.
+    assert place.unpack(bomb) > _LARGE
+    return place, bomb
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_a_checkpoint_of_a_bomb_of_deltas(rung: Rung, tmp_path: Path, deltas: tuple[Place, Bomb]) -> None:
+    bombed, bomb = deltas
+    place = Place(tmp_path, rung, like=bombed)
+    async with place.clone() as clone:
+        bombed.hand_to(clone, bomb)
+        said = await clone.run(Command(argv=("sh", "-c", "echo kept > kept.txt; git log -1 --format=%s HEAD")))
+        assert said.stdout.text() == "boom\n"
+        kept = await clone.checkpoint()
+        # The commit is lost, the files are not, and the next checkpoint is like this one.
+        assert kept.head == place.base
+        assert await clone.checkpoint() == kept
+        assert b"kept.txt" in (await clone.diff()).patch
+    assert place.meter.ran("index-pack")
+    assert place.meter.peak() < DEFAULT_MEMORY_BYTES + _BESIDE
+    async with place.clone() as clone:
+        await clone.restore(kept)
+        assert (clone.root / "kept.txt").read_text() == "kept\n"
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_a_checkpoint_of_a_bomb_of_trees(rung: Rung, tmp_path: Path) -> None:
+    place = Place(tmp_path, rung)
+    bomb = Bomb.of_trees(place.base, levels=5, width=20)
+    place.unpack(bomb)
+    async with place.clone() as clone:
+        place.hand_to(clone, bomb)
+        await clone.run(Command(argv=("sh", "-c", "echo kept > kept.txt")))
+        kept = await clone.checkpoint()
+        assert kept.head == place.base
+    async with place.clone() as clone:
+        await clone.restore(kept)
+        assert (clone.root / "kept.txt").read_text() == "kept\n"
+    assert place.meter.peak() < _SMALL
+
+
+async def test_a_bomb_of_trees_is_not_restored(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    bomb = Bomb.of_trees(place.base, levels=5, width=20)
+    assert len(bomb.bundle) < 1_500
+    place.unpack(bomb)
+    # The control: an index of it.
+    index = place.repository / ".git/index-of-the-bomb"
+    assert place.meter.measured("read-tree", f"--index-output={index}", bomb.commit, cwd=place.repository) > _SMALL
+    for head, commit in ((bomb.commit, place.base), (place.base, bomb.commit)):
+        fresh = Place(tmp_path / commit[:8], like=place)
+        assert fresh.base == place.base
+        checkpoint = Checkpoint(commit=commit, head=head, branch="fleet/work", bundle=bomb.bundle)
+        async with fresh.clone() as clone:
+            with pytest.raises(PreconditionFailed, match="too many files"):
+                await clone.restore(checkpoint)
+        assert fresh.meter.peak() < _SMALL
+
+
+async def test_a_repository_of_a_bomb_of_trees_is_not_taken(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    bomb = Bomb.of_trees(place.base, levels=5, width=20)
+    place.unpack(bomb)
+    git(place.repository, "update-ref", "refs/heads/boom", bomb.commit)
+    with pytest.raises(ResourceExhausted, match="too many files") as refused:
+        await place.provider.pin("default", RepoRef(location=str(place.repository), ref="boom"))
+    assert refused.value.field == "repo"
+    assert place.meter.peak() < _SMALL
+    async with place.clone() as clone:
+        assert (clone.root / "a.txt").exists()
+
+
+async def test_a_bundle_of_deltas_is_refused(tmp_path: Path, deltas: tuple[Place, Bomb]) -> None:
+    bombed, bomb = deltas
+    place = Place(tmp_path, like=bombed)
+    with pytest.raises(PreconditionFailed, match="MiB of memory"):
+        await unpack(place.own, place.layout, bomb.bundle, bomb.commit)
+    assert place.meter.peak() < DEFAULT_MEMORY_BYTES + _BESIDE
+
+
+async def test_a_patch_that_unpacks_without_end_is_refused(tmp_path: Path) -> None:
+    place = Place(tmp_path / "control")
+    patch = _literal(_LARGE)
+    assert len(patch) < 10 * _MIB
+    # The control.
+    assert place.meter.measured("apply", "--numstat", "-", cwd=place.repository, stdin=patch) > _LARGE
+    place = Place(tmp_path / "fleet")
+    async with place.clone() as clone:
+        with pytest.raises(PatchRejected, match="MiB of memory"):
+            await clone.apply(patch)
+    assert place.meter.ran("apply")
+    assert place.meter.peak() < DEFAULT_MEMORY_BYTES + _BESIDE
+
+
+async def test_an_upload_that_unpacks_to_much_more_is_refused(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for number in range(16):
+        (place.repository / f"zeros{number}").write_bytes(bytes(15 * _MIB) + b"%d" % number)
+    git(place.repository, "add", ".")
+    git(place.repository, "commit", "-qm", "zeros")
+    bundle = tmp_path / "bundle"
+    git(place.repository, "bundle", "create", "-q", str(bundle), "HEAD", "main")
+    assert bundle.stat().st_size < 400_000
+
+    async def store() -> None:
+        raise AssertionError("it must not be kept")
+
+    cache = tmp_path / "cache"
+    with pytest.raises(InvalidRequest, match="have more than") as refused:
+        await UploadedRepositories(place.own, fetch=None).take(cache, bundle, RepoRef(location=""), store)
+    assert refused.value.field == "chunk"
+    assert not cache.exists()
+
+
+async def test_a_file_that_is_too_large_to_compare_names_the_way_out(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    async with place.clone() as clone:
+        await clone.run(Command(argv=("truncate", "-s", str(_LARGE), "large.bin")))
+        with pytest.raises(GitExhausted, match="MiB of memory") as refused:
+            await clone.diff()
+        assert ".gitignore" in refused.value.hint
+        await clone.run(Command(argv=("sh", "-c", "echo '*.bin' > .gitignore")))
+        assert b"gitignore" in (await clone.diff()).patch
+    assert place.meter.peak() < DEFAULT_MEMORY_BYTES + _BESIDE
+
+
+def _literal(size: int) -> bytes:
+    """A patch that makes a file of zeros, as git writes binary ones."""
+    packer = zlib.compressobj(1)
+    packed = b"".join(packer.compress(bytes(_MIB)) for _ in range(size // _MIB)) + packer.flush()
+    lines = (packed[start : start + 52] for start in range(0, len(packed), 52))
+    text = b"".join(_letter(len(line)) + base64.b85encode(line, pad=True) + b"\n" for line in lines)
+    header = f"diff --git a/z b/z\nnew file mode 100644\nindex {'0' * 40}..{'1' * 40}\nGIT binary patch\n"
+    return header.encode() + f"literal {size}\n".encode() + text + b"\nliteral 0\nHcmV?d00001\n\n"
+
+
+def _letter(count: int) -> bytes:
+    return bytes([ord("A") + count - 1 if count <= 26 else ord("a") + count - 27])

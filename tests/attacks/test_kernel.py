@@ -1,0 +1,237 @@
+"""System calls that reach beyond a sandbox or deep into the kernel, made for real on both rungs and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, jail
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
+from tests.attacks import kernel_calls
+from tests.confinement import CONFINED, needs_bwrap, python, shell
+
+_SCRIPT = Path(kernel_calls.__file__).read_text()
+_REFUSED = {errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
+_FIRST = [name for name in kernel_calls.CALLS if name.endswith(" 1")]
+_CALLS = [name for name in kernel_calls.CALLS if name not in _FIRST]
+_KEY_CALLS = (250, 248, 249) if os.uname().machine == "x86_64" else (219, 217, 218)
+
+
+async def _made(rung: Rung, root: Path, *calls: str) -> dict[str, int]:
+    """What calls of a command come to; those of `kernel_calls.SET_ID` where none is named."""
+    async with Sandbox(SandboxPolicy(rung=rung)).workspace(root) as workspace:
+        result = await workspace.run(python(_SCRIPT, *calls))
+    assert result.ok, result.stderr.text()
+    return json.loads(result.stdout.text())
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_calls_that_no_build_needs_are_refused(rung: Rung, tmp_path: Path) -> None:
+    outside = await _made(Rung.NONE, tmp_path, *_CALLS)
+    # The control: as root on a kernel that has them they are carried out. What this kernel lacks proves nothing.
+    possible = {name for name, answer in outside.items() if answer == 0}
+    assert possible
+    inside = await _made(rung, tmp_path, *_CALLS)
+    assert {name: inside[name] for name in possible if inside[name] not in _REFUSED} == {}
+    assert 0 not in inside.values()
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_no_file_of_a_workspace_runs_as_its_owner(rung: Rung, tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "outside").mkdir()
+    outside = await _made(Rung.NONE, tmp_path / "outside")
+    assert outside["fchmodat-4755"] == outside["openat-4755"] == 0
+    assert _set_id(tmp_path / "outside")
+    inside = await _made(rung, tmp_path / "inside")
+    assert set(inside.values()) <= {errno.EPERM, errno.ENOSYS}
+    assert not _set_id(tmp_path / "inside")
+    # Modes that say nothing of the kind are set as ever.
+    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path / "inside") as workspace:
+        done = await workspace.run(shell("mkdir -m 1777 d && touch f && chmod 755 f && install -m 700 f d/g"))
+    assert done.ok, done.stderr.text()
+    assert stat.S_IMODE((tmp_path / "inside/d").stat().st_mode) == 0o1777
+
+
+def _set_id(root: Path) -> list[str]:
+    return [path.name for path in root.iterdir() if path.lstat().st_mode & (stat.S_ISUID | stat.S_ISGID)]
+
+
+@needs_bwrap
+async def test_the_first_process_of_a_sandbox_cannot_be_traced(tmp_path: Path) -> None:
+    # The control: bubblewrap's own first process can.
+    control = subprocess.run(
+        [
+            *("bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--unshare-pid", "--cap-drop", "ALL"),
+            *("--bind", "/", "/", "--proc", "/proc", "--", jail.python(), "-c", _SCRIPT, *_FIRST),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    assert set(json.loads(control.stdout).values()) == {0}
+    inside = await _made(Rung.BUBBLEWRAP, tmp_path, *_FIRST)
+    assert set(inside.values()) <= {errno.EPERM, errno.EACCES}
+
+
+_FLEET = """
+import asyncio, ctypes, subprocess, sys
+from pathlib import Path
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+
+keyctl, add_key, request_key, root = *map(int, sys.argv[1:4]), sys.argv[4]
+kernel = ctypes.CDLL(None).syscall
+if kernel(keyctl, 1, None) < 0 or kernel(add_key, b"user", b"fleet-login", b"secret", ctypes.c_size_t(6), -3) < 0:
+    sys.exit("no keyrings")
+ask = f"import ctypes; print(ctypes.CDLL(None).syscall({request_key}, b'user', b'fleet-login', None, 0) > 0)"
+listing = ("cat", "/proc/keys")
+print(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True).stdout.strip())
+print("fleet-login" in subprocess.run(listing, capture_output=True, text=True).stdout)
+
+async def main():
+    for rung in sys.argv[5:]:
+        async with Sandbox(SandboxPolicy(rung=Rung(rung))).workspace(Path(root)) as workspace:
+            asked = await workspace.run(Command(argv=("python3", "-c", ask)))
+            listed = await workspace.run(Command(argv=listing))
+        print(rung, asked.stdout.text().strip(), "fleet-login" in listed.stdout.text())
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+def test_the_fleets_session_keyring_stays_outside(rung: Rung, tmp_path: Path) -> None:
+    # A fleet of its own, for the keyring that it leaves.
+    done = subprocess.run(
+        [sys.executable, "-c", _FLEET, *map(str, _KEY_CALLS), str(tmp_path), rung, Rung.NONE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "no keyrings" in done.stderr:
+        pytest.skip("the kernel has no keyrings, or refuses them")
+    # A process beside the sandbox has the key and sees it listed; a command has it nowhere, and where it is confined it
+    # does not even see that there is one.
+    assert done.stdout.splitlines()[:3] == ["True", "True", f"{rung} False False"], done.stderr
+    assert done.stdout.splitlines()[3].startswith(f"{Rung.NONE} False")
+
+
+@needs_bwrap
+async def test_a_server_that_stays_is_under_the_same_filter(tmp_path: Path) -> None:
+    calls = [name for name in (*_CALLS, *_FIRST) if name != "request_key"]
+    process = await InteractiveProcess.start(
+        tmp_path,
+        InteractiveCommand(argv=("python3", "-c", _SCRIPT, *calls)),
+        policy=SandboxPolicy(rung=Rung.BUBBLEWRAP),
+    )
+    try:
+        answers = json.loads(await process.stdout.read())
+    finally:
+        await process.kill()
+    assert set(answers) == set(calls)
+    assert 0 not in answers.values()
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_the_fleets_own_helper_is_under_the_same_filter(rung: Rung, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path / "own") as workspace:
+        confining = await workspace.confining(readable=(Path(sys.base_prefix),))
+    calls = ("keyctl", "io_uring", "vsock", "userfaultfd")
+    process = await asyncio.create_subprocess_exec(
+        *confining,
+        *(f"{sys.base_prefix}/bin/python3", "-I", "-c", _SCRIPT, *calls),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=tmp_path / "own",
+        env={"PATH": os.environ["PATH"]},
+    )
+    answers = json.loads((await process.communicate())[0])
+    assert set(answers) == set(calls)
+    assert set(answers.values()) <= _REFUSED
+
+
+_NEEDED = """
+import multiprocessing, os, socket, subprocess, sys, tempfile, threading
+from multiprocessing import shared_memory
+
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK):
+    socket.socket(family, socket.SOCK_DGRAM if family != socket.AF_NETLINK else socket.SOCK_RAW).close()
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+socket.if_nameindex()
+multiprocessing.Lock().acquire()
+memory = shared_memory.SharedMemory(create=True, size=4096)
+memory.close()
+memory.unlink()
+with tempfile.TemporaryFile() as file:
+    file.write(b"x")
+thread = threading.Thread(target=os.getpid)
+thread.start()
+thread.join()
+with multiprocessing.get_context("spawn").Pool(1) as pool:
+    assert pool.map(abs, [-1]) == [1]
+print("all of it")
+"""
+
+
+@needs_bwrap
+async def test_what_builds_and_tests_need_works_in_bubblewrap(tmp_path: Path) -> None:
+    (tmp_path / "needed.py").write_text(
+        f"if __name__ == '__main__':\n    {_NEEDED.strip().replace(chr(10), chr(10) + '    ')}\n"
+    )
+    async with Sandbox(SandboxPolicy(rung=Rung.BUBBLEWRAP)).workspace(tmp_path) as workspace:
+        result = await workspace.run(Command(argv=("python3", "needed.py"), timeout_seconds=60))
+        assert result.stdout.text() == "all of it\n", result.stderr.text()
+        # Debuggers trace what they start themselves.
+        if shutil.which("strace"):
+            traced = await workspace.run(shell("strace -f -e trace=execve true 2>&1"))
+            assert "execve" in traced.stdout.text()
+
+
+_SHARED = """
+import multiprocessing, sys
+from multiprocessing import resource_tracker, shared_memory
+
+lock = multiprocessing.Lock()
+child = multiprocessing.get_context("fork").Process(target=lock.release)
+lock.acquire()
+child.start()
+child.join()
+assert lock.acquire(timeout=10)
+# Without the process that would remove it at the end.
+resource_tracker.register = lambda *_: None
+shared_memory.SharedMemory(sys.argv[1], create=True, size=4096).close()
+print("shared")
+"""
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_shared_memory_works_and_ends_with_the_workspace(rung: Rung, tmp_path: Path) -> None:
+    if rung is Rung.LANDLOCK and os.geteuid():
+        pytest.skip("without namespaces an ordinary user's would be shared with all that is that user's")
+    name = f"fleet-{uuid.uuid4().hex}"
+    mine, theirs = Path("/dev/shm", name), Path("/dev/shm", f"{name}-other")
+    theirs.write_text("the fleet's own")
+    try:
+        async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path) as workspace:
+            shared = await workspace.run(python(_SHARED, name))
+            assert shared.stdout.text() == "shared\n", shared.stderr.text()
+            listed = await workspace.run(shell("ls /dev/shm"))
+            # Names are random; whoever may not list them finds nobody else's.
+            assert theirs.name not in listed.stdout.text()
+            assert mine.exists() == (rung is Rung.LANDLOCK)
+        assert not mine.exists()
+        assert theirs.exists()
+    finally:
+        theirs.unlink()
