@@ -325,7 +325,11 @@ class Settings(BaseSettings):
     agent_service_token: str = Field(
         default="", description="Bearer token shown to agents that others run, over TLS only.", repr=False
     )
-    cpu_slots: int = Field(default=0, ge=0, description="Heavy commands at once on a node; 0 = twice its CPUs.")
+    cpu_slots: int = Field(
+        default=0,
+        ge=0,
+        description="Heavy commands of a tenant at once on a node; others have one more each. 0 = twice its CPUs.",
+    )
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
         default="auto", description="auto = the stronger of bubblewrap and landlock that works; none must be named."
     )

@@ -28,6 +28,7 @@ from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
 
@@ -246,7 +247,7 @@ class Clones:
     @asynccontextmanager
     async def open(
         self,
-        execution_id: str,
+        owner: Owner,
         name: str,
         seed: Path,
         environment: Environment,
@@ -265,9 +266,9 @@ class Clones:
             seen = Mount(source=str(history.objects), target=str(history.objects))
             environment = replace(environment, mounts=(*environment.mounts, seen))
         async with (
-            self._premises(execution_id, name, seed, furnishing) as premises,
+            self._premises(owner.execution_id, name, seed, furnishing) as premises,
             self._sandbox.workspace(
-                premises.tree, environment=environment, writable=writable, scratch=premises.directory
+                premises.tree, environment=environment, writable=writable, scratch=premises.directory, owner=owner
             ) as workspace,
             _warming(workspace),
         ):
@@ -284,6 +285,7 @@ class Clones:
     @asynccontextmanager
     async def attach(
         self,
+        owner: Owner,
         name: str,
         tree: Path,
         seed: Path,
@@ -319,7 +321,7 @@ class Clones:
             await self._git.run("read-tree", seed.name, layout=premises.layout)
             if furnished:
                 await finished(asyncio.to_thread(_furnish_attached, tree, root, furnished))
-            async with self._sandbox.workspace(tree, environment=environment) as workspace:
+            async with self._sandbox.workspace(tree, environment=environment, owner=owner) as workspace:
                 yield GitClone(
                     self._git,
                     workspace,

@@ -32,6 +32,7 @@ from swe_ai_fleet.adapters.git_workspace.reporting import (
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Decision, Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
 from swe_ai_fleet.environments.interpreters import allows, shown
@@ -250,6 +251,7 @@ class Environments:
                     network=network,
                     writable=self._places.writable(root),
                     scratch=premises.directory,
+                    owner=Owner(tenant=repository.tenant, execution_id=f"environment-{key}"),
                 ) as workspace:
                     build = Build(
                         workspace, root, lock, grant=network, mask=self._mask, seconds=self._policy.timeout_seconds

@@ -30,6 +30,7 @@ from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import (
     Delivery,
     EnvironmentSpec,
@@ -165,7 +166,7 @@ class GitWorkspaceProvider:
         check_identifier(name, field="name")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
-        async with self._clones.open(execution_id, name, seed, environment, furnishing) as clone:
+        async with self._clones.open(_owner(execution_id, repository), name, seed, environment, furnishing) as clone:
             yield clone
 
     @asynccontextmanager
@@ -182,7 +183,8 @@ class GitWorkspaceProvider:
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
         async with _temporary(self._home / "scratch") as directory:
             changed, writable = await self._environments.loosened(environment, directory)
-            async with self._clones.open(execution_id, name, seed, changed, furnishing, writable=writable) as clone:
+            owner = _owner(execution_id, repository)
+            async with self._clones.open(owner, name, seed, changed, furnishing, writable=writable) as clone:
                 yield clone
 
     @asynccontextmanager
@@ -196,7 +198,8 @@ class GitWorkspaceProvider:
         check_identifier(name, field="agent_id")
         seed = await self._origins.seed(repository)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment) if furnished else None
-        async with self._clones.attach(name, Path(repository.location), seed, environment, furnishing) as clone:
+        owner, tree = _owner(name, repository), Path(repository.location)
+        async with self._clones.attach(owner, name, tree, seed, environment, furnishing) as clone:
             yield clone
 
     async def clone_into(self, tenant: str, repo: RepoRef, path: Path) -> None:
@@ -340,6 +343,10 @@ async def _temporary(scratch: Path) -> AsyncGenerator[Path]:
         yield directory
     finally:
         await finished(asyncio.to_thread(remove_tree, directory))
+
+
+def _owner(execution_id: str, repository: PinnedRepository) -> Owner:
+    return Owner(tenant=repository.tenant, execution_id=execution_id)
 
 
 def _unmasked(text: str) -> str:
