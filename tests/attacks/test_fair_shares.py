@@ -79,9 +79,7 @@ async def theirs(sandbox: Sandbox, tmp_path: Path, owner: Owner) -> AsyncGenerat
 
 @pytest.mark.parametrize("rung", CONFINED)
 @pytest.mark.parametrize("script", ["sleep 600", "while :; do :; done"])
-async def test_a_tenant_that_fills_the_machine_keeps_no_other_waiting(
-    tmp_path: Path, rung: Rung, script: str
-) -> None:
+async def test_a_tenant_that_fills_the_machine_keeps_no_other_waiting(tmp_path: Path, rung: Rung, script: str) -> None:
     owners = [Owner(tenant="attacker", execution_id=f"run-{number}") for number in range(ATTACKERS)]
     async with filled(tmp_path, rung, script, owners) as sandbox, theirs(sandbox, tmp_path, VICTIM) as workspace:
         done = await workspace.run(shell("echo done"))

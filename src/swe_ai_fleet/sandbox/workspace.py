@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.owner import Owner
+from swe_ai_fleet.domain.owner import NOBODY, Owner
 from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
@@ -89,7 +89,7 @@ class LocalWorkspace:
         network: NetworkGrant | None,
         writable: tuple[Mount, ...],
         scratch: Path | None,
-        owner: Owner,
+        owner: Owner = NOBODY,
     ) -> None:
         if rung is Rung.NONE and (environment.mounts or writable):
             raise PreconditionFailed(
