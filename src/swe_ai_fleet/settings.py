@@ -309,6 +309,11 @@ class Settings(BaseSettings):
         ge=1,
         description="After so long without a sign of life an orchestrator's executions are taken over.",
     )
+    checkpoint_bytes: int = Field(
+        default=256 * 1024**2,
+        ge=1024**2,
+        description="The largest checkpoint of a workspace; a larger one is not stored, which the log says.",
+    )
     checkpoint_seconds: float = Field(
         default=20.0,
         ge=0,

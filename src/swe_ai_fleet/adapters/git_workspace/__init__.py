@@ -1,6 +1,6 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
-from swe_ai_fleet.adapters.git_workspace.clones import GitClone
+from swe_ai_fleet.adapters.git_workspace.clones import Bounds, GitClone
 from swe_ai_fleet.adapters.git_workspace.credentials import mounted_credentials
 from swe_ai_fleet.adapters.git_workspace.locations import TENANT
 from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
@@ -11,6 +11,7 @@ from swe_ai_fleet.adapters.git_workspace.remote import Credential, CredentialLoo
 __all__ = [
     "TENANT",
     "Ages",
+    "Bounds",
     "Credential",
     "CredentialLookup",
     "GitClone",

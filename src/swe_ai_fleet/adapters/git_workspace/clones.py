@@ -34,6 +34,9 @@ from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
+# So much of what was staged may lie about, superseded, until our git directory is begun anew.
+_COMPACTED_BYTES = 64 * 1024 * 1024
+_FIRST_INDEX = "index.first"
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -65,6 +68,14 @@ class Premises:
         return Layout(git_dir=self.git_dir, work_tree=self.tree, index=self.git_dir / "index")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The largest diff and the largest checkpoint of a clone, in bytes."""
+
+    patch_bytes: int = 32 * 1024 * 1024
+    checkpoint_bytes: int = 256 * 1024 * 1024
+
+
 class GitClone:
     """A workspace that holds a clone; `ports.Clone`."""
 
@@ -76,14 +87,15 @@ class GitClone:
         history: History,
         *,
         base_commit: str,
-        max_patch_bytes: int,
+        bounds: Bounds,
     ) -> None:
         self._git = git
         self._workspace = workspace
         self._premises = premises
         self._history = history
         self._base_commit = base_commit
-        self._max_patch_bytes = max_patch_bytes
+        self._bounds = bounds
+        self._staged_bytes = 0
         self._submodules: frozenset[bytes] | None = None
         self._used = False
         self._index = asyncio.Lock()
@@ -120,11 +132,11 @@ class GitClone:
             await self._stage()
             against = ("diff", "--cached", self._base_commit)
             try:
-                patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
+                patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._bounds.patch_bytes)
                 counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
             except ResourceExhausted as error:
                 raise ResourceExhausted(
-                    f"the changes make a patch of more than {self._max_patch_bytes} bytes",
+                    f"the changes make a patch of more than {self._bounds.patch_bytes} bytes",
                     hint="let .gitignore name generated files",
                 ) from error
         return await asyncio.to_thread(diff_of, patch.stdout, counts.stdout)
@@ -157,16 +169,21 @@ class GitClone:
         """
         head, branch = await self.head() if self._used else (self._base_commit, WORK_BRANCH)
         async with self._index:
+            if self._staged_bytes > _COMPACTED_BYTES:
+                await finished(asyncio.to_thread(_forget_staged, self._premises))
+                self._staged_bytes = 0
             await self._stage()
-            return await checkpoints.take(
+            taken = await checkpoints.take(
                 self._git,
                 self._premises.layout,
                 self._workspace,
                 base=self._base_commit,
                 head=head or self._base_commit,
                 branch=branch if head else WORK_BRANCH,
-                max_bytes=checkpoints.MAX_BUNDLE_BYTES,
+                max_bytes=self._bounds.checkpoint_bytes,
             )
+            self._staged_bytes += len(taken.bundle)
+            return taken
 
     async def restore(self, checkpoint: Checkpoint) -> None:
         """Bring this clone, in which nothing has run yet, to a checkpoint of another clone of the same commit.
@@ -238,9 +255,9 @@ class GitClone:
 class Clones:
     """Makes clones below `home`: `<execution>/<name>-<unique>`, each with a lock file that its process holds."""
 
-    def __init__(self, home: Path, git: Git, sandbox: Sandbox, *, max_patch_bytes: int) -> None:
+    def __init__(self, home: Path, git: Git, sandbox: Sandbox, *, bounds: Bounds) -> None:
         self._home = home
-        self._max_patch_bytes = max_patch_bytes
+        self._bounds = bounds
         self._git = git
         self._sandbox = sandbox
 
@@ -279,7 +296,7 @@ class Clones:
                 premises,
                 history,
                 base_commit=seed.name,
-                max_patch_bytes=self._max_patch_bytes,
+                bounds=self._bounds,
             )
 
     @asynccontextmanager
@@ -319,6 +336,7 @@ class Clones:
                 )
             )
             await self._git.run("read-tree", seed.name, layout=premises.layout)
+            shutil.copy2(premises.git_dir / "index", premises.git_dir / _FIRST_INDEX)
             if furnished:
                 await finished(asyncio.to_thread(_furnish_attached, tree, root, furnished))
             async with self._sandbox.workspace(tree, environment=environment, owner=owner) as workspace:
@@ -328,7 +346,7 @@ class Clones:
                     premises,
                     history,
                     base_commit=seed.name,
-                    max_patch_bytes=self._max_patch_bytes,
+                    bounds=self._bounds,
                 )
         finally:
             await finished(asyncio.to_thread(_remove_premises, premises, held))
@@ -381,7 +399,8 @@ class Clones:
         """Check HEAD out into the tree whose `.git` we wrote, its submodules and what the environment brings too."""
         await self._check_out(premises.tree)
         # With its time, which tells git which of its entries it may trust.
-        shutil.copy2(premises.tree / ".git/index", premises.git_dir / "index")
+        for index in ("index", _FIRST_INDEX):
+            shutil.copy2(premises.tree / ".git/index", premises.git_dir / index)
         await self._check_out_submodules(premises.tree, seed, premises.git_dir / "submodule-index")
         if premises.furnishing:
             await finished(asyncio.to_thread(furnish, premises.tree, premises.root, premises.furnishing))
@@ -437,6 +456,20 @@ def _furnish_attached(tree: Path, root: Path, furnishing: Furnishing) -> None:
     exclude.parent.mkdir(exist_ok=True)
     with exclude.open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{line}\n" for line in furnishing.excludes))
+
+
+def _forget_staged(premises: Premises) -> None:
+    """Begin our git directory anew, as the clone's commit has it: what was staged since is superseded by the tree.
+
+    Only what differs from the commit is read again.
+    """
+    git_dir = premises.git_dir
+    for directory in (git_dir / "objects").iterdir():
+        if directory.name != "info":
+            remove_tree(directory)
+    (git_dir / "objects/pack").mkdir()
+    remove_tree(git_dir / "refs/fleet")
+    shutil.copy2(git_dir / _FIRST_INDEX, git_dir / "index")
 
 
 def _write_premises(premises: Premises, seed: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from swe_ai_fleet.adapters.git_workspace.clones import Clones, GitClone
+from swe_ai_fleet.adapters.git_workspace.clones import Bounds, Clones, GitClone
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
@@ -52,7 +52,7 @@ class GitWorkspaceProvider:
     `allow_local_paths`, below `allowed_roots` (where `{tenant}` stands for the caller's) and never below `home`; URLs
     only with one of `protocols` and a host that fits `hosts` (globs; loopback must be named). `credentials` finds
     what opens a URL. `setup` says what set-up commands may reach; by default every public host. `mask` hides secrets
-    in what error messages quote. A diff larger than `max_patch_bytes` is an error. `fetch` gets the bundles of
+    in what error messages quote. A diff or checkpoint larger than `bounds` is an error. `fetch` gets the bundles of
     commits that a location lacks; without it those can only be had on the node that made them. `recipes` has what
     environment runs found out. `surroundings` is this process's environment (None: the real one).
     """
@@ -70,7 +70,7 @@ class GitWorkspaceProvider:
         setup: SetupPolicy | None = None,
         mask: SecretMask | None = None,
         ages: Ages | None = None,
-        max_patch_bytes: int = 32 * 1024 * 1024,
+        bounds: Bounds | None = None,
         fetch: BlobFetch | None = None,
         recipes: KnownRecipes | None = None,
         surroundings: Mapping[str, str] | None = None,
@@ -103,9 +103,10 @@ class GitWorkspaceProvider:
             uploads=UploadedRepositories(self._git, fetch=fetch),
             fetch=fetch,
         )
-        self._clones = Clones(self._home / "workspaces", self._git, sandbox, max_patch_bytes=max_patch_bytes)
+        bounds = bounds or Bounds()
+        self._clones = Clones(self._home / "workspaces", self._git, sandbox, bounds=bounds)
         self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
-        self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=max_patch_bytes)
+        self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=bounds.patch_bytes)
         self._environments = Environments(
             self._home / "environments",
             self._git,

@@ -209,13 +209,17 @@ class JetStream:
             async for event in stored:
                 yield event
 
-    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
         """Store content unless it is there already. Raises ResourceExhausted, Unavailable."""
-        return await self._blobs.put(tenant, execution_id, data, media_type)
+        return await self._blobs.put(tenant, execution_id, data, media_type, place=place)
 
     async def get(self, ref: BlobRef) -> bytes:
         """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
+
+    async def discard(self, ref: BlobRef) -> None:
+        """Give back the room of what was put into a place. Raises Unavailable."""
+        await self._blobs.discard(ref)
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
         """Publish a result once; False when it stands already. Raises ResourceExhausted, Unavailable."""
