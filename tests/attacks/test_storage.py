@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.adapters.git_workspace.git import Git
+from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
+from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.errors import NotFound, ResourceExhausted
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, ResourceExhausted
 from swe_ai_fleet.domain.event import WorkspaceCheckpointed, WorkspaceNotKept, Writer
 from swe_ai_fleet.domain.owner import Owner
-from swe_ai_fleet.domain.task import EnvironmentSpec
+from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.orchestrator.storage import StorageBook
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools.audit import AuditTrail
 from tests.confinement import CONFINED
 from tests.environments import make_provider, pin
+from tests.unit.test_executions import World, a_task
 
 MIB = 1024**2
 REWRITE = 16 * MIB
@@ -113,3 +122,82 @@ async def test_a_workspace_that_is_too_large_is_not_stored_and_the_log_says_so(t
         assert await held(log) - before < MIB
         kinds = [type(stored.event.body) async for stored in log.read("acme", "bounded")]
         assert kinds == [WorkspaceCheckpointed, WorkspaceNotKept, WorkspaceCheckpointed]
+
+
+@asynccontextmanager
+async def booked(log: JetStream) -> AsyncIterator[StorageBook]:
+    streams = {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held}
+    async with StorageBook(streams, kept_seconds=90 * 86_400.0) as book:
+        yield book
+
+
+async def told(book: StorageBook, tenant: str, least: int, most: int) -> int:
+    """What a book says once it has taken in what was stored."""
+    async with asyncio.timeout(10):
+        while not least <= (bytes_ := await book.bytes_of(tenant)) <= most:
+            await asyncio.sleep(0.01)
+    return bytes_
+
+
+async def test_who_has_stored_too_much_hands_in_nothing_more(log: JetStream) -> None:
+    async with booked(log) as book:
+        rules = {"hoarder": TenantRules(tenant="hoarder", quota=Quota(storage_bytes=2 * MIB))}
+        quotas = Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), stored=book.bytes_of)
+        async with World().running(quotas=quotas) as executions:
+            await executions.submit(a_task("small", tenant="hoarder"))
+            for _ in range(3):
+                await log.put("hoarder", "e", os.urandom(MIB), "text/plain")
+            await told(book, "hoarder", 3 * MIB, 4 * MIB)
+            with pytest.raises(ResourceExhausted) as refused:
+                await executions.submit(a_task("more", tenant="hoarder"))
+            assert refused.value.field == "quota.storage_bytes"
+            with pytest.raises(ResourceExhausted):
+                await executions.check_storage("hoarder", 1)
+            # The control: the same of a tenant that has no quota.
+            for _ in range(3):
+                await log.put("modest", "e", os.urandom(MIB), "text/plain")
+            await told(book, "modest", 3 * MIB, 4 * MIB)
+            await executions.submit(a_task("more", tenant="modest"))
+
+
+async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: JetStream) -> None:
+    async with booked(log) as book:
+        for number in range(3):
+            kept = await log.put(
+                "counted", "e", os.urandom(MIB), BUNDLE_MEDIA_TYPE, place=f"checkpoints/a/x-{number % 2}"
+            )
+        assert await told(book, "counted", 2 * MIB, 2 * MIB) == 2 * MIB
+        await log.discard(kept)
+        assert await told(book, "counted", MIB, MIB) == MIB
+        writer = Writer(tenant="counted", execution_id="e", agent_id="a", task_id="t", generation=1)
+        async with log.journal(writer) as journal:
+            await journal.append(WorkspaceNotKept(step=1, reason="x" * 10_000))
+        await told(book, "counted", MIB + 10_000, MIB + 12_000)
+    # Whoever begins later counts the same.
+    async with booked(log) as again:
+        await told(again, "counted", MIB + 10_000, MIB + 12_000)
+
+
+async def test_a_small_bundle_that_becomes_much_for_every_agent(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", {"README": "x\n"})
+    with (repository / "zeros").open("wb") as file:
+        file.truncate(287 * MIB)
+    git(repository, "add", "zeros")
+    git(repository, "commit", "-q", "-m", "zeros")
+    bundle = tmp_path / "bundle"
+    git(repository, "bundle", "create", "-q", str(bundle), "HEAD", "main")
+    assert bundle.stat().st_size < MIB
+    kept: list[bool] = []
+
+    async def store() -> None:
+        kept.append(True)
+
+    taking = UploadedRepositories(Git(os.environ), fetch=None)
+    with pytest.raises(InvalidRequest, match="files have"):
+        await taking.take(tmp_path / "cache", bundle, RepoRef(location=""), store)
+    assert not kept
+    # The control: as many files as it is worth.
+    small = make_repository(tmp_path / "small", {"README": "x\n" * 1_000_000})
+    git(small, "bundle", "create", "-q", str(bundle), "HEAD", "main")
+    await taking.take(tmp_path / "other", bundle, RepoRef(location=""), store)
+    assert kept == [True]

@@ -23,6 +23,7 @@ from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
+from swe_ai_fleet.orchestrator.storage import StorageBook
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
@@ -61,6 +62,7 @@ class Stack:
     view: FleetView
     meter: Meter
     spending: Spending
+    storage: StorageBook
     leases: LeaseKeeper
     context: ContextServiceClient | None = None
 
@@ -170,6 +172,12 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
         async def spent(tenant: str) -> int:
             return await meter.spent_today(tenant) + await spending.today(tenant)
 
+        storage = await stack.enter_async_context(
+            StorageBook(
+                {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held},
+                kept_seconds=settings.event_days * DAY_SECONDS,
+            )
+        )
         executions = await stack.enter_async_context(
             Executions(
                 surroundings,
@@ -184,7 +192,7 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
-                quotas=Quotas(rules=rules or no_rules, spent=spent),
+                quotas=Quotas(rules=rules or no_rules, spent=spent, stored=storage.bytes_of),
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
@@ -204,6 +212,7 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
             view=view,
             meter=meter,
             spending=spending,
+            storage=storage,
             leases=replicas,
             context=context,
         )

@@ -25,6 +25,9 @@ UPLOADS = "uploads"
 """Stands for the execution in the names of their blobs: they belong to none."""
 MAX_OBJECTS = 10_000_000
 MAX_FILES_BYTES = 10 * 1024**3
+# Files that a bundle unpacks to, beside so much for each of its bytes: sources shrink to a tenth, hardly to less.
+FREE_FILES_BYTES = 64 * 1024**2
+MOST_INFLATED = 100
 _LISTING_BYTES = 64 * 1024 * 1024
 _PACK_SECONDS = 900.0
 MEMORY_BYTES = 2 * 1024**3
@@ -62,12 +65,12 @@ class UploadedRepositories:
         """
         async with locked(cache.with_suffix(".lock")):
             if (cache / "HEAD").exists():
-                resolved = await self._checked(cache, repo)
+                resolved = await self._checked(cache, bundle, repo)
                 await store()
                 return resolved
             async with appearing(cache) as draft:
                 await self._fill(draft, bundle, strict=True)
-                resolved = await self._checked(draft, repo)
+                resolved = await self._checked(draft, bundle, repo)
                 await store()
             return resolved
 
@@ -129,7 +132,7 @@ class UploadedRepositories:
                 f"the bundle is broken, or not safe to unpack: {error.message[:400]}", field="chunk"
             ) from error
 
-    async def _checked(self, cache: Path, repo: RepoRef) -> Resolved:
+    async def _checked(self, cache: Path, bundle: Path, repo: RepoRef) -> Resolved:
         """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
         resolved = await self._resolved(cache, repo, prefix="header.")
         layout = Layout(git_dir=cache)
@@ -145,8 +148,14 @@ class UploadedRepositories:
             raise InvalidRequest("the commit has too many files", field="chunk") from None
         except GitFailed as error:
             raise InvalidRequest(f"the commit cannot be read: {error.message[:400]}", field="chunk") from error
-        if await asyncio.to_thread(_files_bytes, listed.stdout) > MAX_FILES_BYTES:
-            raise InvalidRequest(f"the commit's files have more than {MAX_FILES_BYTES} bytes", field="chunk")
+        most = await asyncio.to_thread(_most_files_bytes, bundle)
+        # Every agent has its own copy of them.
+        if (size := await asyncio.to_thread(_files_bytes, listed.stdout)) > most:
+            raise InvalidRequest(
+                f"the commit's files have {size} bytes, more than {most}",
+                field="chunk",
+                hint=f"files may have {MOST_INFLATED} times the bytes of their bundle, and {FREE_FILES_BYTES} besides",
+            )
         # Everything it stands on must be there: a commit alone proves nothing about its ancestors.
         try:
             await self._git.run(
@@ -231,6 +240,11 @@ def _head_line(header: UploadHeader) -> str:
     usual = [name for name in there if name in ("refs/heads/main", "refs/heads/master")]
     found = (usual or there)[:1]
     return f"ref: {found[0]}" if found else commit
+
+
+def _most_files_bytes(bundle: Path) -> int:
+    """How many bytes the files may have that a bundle unpacks to."""
+    return min(MAX_FILES_BYTES, FREE_FILES_BYTES + MOST_INFLATED * bundle.stat().st_size)
 
 
 def _files_bytes(listing: bytes) -> int:
