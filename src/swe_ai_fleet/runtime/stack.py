@@ -15,6 +15,7 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.fleet_status import StorageStatus
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
@@ -178,6 +179,14 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
+        ruled = rules or no_rules
+
+        def stored() -> tuple[StorageStatus, ...]:
+            return tuple(
+                StorageStatus(name=name, messages=0, bytes=held, max_bytes=ruled(name).quota.storage_bytes)
+                for name, held in storage.by_tenant().items()
+            )
+
         executions = await stack.enter_async_context(
             Executions(
                 surroundings,
@@ -192,14 +201,14 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
-                quotas=Quotas(rules=rules or no_rules, spent=spent, stored=storage.bytes_of),
+                quotas=Quotas(rules=ruled, spent=spent, stored=storage.bytes_of),
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
         await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(
-            open_fleet_view(settings, me=replicas.me, fleet=fleet, log=log, model=model)
+            open_fleet_view(settings, me=replicas.me, fleet=fleet, log=log, model=model, stored=stored)
         )
         yield Stack(
             settings=settings,

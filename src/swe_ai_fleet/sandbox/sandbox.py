@@ -67,7 +67,7 @@ class Sandbox:
             network=environment.network if network is None else network,
             writable=writable,
             scratch=scratch,
-            owner=owner,
+            owner=owner if owner != NOBODY else Owner(tenant=self._policy.tenant),
         )
 
     async def _look(self) -> Host:
