@@ -16,11 +16,15 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, ResourceExhausted
-from swe_ai_fleet.domain.event import WorkspaceCheckpointed, WorkspaceNotKept, Writer
+from swe_ai_fleet.domain.event import RunFinished, WorkspaceCheckpointed, WorkspaceNotKept, Writer
 from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.leftovers import discard_checkpoints
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.orchestrator.storage import StorageBook
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -201,3 +205,27 @@ async def test_a_small_bundle_that_becomes_much_for_every_agent(tmp_path: Path) 
     git(small, "bundle", "create", "-q", str(bundle), "HEAD", "main")
     await taking.take(tmp_path / "other", bundle, RepoRef(location=""), store)
     assert kept == [True]
+
+
+async def test_what_a_cancelled_execution_kept_is_given_back(log: JetStream) -> None:
+    ended = {"done": StopReason.FINAL_ANSWER, "cancelled": StopReason.CANCELLED, "waiting": None}
+    kept: dict[str, BlobRef] = {}
+    for agent, reason in ended.items():
+        kept[agent] = await log.put(
+            "acme", "ended", agent.encode(), BUNDLE_MEDIA_TYPE, place=f"checkpoints/{agent}/x-1"
+        )
+        writer = Writer(tenant="acme", execution_id="ended", agent_id=agent, task_id="t", generation=1)
+        async with log.journal(writer) as journal:
+            await journal.append(
+                WorkspaceCheckpointed(step=1, revision=1, commit="c" * 40, head="c" * 40, bundle=kept[agent])
+            )
+            if reason is not None:
+                await journal.append(
+                    RunFinished(stop_reason=reason, artifacts=Artifacts(), usage=Usage(), audit_head="")
+                )
+    await discard_checkpoints(log, log, "acme", "ended")
+    for agent in ("cancelled", "waiting"):
+        with pytest.raises(NotFound):
+            await log.get(kept[agent])
+    # A run that came to its end has done so itself; nothing is asked of it twice.
+    assert await log.get(kept["done"]) == b"done"
