@@ -36,7 +36,6 @@ _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
 # So much of what was staged may lie about, superseded, until our git directory is begun anew.
 _COMPACTED_BYTES = 64 * 1024 * 1024
-_FIRST_INDEX = "index.first"
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -170,6 +169,8 @@ class GitClone:
         head, branch = await self.head() if self._used else (self._base_commit, WORK_BRANCH)
         async with self._index:
             if self._staged_bytes > _COMPACTED_BYTES:
+                # What is as the commit has it keeps what is known of its file, and is not read again.
+                await self._git.run("read-tree", "--reset", self._base_commit, layout=self._premises.layout)
                 await finished(asyncio.to_thread(_forget_staged, self._premises))
                 self._staged_bytes = 0
             await self._stage()
@@ -336,7 +337,6 @@ class Clones:
                 )
             )
             await self._git.run("read-tree", seed.name, layout=premises.layout)
-            shutil.copy2(premises.git_dir / "index", premises.git_dir / _FIRST_INDEX)
             if furnished:
                 await finished(asyncio.to_thread(_furnish_attached, tree, root, furnished))
             async with self._sandbox.workspace(tree, environment=environment, owner=owner) as workspace:
@@ -399,8 +399,7 @@ class Clones:
         """Check HEAD out into the tree whose `.git` we wrote, its submodules and what the environment brings too."""
         await self._check_out(premises.tree)
         # With its time, which tells git which of its entries it may trust.
-        for index in ("index", _FIRST_INDEX):
-            shutil.copy2(premises.tree / ".git/index", premises.git_dir / index)
+        shutil.copy2(premises.tree / ".git/index", premises.git_dir / "index")
         await self._check_out_submodules(premises.tree, seed, premises.git_dir / "submodule-index")
         if premises.furnishing:
             await finished(asyncio.to_thread(furnish, premises.tree, premises.root, premises.furnishing))
@@ -459,17 +458,13 @@ def _furnish_attached(tree: Path, root: Path, furnishing: Furnishing) -> None:
 
 
 def _forget_staged(premises: Premises) -> None:
-    """Begin our git directory anew, as the clone's commit has it: what was staged since is superseded by the tree.
-
-    Only what differs from the commit is read again.
-    """
+    """Throw away what was staged, which the index no longer names: the tree supersedes it."""
     git_dir = premises.git_dir
     for directory in (git_dir / "objects").iterdir():
         if directory.name != "info":
             remove_tree(directory)
     (git_dir / "objects/pack").mkdir()
     remove_tree(git_dir / "refs/fleet")
-    shutil.copy2(git_dir / _FIRST_INDEX, git_dir / "index")
 
 
 def _write_premises(premises: Premises, seed: Path) -> None:
