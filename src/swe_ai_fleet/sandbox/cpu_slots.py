@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,9 @@ class CpuSlots:
         self._tickets = directory / "waiting"
         self._turns = directory / "turns"
         self._held: set[Path] = set()
+        self._crowds: dict[str, _Crowd] = {}
+        self.on_crowd: Callable[[str, bool], None] | None = None
+        """Told of each tenant that begins, and of each that ends, to hold more than its own slot on this node."""
         self._lanes: dict[Owner, _Lane] = {}
         self._freed = asyncio.Event()
         for place in (directory, self._tickets, self._turns):
@@ -62,9 +65,14 @@ class CpuSlots:
         if owner not in self._lanes and not os.listdir(self._tickets):  # noqa: PTH208  (no Path for each entry)
             taken = self._take((self._own(owner), *self._shared))
         path, descriptor = taken or await self._wait(owner)
+        shared = path in self._shared
+        if shared:
+            self._join(owner.tenant)
         try:
             yield
         finally:
+            if shared:
+                self._leave(owner.tenant)
             self._held.discard(path)
             os.close(descriptor)
             freed, self._freed = self._freed, asyncio.Event()
@@ -116,6 +124,34 @@ class CpuSlots:
             return path, descriptor
         return None
 
+    def _join(self, tenant: str) -> None:
+        crowd = self._crowds.get(tenant)
+        if crowd is None:
+            # Held by every process in which the tenant has more than its own slot.
+            descriptor = os.open(self._directory / f"crowd-{tenant}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            crowd = self._crowds[tenant] = _Crowd(descriptor)
+            if self.on_crowd is not None:
+                self.on_crowd(tenant, True)
+        crowd.slots += 1
+
+    def _leave(self, tenant: str) -> None:
+        crowd = self._crowds[tenant]
+        crowd.slots -= 1
+        if crowd.slots:
+            return
+        del self._crowds[tenant]
+        try:
+            fcntl.flock(crowd.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # there are others
+        else:
+            if self.on_crowd is not None:
+                self.on_crowd(tenant, False)
+        finally:
+            os.close(crowd.descriptor)
+
     def _own(self, owner: Owner) -> Path:
         return self._directory / f"own-{owner.tenant}"
 
@@ -164,6 +200,14 @@ class _Lane:
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
+
+
+@dataclass(slots=True)
+class _Crowd:
+    """The slots beyond its own that a tenant holds in this process."""
+
+    descriptor: int
+    slots: int = 0
 
 
 class _Ticket(NamedTuple):

@@ -81,10 +81,13 @@ class Sandbox:
                 landlock = None
                 if self._policy.rung is Rung.LANDLOCK:
                     landlock = require_landlock()
+                groups = ControlGroups.discover()
+                if self._slots is not None:
+                    self._slots.on_crowd = lambda tenant, crowd: groups.weigh(tenant, crowd=crowd)
                 self._host = Host(
                     policy=self._policy,
                     slots=self._slots,
-                    groups=ControlGroups.discover(),
+                    groups=groups,
                     bubblewrap=bubblewrap,
                     landlock=landlock,
                 )
