@@ -80,8 +80,9 @@ bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench
 chaos: $(VENV)/ready ## 200 executions under kill -9 of everything there is; SEED=… EXECUTIONS=…; writes chaos.json
 	$(BIN)/python -m tests.chaos --seed "$(or $(SEED),0)" --executions "$(or $(EXECUTIONS),200)"
 
-soak: $(VENV)/ready ## Half an hour of mixed load, parts killed: nothing may grow, all is accounted for; MINUTES=… SEED=…
+soak: $(VENV)/ready ## Half an hour of mixed load, parts killed: nothing may grow, all is accounted for; then a tenant beside one that attacks; MINUTES=… SEED=…
 	$(BIN)/python -m tests.soak --minutes "$(or $(MINUTES),30)" --seed "$(or $(SEED),0)"
+	$(BIN)/python -m tests.soak.neighbours --seconds "$(or $(SECONDS_OF_SPELLS),30)"
 
 bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, installed in .venv-peers; writes docs/bench.md
 	$(BIN)/python -m tests.bench.peers

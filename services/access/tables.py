@@ -44,6 +44,7 @@ class QuotaTable(_Table):
     agents: StrictInt = Field(default=0, ge=0)
     tokens_per_day: StrictInt = Field(default=0, ge=0)
     queued: StrictInt = Field(default=0, ge=0)
+    storage_bytes: StrictInt = Field(default=0, ge=0)
     queue_share: StrictFloat | StrictInt = Field(default=0.0, ge=0, le=1)
 
 

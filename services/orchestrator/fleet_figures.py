@@ -20,6 +20,7 @@ from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.telemetry import Telemetry
 
 _PATIENCE_SECONDS = 2.0
+_MOST_TENANTS = 50
 _MOST_ENDPOINTS = 50
 
 
@@ -49,7 +50,7 @@ class FleetSource:
 
 def fleet_figures(status: FleetStatus, *, me: str) -> Iterable[Metric]:
     """Streams and model servers are the same from every orchestrator; hosts and their calls are this one's own."""
-    return [*_hosts(status, me), *_endpoints(status), *_streams(status)]
+    return [*_hosts(status, me), *_endpoints(status), *_streams(status), *_tenants(status)]
 
 
 def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
@@ -110,6 +111,15 @@ def _streams(status: FleetStatus) -> Iterable[Metric]:
         limit.add_metric([one.name], one.max_bytes)
         messages.add_metric([one.name], one.messages)
     return [held, limit, messages]
+
+
+def _tenants(status: FleetStatus) -> Iterable[Metric]:
+    held = GaugeMetricFamily("fleet_tenant_stored_bytes", "Bytes that NATS keeps for a tenant.", labels=["tenant"])
+    limit = GaugeMetricFamily("fleet_tenant_storage_quota_bytes", "The most it may; 0: no quota.", labels=["tenant"])
+    for one in sorted(status.tenants, key=lambda one: -one.bytes)[:_MOST_TENANTS]:
+        held.add_metric([one.name], one.bytes)
+        limit.add_metric([one.name], one.max_bytes)
+    return [held, limit]
 
 
 def load_figures(executions: Executions) -> Iterable[Metric]:

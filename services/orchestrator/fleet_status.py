@@ -75,7 +75,7 @@ class FleetStatuses:
         )
         reply.storage.extend(
             pb.StorageStatus(name=one.name, messages=one.messages, bytes=one.bytes, max_bytes=one.max_bytes)
-            for one in found.storage
+            for one in (*found.storage, *(replace(one, name=f"tenant {one.name}") for one in found.tenants))
         )
 
 

@@ -101,7 +101,12 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             components=stack.components,
             watch_live=stack.log.watch_live,
             councils=councils,
-            uploads=Uploads(workspaces=stack.workspaces, blobs=stack.log, max_bytes=stack.settings.upload_max_bytes),
+            uploads=Uploads(
+                workspaces=stack.workspaces,
+                blobs=stack.log,
+                max_bytes=stack.settings.upload_max_bytes,
+                check_room=stack.executions.check_storage,
+            ),
             metrics=Metrics(meter=stack.meter, councils=councils.counts),
             fleet=FleetStatuses(
                 executions=stack.executions, measure=stack.view.status, use=endpoint_use, me=stack.view.me

@@ -8,7 +8,7 @@ import errno
 import hashlib
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -31,6 +31,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+async def _room_for_all(_: str, __: int) -> None:
+    """Where nothing bounds what tenants store."""
+
+
 @dataclass(kw_only=True)
 class Uploads:
     """Carries out UploadRepository.
@@ -39,11 +43,13 @@ class Uploads:
         workspaces: Checks bundles and unpacks them.
         blobs: Keeps them for other nodes.
         max_bytes: The most that a bundle may have.
+        check_room: Raises ResourceExhausted where so many bytes more may not be kept for a tenant.
     """
 
     workspaces: GitWorkspaceProvider
     blobs: BlobStore
     max_bytes: int
+    check_room: Callable[[str, int], Awaitable[None]] = _room_for_all
     _under_way: Counter[str] = field(default_factory=Counter[str])
     _unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
@@ -70,6 +76,7 @@ class Uploads:
                 with _room():
                     digest, size = await self._written(requests, bundle, header.size_bytes)
                 self._check(header, digest, size)
+                await self.check_room(mine, size)
                 return await self._taken(header, bundle, digest)
         except TimeoutError:
             raise InvalidRequest(

@@ -284,10 +284,19 @@ class HeadSigner(Protocol):
 class BlobStore(Protocol):
     """Large content by digest."""
 
-    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef: ...
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
+        """Store content: under its digest, where it stays, or in a `place` of one writer's, whose content it replaces.
+
+        Raises ResourceExhausted, Unavailable.
+        """
+        ...
 
     async def get(self, ref: BlobRef) -> bytes:
         """The content. Raises NotFound."""
+        ...
+
+    async def discard(self, ref: BlobRef) -> None:
+        """Give back the room of what was put into a place. Doing it again changes nothing. Raises Unavailable."""
         ...
 
 

@@ -309,6 +309,11 @@ class Settings(BaseSettings):
         ge=1,
         description="After so long without a sign of life an orchestrator's executions are taken over.",
     )
+    checkpoint_bytes: int = Field(
+        default=256 * 1024**2,
+        ge=1024**2,
+        description="The largest checkpoint of a workspace; a larger one is not stored, which the log says.",
+    )
     checkpoint_seconds: float = Field(
         default=20.0,
         ge=0,
@@ -325,7 +330,11 @@ class Settings(BaseSettings):
     agent_service_token: str = Field(
         default="", description="Bearer token shown to agents that others run, over TLS only.", repr=False
     )
-    cpu_slots: int = Field(default=0, ge=0, description="Heavy commands at once on a node; 0 = twice its CPUs.")
+    cpu_slots: int = Field(
+        default=0,
+        ge=0,
+        description="Heavy commands of a tenant at once on a node; others have one more each. 0 = twice its CPUs.",
+    )
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
         default="auto", description="auto = the stronger of bubblewrap and landlock that works; none must be named."
     )

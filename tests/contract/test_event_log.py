@@ -362,3 +362,19 @@ async def test_racing_results_stand_once_each(log: Log) -> None:
 
     outcomes = await asyncio.gather(*(publish(execution_id) for execution_id in ("a", "b", "a", "b", "c", "a")))
     assert outcomes.count(True) == 3
+
+
+async def test_what_is_put_into_a_place_takes_the_place_of_what_was_there(log: Log) -> None:
+    execution_id, place = str(uuid.uuid4()), "checkpoints/agent-1/x-0"
+    first = await log.put("acme", execution_id, b"first" * 100_000, "text/plain", place=place)
+    second = await log.put("acme", execution_id, b"second", "text/plain", place=place)
+    other = await log.put("acme", execution_id, b"second", "text/plain")
+    assert (first.name, second.name) == (f"acme/{execution_id}/{place}",) * 2
+    assert await log.get(second) == b"second"
+    await log.discard(second)
+    await log.discard(second)
+    with pytest.raises(NotFound):
+        await log.get(second)
+    assert await log.get(other) == b"second"
+    again = await log.put("acme", execution_id, b"third", "text/plain", place=place)
+    assert await log.get(again) == b"third"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import Bounds, GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import (
@@ -39,7 +39,7 @@ def make_provider(home: Path, root: Path, *, max_patch_bytes: int = 2**25) -> Gi
         Sandbox(SandboxPolicy()),
         allowed_roots=(root,),
         allow_local_paths=True,
-        max_patch_bytes=max_patch_bytes,
+        bounds=Bounds(patch_bytes=max_patch_bytes),
         surroundings={"PATH": os.environ["PATH"], "HOME": str(root / "user")},
     )
 

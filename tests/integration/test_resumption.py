@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errand import Assignment
-from swe_ai_fleet.domain.errors import Fenced
+from swe_ai_fleet.domain.errors import Fenced, NotFound
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
     ApprovalResolved,
@@ -36,6 +36,7 @@ from swe_ai_fleet.domain.event import (
     RunStarted,
     ToolFinished,
     ToolStarted,
+    WorkspaceCheckpointed,
     Writer,
 )
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
@@ -275,6 +276,13 @@ async def test_a_pause_keeps_files_commits_and_the_budget(world: World) -> None:
         candidate = await world.run(log, task, generation=resolutions + 1, resume=True)
     assert resolutions == 2
     assert candidate.stop_reason is StopReason.FINAL_ANSWER
+    # Nothing goes on from any of them any more.
+    kept = [event.body.bundle for event in log.events if isinstance(event.body, WorkspaceCheckpointed)]
+    bundles = [bundle for bundle in kept if bundle is not None]
+    assert bundles
+    for bundle in bundles:
+        with pytest.raises(NotFound):
+            await log.get(bundle)
     assert world.files["count.txt"] == "1\n2\n"
     assert world.head[1] == "fleet/work"
     assert chain_fault(log, candidate.audit_head) is None

@@ -123,7 +123,7 @@ def field_of(error: grpc.aio.AioRpcError) -> str:
 
 
 class FullStore(MemoryLog):
-    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
         raise ResourceExhausted("maximum bytes exceeded")
 
 

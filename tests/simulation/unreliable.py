@@ -77,9 +77,13 @@ class Link:
                 await self.pass_time()
                 yield stored
 
-    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
         await self.pass_time()
-        return await self.log.put(tenant, execution_id, data, media_type)
+        return await self.log.put(tenant, execution_id, data, media_type, place=place)
+
+    async def discard(self, ref: BlobRef) -> None:
+        await self.pass_time()
+        await self.log.discard(ref)
 
     async def get(self, ref: BlobRef) -> bytes:
         await self.pass_time()

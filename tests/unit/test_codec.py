@@ -82,6 +82,7 @@ from swe_ai_fleet.domain.event import (
     WinnerDelivered,
     WorkflowFinished,
     WorkspaceCheckpointed,
+    WorkspaceNotKept,
     Writer,
 )
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, Recollection
@@ -320,6 +321,7 @@ def representatives() -> list[EventBody]:
             ),
             reason="the file was gone",
         ),
+        WorkspaceNotKept(step=5, reason="a checkpoint of 70 MB"),
         WorkspaceCheckpointed(step=4, revision=7, commit="a" * 40, head="b" * 40, branch="fleet/work", bundle=blob),
         ApprovalRequested(
             request=ApprovalRequest(

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.orchestrator.fleet_figures import fleet_figures
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.event import LoopNoticed, RunReassigned, StoredEvent
+from swe_ai_fleet.domain.fleet_status import FleetStatus, StorageStatus
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Meter, Sketch
@@ -128,3 +130,23 @@ async def test_a_source_takes_the_place_of_another_for_a_while() -> None:
             text = (await exposition.text())[0].decode()
             assert "fleet_second 2.0" in text and "fleet_first" not in text
         assert "fleet_first 1.0" in (await exposition.text())[0].decode()
+
+
+def test_what_tenants_have_stored() -> None:
+    held = (
+        StorageStatus(name="acme", messages=0, bytes=700, max_bytes=1_000),
+        StorageStatus(name="other", messages=0, bytes=5, max_bytes=0),
+    )
+    status = FleetStatus(measured_at=1.0, replicas=(), nodes=(), endpoints=(), storage=(), tenants=held)
+    samples = {
+        (sample.name, sample.labels["tenant"]): sample.value
+        for metric in fleet_figures(status, me="here")
+        for sample in metric.samples
+        if "tenant" in sample.labels
+    }
+    assert samples == {
+        ("fleet_tenant_stored_bytes", "acme"): 700,
+        ("fleet_tenant_storage_quota_bytes", "acme"): 1_000,
+        ("fleet_tenant_stored_bytes", "other"): 5,
+        ("fleet_tenant_storage_quota_bytes", "other"): 0,
+    }

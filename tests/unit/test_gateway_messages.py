@@ -34,6 +34,7 @@ from swe_ai_fleet.domain.event import (
     SubtaskEnded,
     SubtaskStarted,
     WorkspaceCheckpointed,
+    WorkspaceNotKept,
 )
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.subtask import SubtaskOutcome
@@ -64,6 +65,7 @@ OTHERS: tuple[Told, ...] = (
     ("_", SubtaskStarted(subtask_id="s-1", execution_id="child")),
     ("_", SubtaskEnded(outcome=SubtaskOutcome(subtask_id="s-1", status="failed", error="e"))),
     ("agent-dev-1", LoopNoticed(step=2, pattern="same call", advice="try another")),
+    ("agent-dev-1", WorkspaceNotKept(step=2, reason="too large")),
     ("agent-dev-1", WorkspaceCheckpointed(step=2, revision=1, commit="c" * 40, head="h" * 40)),
 )
 

@@ -43,8 +43,9 @@ class Store:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     fault: FleetError | None = None
     cancelled: bool = False
+    size: int = 100
 
-    async def keep(self, step: int) -> None:
+    async def keep(self, step: int) -> int:
         self.begun.set()
         try:
             await self.go.wait()
@@ -54,6 +55,7 @@ class Store:
         if self.fault is not None:
             raise self.fault
         self.kept.append(step)
+        return self.size
 
 
 def a_model(
@@ -144,3 +146,11 @@ async def test_a_cancellation_ends_both() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert store.cancelled
+
+
+async def test_a_large_workspace_is_stored_more_seldom() -> None:
+    keeping = Keeping(keep=Store().keep, every_seconds=20)
+    assert keeping.pause(1024, 0.05) == 20
+    assert keeping.pause(64 * 1024**2, 1.0) == 160
+    assert keeping.pause(1024, 30.0) == 300
+    assert Keeping(keep=Store().keep).pause(64 * 1024**2, 1.0) == 0

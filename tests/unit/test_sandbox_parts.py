@@ -172,6 +172,37 @@ def test_cpus_are_limited_by_a_share_of_each_period(tmp_path: Path) -> None:
     assert (group.directories[0] / "cpu.cfs_quota_us").read_text() == "50000"
 
 
+def test_groups_of_a_tenant_lie_in_one(tmp_path: Path) -> None:
+    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
+    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
+    policy = SandboxPolicy()
+    made = [groups.create(policy, tenant) for tenant in ("a", "a", "b", "")]
+    above = [group.directories[0].parent.name for group in made if group is not None]
+    assert above == ["fleet-of-a", "fleet-of-a", "fleet-of-b", tmp_path.name]
+
+
+def test_a_tenant_with_several_commands_weighs_half(tmp_path: Path) -> None:
+    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
+    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
+    shares = tmp_path / "fleet-of-a" / "cpu.shares"
+    shares.parent.mkdir()
+    shares.write_text("1024")
+    groups.weigh("a", crowd=True)
+    groups.weigh("nobody", crowd=True)
+    assert shares.read_text().startswith("512")
+    groups.weigh("a", crowd=False)
+    assert shares.read_text() == "1024"
+
+
+def test_empty_groups_of_tenants_are_removed(tmp_path: Path) -> None:
+    empty, used = tmp_path / "fleet-of-a", tmp_path / "fleet-of-b"
+    (empty / "fleet-99999999-0").mkdir(parents=True)
+    (used / "fleet-1-0").mkdir(parents=True)
+    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
+    ControlGroups(mount, "3:cpu,cpuacct:/\n").reap()
+    assert (empty.exists(), (used / "fleet-1-0").exists()) == (False, True)
+
+
 def test_control_groups_of_version_2_need_the_controllers(tmp_path: Path) -> None:
     groups = ControlGroups(V2_MOUNT.format(point=tmp_path), "0::/\n")
     assert (groups.processes, groups.memory) == (False, False)

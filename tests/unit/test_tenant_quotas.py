@@ -323,6 +323,20 @@ async def test_tokens_of_the_day_are_refused_at_acceptance_with_the_end_of_the_d
         await executions.submit(a_task(tenant="other"))
 
 
+async def test_checkpoints_are_no_larger_than_there_is_room_for(world: World) -> None:
+    async def known(_: str) -> int:
+        return 400
+
+    rules = {"small": TenantRules(tenant="small", quota=Quota(storage_bytes=1_000))}
+    bounds = Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), stored=known)
+    seats = Seats(world.fleet, bounds)
+    for tenant in ("small", "large"):
+        await seats.carry_out(an_assignment(tenant, 1))
+    # Of three agents' two checkpoints each.
+    agents = world.fleet.begun[0].task.num_agents
+    assert [one.checkpoint_bytes for one in world.fleet.begun] == [600 // (2 * agents), None]
+
+
 async def test_agents_get_no_more_tokens_than_are_left_of_the_day(world: World) -> None:
     async with world.running(quotas=quotas(400, small=Quota(tokens_per_day=1_000))) as executions:
         accepted = await executions.submit(a_task(tenant="small", num_agents=3))

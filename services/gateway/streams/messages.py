@@ -37,6 +37,7 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
     WorkspaceCheckpointed,
+    WorkspaceNotKept,
 )
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.workflow import JsonValue
@@ -184,7 +185,7 @@ def _level(body: EventBody) -> Level:
     match body:
         case ToolStarted() | MessageAdded() | WorkspaceCheckpointed():
             return "debug"
-        case LoopNoticed():
+        case LoopNoticed() | WorkspaceNotKept():
             return "warning"
         case ToolFinished(entry=entry) if entry.outcome is not Outcome.SUCCESS:
             return "warning"

@@ -52,7 +52,7 @@ class ApprovalDesk:
     mask: SecretMask
     spent: Callable[[], Usage]
     journal: Journal | None = None
-    keep: Callable[[int], Awaitable[None]] | None = None
+    keep: Callable[[int], Awaitable[object]] | None = None
     store: Callable[[bytes], Awaitable[BlobRef]] | None = None
     approver: Approver | None = None
     timeout_seconds: float = 0.0

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.keeping_model import Keeping
 from swe_ai_fleet.agents.opening import SecondGo
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.results import agent_result
-from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
+from swe_ai_fleet.agents.resumption import WorkspaceKeeper, read_run, resume
 from swe_ai_fleet.agents.revising import EarlierWork
 from swe_ai_fleet.agents.solving import Consent, solve
-from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone, Journal, ResultBus
@@ -88,6 +87,8 @@ class CodingRun:
         )
         finished = replace(finished, artifacts=solution.artifacts(patch))
         event = await journal.append(finished)
+        if trajectory.stop_reason is not StopReason.CANCELLED:
+            await keeper.release()
         candidate = candidate_of(assignment, finished, model=solution.model, at=event.at)
         await self.results.publish(
             tenant=task.tenant,
@@ -99,10 +100,15 @@ class CodingRun:
         return candidate
 
     def _keeper(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> WorkspaceKeeper:
-        def put(bundle: bytes) -> Awaitable[BlobRef]:
-            return self.services.blobs.put(assignment.task.tenant, assignment.execution_id, bundle, BUNDLE_MEDIA_TYPE)
-
-        return WorkspaceKeeper(clone=clone, journal=journal, put=put, trail=trail)
+        owner = Owner(tenant=assignment.task.tenant, execution_id=assignment.execution_id)
+        return WorkspaceKeeper(
+            clone=clone,
+            journal=journal,
+            blobs=self.services.blobs,
+            owner=owner,
+            trail=trail,
+            max_bytes=assignment.checkpoint_bytes,
+        )
 
     async def _earlier(
         self, assignment: Assignment, keeper: WorkspaceKeeper, works: EarlierWork

@@ -15,15 +15,28 @@ from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.audit import AuditTrail
 
+_PACED_BYTES = 8 * 1024 * 1024
+_PACED_SHARE = 10.0
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """How a run keeps its workspace: `keep` stores it, given the step; no more often than every so many seconds."""
+    """How a run keeps its workspace: `keep` stores it, given the step, and says how many bytes that took.
 
-    keep: Callable[[int], Awaitable[None]]
+    No more often than every so many seconds, and more seldom where there is much to store: each further 8 MiB of the
+    last time makes the pause longer by as much again, and it is ten times what storing took at least. With 0 it is
+    stored after every step that changed something.
+    """
+
+    keep: Callable[[int], Awaitable[int]]
     every_seconds: float = 0.0
+
+    def pause(self, size: int, took: float) -> float:
+        """Seconds until the next time, after one of so many bytes that took so many seconds."""
+        if not self.every_seconds:
+            return 0.0
+        return max(self.every_seconds * max(1.0, size / _PACED_BYTES), _PACED_SHARE * took)
 
 
 @dataclass(kw_only=True)
@@ -44,10 +57,11 @@ class KeepingModel(ModelFace):
     keeping: Keeping
     step: int = 0
     _kept_revision: int = field(init=False)
-    _kept_at: float = field(default_factory=time.monotonic)
+    _next_at: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._kept_revision = self.trail.revision
+        self._next_at = time.monotonic() + self.keeping.every_seconds
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, the workspace stored by then where that was due. Raises as the model does, and Fenced."""
@@ -69,16 +83,17 @@ class KeepingModel(ModelFace):
 
     def _due(self) -> bool:
         changed = self.trail.revision != self._kept_revision
-        return changed and time.monotonic() - self._kept_at >= self.keeping.every_seconds
+        return changed and time.monotonic() >= self._next_at
 
     async def _keep(self) -> None:
-        revision = self.trail.revision
-        self._kept_at = time.monotonic()
+        revision, began, size = self.trail.revision, time.monotonic(), 0
         try:
-            await self.keeping.keep(self.step)
+            size = await self.keeping.keep(self.step)
         except Fenced:
             raise
         except FleetError as error:
             _log.warning("a workspace could not be stored", agent_id=self.trail.agent_id, reason=str(error))
         else:
             self._kept_revision = revision
+        finally:
+            self._next_at = began + self.keeping.pause(size, time.monotonic() - began)

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import secrets
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+import structlog
 
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted
 from swe_ai_fleet.domain.event import (
     CONTROL_SUBJECT,
     MessageAdded,
     StoredEvent,
     ToolFinished,
     WorkspaceCheckpointed,
+    WorkspaceNotKept,
 )
 from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
 from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail
 
+_log = structlog.get_logger()
 T = TypeVar("T")
 BUNDLE_MEDIA_TYPE = "application/x-git-bundle"
 _MOST_LISTED = 20
@@ -56,26 +63,51 @@ def concluded(earlier: RunState, kind: type[T]) -> T | None:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class WorkspaceKeeper:
-    """Keeps one clone beyond the life of its directory.
+    """Keeps one clone beyond the life of its directory: its last state, nothing before it.
 
     Args:
         clone: What is kept.
         journal: Where it is said.
-        put: Stores a bundle.
+        blobs: Where it is kept.
+        owner: Whose run it is.
         trail: Counts the operations that changed something.
+        max_bytes: The largest bundle that may be stored; None: as large as a clone makes one.
     """
 
     clone: Clone
     journal: Journal
-    put: Callable[[bytes], Awaitable[BlobRef]]
+    blobs: BlobStore
+    owner: Owner
     trail: AuditTrail
+    max_bytes: int | None = None
+    _kept: BlobRef | None = None
+    _token: str = field(default_factory=lambda: secrets.token_hex(8))
+    _count: int = 0
+    _refused: bool = False
 
-    async def keep(self, step: int) -> None:
-        """Store the clone as it stands; durable when this returns. Raises FleetError."""
-        taken = await self.clone.checkpoint()
-        bundle = await self.put(taken.bundle) if taken.bundle else None
+    async def keep(self, step: int) -> int:
+        """Store the clone as it stands; durable when this returns, and what was stored before is gone.
+
+        How many bytes that took. Raises FleetError; a workspace that is too large to store is said in the log, once.
+        """
+        try:
+            taken = await self.clone.checkpoint()
+            if self.max_bytes is not None and len(taken.bundle) > self.max_bytes:
+                raise ResourceExhausted(
+                    f"the workspace makes a checkpoint of {len(taken.bundle)} bytes, and the tenant has room for "
+                    f"{self.max_bytes}",
+                    field="quota.storage_bytes",
+                    hint="let .gitignore name generated files",
+                )
+            bundle = await self._put(taken.bundle) if taken.bundle else None
+        except ResourceExhausted as error:
+            if not self._refused:
+                self._refused = True
+                await self.journal.append(WorkspaceNotKept(step=step, reason=str(error)))
+            raise
+        self._refused = False
         await self.journal.append(
             WorkspaceCheckpointed(
                 step=step,
@@ -86,6 +118,36 @@ class WorkspaceKeeper:
                 bundle=bundle,
             )
         )
+        await self._supersede(bundle)
+        return len(taken.bundle)
+
+    def adopt(self, kept: BlobRef | None) -> None:
+        """Take over what an earlier process of the run stored last."""
+        self._kept = kept
+
+    async def release(self) -> None:
+        """Give back the room of what is kept, once nothing goes on from there any more."""
+        await self._supersede(None)
+
+    async def _put(self, bundle: bytes) -> BlobRef:
+        """Store a bundle beside the last one, which counts until the log names another."""
+        self._count += 1
+        place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"
+        return await self.blobs.put(self.owner.tenant, self.owner.execution_id, bundle, BUNDLE_MEDIA_TYPE, place=place)
+
+    async def _supersede(self, bundle: BlobRef | None) -> None:
+        superseded, self._kept = self._kept, bundle
+        if superseded is None or not _replaceable(superseded):
+            return
+        try:
+            await self.blobs.discard(superseded)
+        except FleetError as error:
+            _log.warning("a checkpoint could not be discarded", name=superseded.name, reason=str(error))
+
+
+def _replaceable(kept: BlobRef) -> bool:
+    """Whether nobody else may have stored the same: earlier versions named checkpoints by their content."""
+    return not kept.name.endswith(f"/{kept.digest}")
 
 
 async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -> RunState:
@@ -99,6 +161,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -
     trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
     kept = earlier.checkpoint
     if kept is not None:
+        keeper.adopt(kept.bundle)
         bundle = await blobs.get(kept.bundle) if kept.bundle is not None else b""
         await clone.restore(Checkpoint(commit=kept.commit, head=kept.head, branch=kept.branch, bundle=bundle))
     messages: list[Message] = list(earlier.messages)

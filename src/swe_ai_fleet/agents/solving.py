@@ -61,7 +61,7 @@ class Consent:
     """
 
     approver: Approver | None = None
-    keep: Callable[[int], Awaitable[None]] | None = None
+    keep: Callable[[int], Awaitable[object]] | None = None
     timeout_seconds: float = 0.0
 
     @property

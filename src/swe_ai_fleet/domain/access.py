@@ -57,12 +57,14 @@ class Quota:
         tokens_per_day: Prompt and completion tokens from midnight UTC on.
         queued: Executions that wait.
         queue_share: Of the fleet's agents while others wait too, 0 to 1; 0: as much as every other tenant.
+        storage_bytes: What is kept for it in NATS: events, blobs with uploads and checkpoints, results.
     """
 
     agents: int = 0
     tokens_per_day: int = 0
     queued: int = 0
     queue_share: float = 0.0
+    storage_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobRef:
-    """Something too large for an event, by reference. `name` is `<tenant>/<execution>/<sha256>`; `size` in bytes."""
+    """Something too large for an event, by reference; `size` in bytes.
+
+    `name` is `<tenant>/<execution>/<sha256>`, or `<tenant>/<execution>/<place>` for what is replaced and discarded.
+    """
 
     name: str
     digest: str

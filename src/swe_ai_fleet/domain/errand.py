@@ -59,7 +59,8 @@ class Assignment(RecordedErrand[Candidate]):
 
     With `resume` it goes on where its events in the log leave off. `author_id` is the council's agent that does it
     (empty: `agent_id` itself); with a `revision` it starts from its own earlier candidate and what peers said of it.
-    `background` is the context that was gathered for the task: untrusted text, the same for all candidates.
+    `background` is the context that was gathered for the task: untrusted text, the same for all candidates. No
+    checkpoint of more than `checkpoint_bytes` is stored (None: what the host allows).
     """
 
     kind = ErrandKind.RUN
@@ -71,6 +72,7 @@ class Assignment(RecordedErrand[Candidate]):
     author_id: str = ""
     revision: Revision | None = None
     background: str = ""
+    checkpoint_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,6 +183,15 @@ class WorkspaceCheckpointed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceNotKept:
+    """The clone could not be stored, being too large; a run that is lost goes on from what was kept before."""
+
+    step: int
+    reason: str
+    type: Literal["workspace_not_kept"] = "workspace_not_kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequested:
     """An agent waits for a person; its run goes on from here once they decided."""
 
@@ -495,6 +504,7 @@ EventBody = (
     | LoopNoticed
     | PlanMade
     | WorkspaceCheckpointed
+    | WorkspaceNotKept
     | ApprovalRequested
     | ApprovalResolved
     | ApprovalRefused

@@ -110,10 +110,14 @@ class StorageStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetStatus:
-    """All of it. `measured_at` is in seconds since 1970; `replicas` are the orchestrators that told, by name."""
+    """All of it. `measured_at` is in seconds since 1970; `replicas` are the orchestrators that told, by name.
+
+    `tenants` have what is stored for each of them, by name.
+    """
 
     measured_at: float
     replicas: tuple[ReplicaReport, ...]
     nodes: tuple[NodeStatus, ...]
     endpoints: tuple[EndpointStatus, ...]
     storage: tuple[StorageStatus, ...]
+    tenants: tuple[StorageStatus, ...] = ()

@@ -119,6 +119,7 @@ class Acceptance:
             return _same(known, asked)
         self._check_room(task)
         await self._quotas.check_tokens(task.tenant)
+        await self._quotas.check_storage(task.tenant)
         council = await self._council(task)
         repository = await self._workspaces.pin(task.tenant, task.repo)
         if task.kind is not TaskKind.JUDGE:

@@ -30,6 +30,7 @@ from swe_ai_fleet.orchestrator.background import background
 from swe_ai_fleet.orchestrator.deliberate import Deliberation
 from swe_ai_fleet.orchestrator.endings import Ending, without_winner
 from swe_ai_fleet.orchestrator.head_signing import HeadSigning
+from swe_ai_fleet.orchestrator.leftovers import discard_checkpoints
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
 from swe_ai_fleet.orchestrator.parts import Parts
 from swe_ai_fleet.orchestrator.patch_judgement import PatchJudgement
@@ -140,10 +141,11 @@ class Drive:
                 await journal.append(ExecutionClaimed(generation=self._generation, owner=self._with.owner))
                 # Nobody else can write here any more, so this is all that there is to know.
                 known = await self._approvals.refresh()
-                if not known.status.terminal:
-                    await self._finish(journal, known)
+                whole = known.status.terminal or await self._finish(journal, known)
                 if not known.result_published:
                     await self._publish(journal)
+            if not whole:
+                await discard_checkpoints(self._with.log, self._with.blobs, self._task.tenant, self._task.execution_id)
             await self._with.workspaces.release(self._task.execution_id)
         except Fenced:
             log.info("another orchestrator drives the execution")
@@ -156,7 +158,8 @@ class Drive:
         if self._work is not None:
             self._work.cancel()
 
-    async def _finish(self, journal: Journal, known: ExecutionState) -> None:
+    async def _finish(self, journal: Journal, known: ExecutionState) -> bool:
+        """Drive to the end and say it; whether all runs came to theirs."""
         if known.cancel_requested:
             self._cancel(known.cancel_reason)
         signing = self._signing(journal)
@@ -174,6 +177,7 @@ class Drive:
                 duration_ms=max(0, round(age.total_seconds() * 1000)),
             )
         )
+        return ending.status is ExecutionStatus.COMPLETED
 
     def _signing(self, journal: Journal) -> HeadSigning | None:
         if self._with.signer is None:

@@ -133,6 +133,10 @@ class Executions:
         """Whether a tenant may have models work for it today. Raises ResourceExhausted, Unavailable."""
         await self._quotas.check_tokens(tenant)
 
+    async def check_storage(self, tenant: str, wanted: int) -> None:
+        """Whether so many bytes more may be kept for a tenant. Raises ResourceExhausted, Unavailable."""
+        await self._quotas.check_storage(tenant, wanted)
+
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
         """An execution as its events tell it now. Raises NotFound."""
         state: ExecutionState | None = None

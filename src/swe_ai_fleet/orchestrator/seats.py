@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from swe_ai_fleet.domain.errand import (
     Assignment,
@@ -107,6 +107,8 @@ class Seats:
         return max(1, most // len(sharers) + (sharers.index(self._me) < most % len(sharers)))
 
     async def _granted(self, assignment: Errand[T]) -> Errand[T]:
+        room = await self._quotas.storage_left(assignment.task.tenant)
+        assignment = _bounded(assignment, room, self._parts(assignment))
         left = await self._quotas.check_tokens(assignment.task.tenant)
         if left is None:
             return assignment
@@ -114,9 +116,11 @@ class Seats:
         if _resumes(assignment):
             # What a run spent before counts towards its own limit, so only the whole day's bounds it here.
             return replace(assignment, task=_limited(task, self._quotas.rules(task.tenant).quota.tokens_per_day))
-        # Those that work at the same time share what is left.
-        parts = max(self.taken[task.tenant], task.num_agents, 1)
-        return replace(assignment, task=_limited(task, max(1, left // parts)))
+        return replace(assignment, task=_limited(task, max(1, left // self._parts(assignment))))
+
+    def _parts(self, errand: Errand[T]) -> int:
+        """Those that work at the same time share what is left."""
+        return max(self.taken[errand.task.tenant], errand.task.num_agents, 1)
 
     def _changed(self) -> None:
         left, self._left = self._left, asyncio.Event()
@@ -125,6 +129,13 @@ class Seats:
 
 def _resumes(errand: Errand[object]) -> bool:
     return isinstance(errand, Assignment) and errand.resume
+
+
+def _bounded(errand: Errand[T], room: int | None, parts: int) -> Errand[T]:
+    """The errand with no larger checkpoints than there is room for: of a run there are two for a moment."""
+    if room is None or not isinstance(errand, Assignment):
+        return errand
+    return cast("Errand[T]", replace(errand, checkpoint_bytes=room // (2 * parts)))
 
 
 def _limited(task: Task, tokens: int) -> Task:

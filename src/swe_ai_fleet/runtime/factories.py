@@ -10,6 +10,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace import (
     TENANT,
     Ages,
+    Bounds,
     CredentialLookup,
     GitWorkspaceProvider,
     SetupPolicy,
@@ -141,6 +142,7 @@ def workspace_provider(
         fetch=blobs.get if blobs is not None else None,
         recipes=recipes,
         ages=Ages(seed=seed_seconds(settings)),
+        bounds=Bounds(checkpoint_bytes=settings.checkpoint_bytes),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -55,6 +55,7 @@ class FleetView:
         store: Where orchestrators tell each other.
         endpoints: The model servers.
         probe: This machine.
+        stored: What tenants have stored, and the most they may.
     """
 
     me: str
@@ -64,6 +65,7 @@ class FleetView:
     store: KeyValue
     endpoints: Sequence[EndpointProbe]
     probe: NodeProbe
+    stored: Callable[[], Iterable[StorageStatus]]
     started_at: float = field(default_factory=time.time)
     _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last: FleetStatus | None = None
@@ -101,6 +103,7 @@ class FleetView:
             nodes=_measured(nodes, replicas),
             endpoints=tuple(one for one in endpoints if one is not None),
             storage=storage,
+            tenants=tuple(self.stored()),
         )
 
     async def _report(self) -> ReplicaReport:
@@ -142,7 +145,13 @@ class FleetView:
 
 @asynccontextmanager
 async def open_fleet_view(
-    settings: Settings, *, me: str, fleet: RayFleet | JobFleet, log: JetStream, model: ModelPool
+    settings: Settings,
+    *,
+    me: str,
+    fleet: RayFleet | JobFleet,
+    log: JetStream,
+    model: ModelPool,
+    stored: Callable[[], Iterable[StorageStatus]],
 ) -> AsyncGenerator[FleetView]:
     """A view of the fleet that this orchestrator is part of, until the context ends. Raises FleetError."""
     store = await log.bucket(BUCKET, ttl_seconds=_KEPT_SECONDS)
@@ -155,6 +164,7 @@ async def open_fleet_view(
             store=store,
             endpoints=endpoints,
             probe=NodeProbe(ray_node()),
+            stored=stored,
         )
         telling = asyncio.create_task(view.tell(), name="fleet view")
         try:

@@ -18,6 +18,7 @@ from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
 from swe_ai_fleet.domain.tool import Risk
 from swe_ai_fleet.ports import Workspace, WorkspaceProvider
@@ -175,7 +176,8 @@ class PlanEquipment:
     async def _workspace(self, session: PlanSession, scratch: Path) -> AsyncGenerator[Workspace]:
         """A clone of the session's repository, or an empty directory."""
         if not session.repository:
-            async with self.sandbox.workspace(scratch) as workspace:
+            owner = Owner(tenant=self.tenant, execution_id=self._run(session.session_id))
+            async with self.sandbox.workspace(scratch, owner=owner) as workspace:
                 yield workspace
             return
         if self.repositories is None:

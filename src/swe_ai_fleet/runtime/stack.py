@@ -15,6 +15,7 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.fleet_status import StorageStatus
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
@@ -23,6 +24,7 @@ from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
+from swe_ai_fleet.orchestrator.storage import StorageBook
 from swe_ai_fleet.ports import HeadSigner
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
@@ -62,6 +64,7 @@ class Stack:
     view: FleetView
     meter: Meter
     spending: Spending
+    storage: StorageBook
     leases: LeaseKeeper
     context: ContextServiceClient | None = None
 
@@ -175,6 +178,20 @@ async def open_stack(
         async def spent(tenant: str) -> int:
             return await meter.spent_today(tenant) + await spending.today(tenant)
 
+        storage = await stack.enter_async_context(
+            StorageBook(
+                {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held},
+                kept_seconds=settings.event_days * DAY_SECONDS,
+            )
+        )
+        ruled = rules or no_rules
+
+        def stored() -> tuple[StorageStatus, ...]:
+            return tuple(
+                StorageStatus(name=name, messages=0, bytes=held, max_bytes=ruled(name).quota.storage_bytes)
+                for name, held in storage.by_tenant().items()
+            )
+
         executions = await stack.enter_async_context(
             Executions(
                 surroundings,
@@ -189,14 +206,14 @@ async def open_stack(
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
-                quotas=Quotas(rules=rules or no_rules, spent=spent),
+                quotas=Quotas(rules=ruled, spent=spent, stored=storage.bytes_of),
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
         await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(
-            open_fleet_view(settings, me=replicas.me, fleet=fleet, log=log, model=model)
+            open_fleet_view(settings, me=replicas.me, fleet=fleet, log=log, model=model, stored=stored)
         )
         yield Stack(
             settings=settings,
@@ -209,6 +226,7 @@ async def open_stack(
             view=view,
             meter=meter,
             spending=spending,
+            storage=storage,
             leases=replicas,
             context=context,
         )

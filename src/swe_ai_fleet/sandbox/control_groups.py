@@ -14,8 +14,11 @@ from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.processes import send_signal
 
 _PREFIX = "fleet-"
+_TENANT = "fleet-of-"
 _CONTROLLERS = ("pids", "memory", "cpu")
 _REMOVE_ATTEMPTS = 50
+_WEIGHTS = {"cpu.shares": (1024, 512), "cpu.weight": (100, 50)}
+_PASSED_ON = "cgroup.subtree_control"
 _PERIOD_MICROSECONDS = 100_000
 """What the kernel's own scheduling goes by where nobody says otherwise."""
 
@@ -49,12 +52,36 @@ class ControlGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parent:
+    """Where groups are made; with `shared_by_tenants` each tenant has a group there, which its groups lie in."""
+
     directory: Path
     limits: tuple[tuple[str, str], ...]
+    shared_by_tenants: bool
+
+    def place(self, name: str, tenant: str) -> Path:
+        """Make the directory of a group."""
+        if not self.shared_by_tenants or not tenant:
+            directory = self.directory / name
+            directory.mkdir(exist_ok=True)
+            return directory
+        while True:
+            above = self.directory / f"{_TENANT}{tenant}"
+            above.mkdir(exist_ok=True)
+            _pass_on(above)
+            directory = above / name
+            try:
+                directory.mkdir(exist_ok=True)
+            except FileNotFoundError:
+                continue  # somebody took the empty one away
+            return directory
 
 
 class ControlGroups:
-    """Where this process may create groups: cgroup v1 or v2, whichever is writable."""
+    """Where this process may create groups: cgroup v1 or v2, whichever is writable.
+
+    The groups of a tenant lie in one, where the kernel divides CPUs: tenants who all want them get equal parts,
+    however many processes each has.
+    """
 
     _numbers = itertools.count()
     """Of the whole process: two sandboxes in it must not come to share a group."""
@@ -92,19 +119,16 @@ class ControlGroups:
     def _adopt(self, directory: Path, *limits: tuple[str, str]) -> bool:
         if not os.access(directory, os.W_OK):
             return False
-        self._parents.append(_Parent(directory=directory, limits=limits))
+        by_tenant = any(kind.startswith("cpu") for _, kind in limits)
+        self._parents.append(_Parent(directory=directory, limits=limits, shared_by_tenants=by_tenant))
         return True
 
     def _adopt_unified(self, candidates: list[Path]) -> None:
         for directory in candidates:
-            control = directory / "cgroup.subtree_control"
-            for controller in ("+pids", "+memory", "+cpu"):
-                # Refused where the group itself holds processes or the controller is not delegated.
-                with suppress(OSError):
-                    control.write_text(controller)
+            _pass_on(directory)
             enabled: list[str] = []
             with suppress(OSError):
-                enabled = control.read_text().split()
+                enabled = (directory / _PASSED_ON).read_text().split()
             if "pids" not in enabled:
                 continue
             limits = [("pids.max", "processes")]
@@ -114,8 +138,8 @@ class ControlGroups:
                 self.processes, self.memory, self.cpu = True, "memory" in enabled, "cpu" in enabled
                 return
 
-    def create(self, policy: SandboxPolicy) -> ControlGroup | None:
-        """A fresh group with a policy's limits, or None where no group can be had."""
+    def create(self, policy: SandboxPolicy, tenant: str = "") -> ControlGroup | None:
+        """A fresh group with a policy's limits for a tenant's processes, or None where no group can be had."""
         quota = max(1_000, round(policy.max_cpus * _PERIOD_MICROSECONDS))
         amounts = {
             "processes": policy.max_processes,
@@ -126,12 +150,29 @@ class ControlGroups:
         name = f"{_PREFIX}{os.getpid()}-{next(self._numbers)}"
         directories: list[Path] = []
         for parent in self._parents:
-            directory = parent.directory / name
-            directory.mkdir(exist_ok=True)
+            directory = parent.place(name, tenant)
             for file, amount in parent.limits:
                 (directory / file).write_text(str(amounts[amount]))
             directories.append(directory)
         return ControlGroup(directories=tuple(directories)) if directories else None
+
+    def weigh(self, tenant: str, *, crowd: bool) -> None:
+        """Let a tenant that runs several commands (a crowd) have half the weight of one that runs a single command.
+
+        The kernel weighs a group on each CPU by the part of its processes there, so that equal weights would leave a
+        single process two thirds of its CPU beside a crowd; so it has four fifths.
+        """
+        for parent in self._parents:
+            if parent.shared_by_tenants:
+                for file, (whole, half) in _WEIGHTS.items():
+                    place = parent.directory / f"{_TENANT}{tenant}" / file
+                    # Where the tenant has no group there is nothing to weigh; each version has its own file.
+                    with suppress(OSError):
+                        descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
+                        try:
+                            os.write(descriptor, str(half if crowd else whole).encode())
+                        finally:
+                            os.close(descriptor)
 
     def reap(self) -> None:
         """Remove the groups whose makers are dead, and end what is left in them.
@@ -139,12 +180,30 @@ class ControlGroups:
         That is little: a sandbox dies with its maker, but for one that was just being started.
         """
         for parent in self._parents:
-            for directory in parent.directory.glob(f"{_PREFIX}*-*"):
+            for directory in (
+                *parent.directory.glob(f"{_TENANT}*/{_PREFIX}*-*"),
+                *parent.directory.glob(f"{_PREFIX}*-*"),
+            ):
+                if directory.name.startswith(_TENANT):
+                    # Refused where something is left in it.
+                    with suppress(OSError):
+                        directory.rmdir()
+                    continue
                 maker = directory.name.removeprefix(_PREFIX).partition("-")[0]
                 if maker.isdigit() and not Path("/proc", maker).exists():
                     send_signal(_members(directory), signal.SIGKILL)
                     with suppress(OSError):
                         directory.rmdir()
+
+
+def _pass_on(directory: Path) -> None:
+    """Let the groups below have limits of their own (cgroup v2); refused where the group holds processes itself."""
+    control = directory / _PASSED_ON
+    if control.exists():
+        for controller in ("+pids", "+memory", "+cpu"):
+            # Or where a controller is not delegated.
+            with suppress(OSError):
+                control.write_text(controller)
 
 
 def _members(group: Path) -> list[int]:

@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail, processes
 from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
+from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
 from swe_ai_fleet.sandbox.keyring import leave_session_keyring
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import install_hint
@@ -79,6 +80,7 @@ class InteractiveProcess:
         self._ground = ground
         self._marker = marker
         self._errors = Capture(_STDERR_BYTES)
+        self._guard = DiskGuard(ground.disk, lambda: processes.descendants(self.pid), self._over)
         self._listening = asyncio.create_task(self._listen(process.stderr))
         self._ending = asyncio.Lock()
         self._closed = False
@@ -93,7 +95,7 @@ class InteractiveProcess:
         """
         if command.confined and policy.rung is not Rung.BUBBLEWRAP:
             raise PreconditionFailed(f"it is to run confined in bubblewrap, and the sandbox is {policy.rung}")
-        ground = await _Ground.prepare(command, policy, scratch)
+        ground = await _Ground.prepare(root, command, policy, scratch)
         try:
             argv, variables, marker = await ground.launch(root, command)
             leave_session_keyring()
@@ -156,6 +158,7 @@ class InteractiveProcess:
             if self._closed:
                 return
             self._closed = True
+            self._guard.stop()
             while self._process.returncode is None:
                 self._end()
                 with suppress(TimeoutError):
@@ -166,6 +169,14 @@ class InteractiveProcess:
             self._listening.cancel()
             self.stdin.close()
             await self._ground.remove()
+
+    def _over(self) -> None:
+        held, limit = (
+            f"{count / 1024**2:,.1f} MiB" for count in (self._ground.disk.usage.bytes, self._ground.disk.limit)
+        )
+        note = f"\n[disk limit: the workspace with its home and /tmp holds {held} of {limit} allowed; it was killed]\n"
+        self._errors.feed(note.encode())
+        self._end()
 
     def _end(self) -> None:
         """Kill the sandbox's first process, with which the others go; bubblewrap itself waits for that."""
@@ -195,10 +206,13 @@ class _Ground:
     bubblewrap: jail.Bubblewrap | None
     scratch: jail.Scratch
     group: ControlGroup | None
+    disk: DiskWatch
     proxy: FilteringProxy | None
 
     @classmethod
-    async def prepare(cls, command: InteractiveCommand, policy: SandboxPolicy, parent: Path | None) -> _Ground:
+    async def prepare(
+        cls, root: Path, command: InteractiveCommand, policy: SandboxPolicy, parent: Path | None
+    ) -> _Ground:
         bubblewrap = await jail.Bubblewrap.find() if command.confined else None
         if command.confined and bubblewrap is None:
             raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
@@ -208,7 +222,7 @@ class _Ground:
         try:
             if proxy is not None:
                 await proxy.start(scratch.proxy_socket)
-            group = ControlGroups.discover().create(policy)
+            group = ControlGroups.discover().create(policy, policy.tenant)
         except BaseException:
             if proxy is not None:
                 await uninterrupted(proxy.close())
@@ -220,6 +234,7 @@ class _Ground:
             bubblewrap=bubblewrap,
             scratch=scratch,
             group=group,
+            disk=DiskWatch((root, scratch.home, scratch.tmp), policy.max_disk_bytes),
             proxy=proxy,
         )
 

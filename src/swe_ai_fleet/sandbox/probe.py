@@ -80,7 +80,7 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
     if not host.groups.memory:
         notes.append("no memory control group is writable: a command can use all memory")
     if not host.groups.cpu:
-        notes.append("no cpu control group is writable: a command can use all CPUs while it runs")
+        notes.append("no cpu control group is writable: a command, or a tenant with many, can use all CPUs")
     closes = tuple(attack for attack in Attack if attack not in succeeded)
     return SandboxReport(rung=host.policy.rung, closes=closes, notes=tuple(notes))
 

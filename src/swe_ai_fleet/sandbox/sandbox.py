@@ -11,6 +11,7 @@ from pathlib import Path
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.owner import NOBODY, Owner
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.jail import Bubblewrap
@@ -47,12 +48,14 @@ class Sandbox:
         network: NetworkGrant | None = None,
         writable: tuple[Mount, ...] = (),
         scratch: Path | None = None,
+        owner: Owner = NOBODY,
     ) -> LocalWorkspace:
         """A workspace over the directory `root`, which must exist; an async context manager.
 
         `environment.mounts` are shown read-only, `writable` mounts read-write. Without a network grant commands reach
         nothing but themselves. Home and /tmp lie in a directory of their own below `scratch` (None: the system's
-        temporary directory). With the rung `none` mounts raise PreconditionFailed and the network is the host's; with
+        temporary directory). `owner` is who commands run for: tenants share slots and CPUs evenly, then the executions
+        of one. With the rung `none` mounts raise PreconditionFailed and the network is the host's; with
         `landlock` mounts must stand at their own place, and a network grant raises PreconditionFailed.
         """
         return LocalWorkspace(
@@ -64,6 +67,7 @@ class Sandbox:
             network=environment.network if network is None else network,
             writable=writable,
             scratch=scratch,
+            owner=owner if owner != NOBODY else Owner(tenant=self._policy.tenant),
         )
 
     async def _look(self) -> Host:
@@ -77,10 +81,13 @@ class Sandbox:
                 landlock = None
                 if self._policy.rung is Rung.LANDLOCK:
                     landlock = require_landlock()
+                groups = ControlGroups.discover()
+                if self._slots is not None:
+                    self._slots.on_crowd = lambda tenant, crowd: groups.weigh(tenant, crowd=crowd)
                 self._host = Host(
                     policy=self._policy,
                     slots=self._slots,
-                    groups=ControlGroups.discover(),
+                    groups=groups,
                     bubblewrap=bubblewrap,
                     landlock=landlock,
                 )

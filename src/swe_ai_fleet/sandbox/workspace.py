@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.owner import NOBODY, Owner
 from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
@@ -89,6 +90,7 @@ class LocalWorkspace:
         network: NetworkGrant | None,
         writable: tuple[Mount, ...],
         scratch: Path | None,
+        owner: Owner = NOBODY,
     ) -> None:
         if rung is Rung.NONE and (environment.mounts or writable):
             raise PreconditionFailed(
@@ -108,6 +110,7 @@ class LocalWorkspace:
         self._network = network if rung is Rung.BUBBLEWRAP else None
         self._writable = writable
         self._scratch_parent = scratch
+        self._owner = owner
         self._ground: _Ground | None = None
         self._preparing = asyncio.Lock()
         self._starting = asyncio.Lock()
@@ -165,7 +168,7 @@ class LocalWorkspace:
         full = disk.exceeded
         if full:
             source = render(command, mount=self.mount, before=before, writing=False)
-        async with _slot(ground.host.slots, command), self._room:
+        async with self._slot(ground.host.slots, command), self._room:
             session = await self._take(ground)
             guard = DiskGuard(disk, session.commands, session.end)
             try:
@@ -277,7 +280,7 @@ class LocalWorkspace:
 
     def _launch(self, ground: _Ground) -> Launch:
         host, policy, scratch = ground.host, ground.host.policy, ground.scratch
-        group = host.groups.create(policy)
+        group = host.groups.create(policy, self._owner.tenant)
         if host.landlock is not None:
             arguments = landlock_arguments(
                 host.landlock,
@@ -331,6 +334,9 @@ class LocalWorkspace:
             group=group,
         )
 
+    def _slot(self, slots: CpuSlots | None, command: Command) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if slots is None or command.light else slots.hold(self._owner)
+
     def _own_variables(self, scratch: jail.Scratch) -> dict[str, str]:
         """The variables of a session that sees the host's files at their own places."""
         return jail.variables(
@@ -350,10 +356,6 @@ def _told_of_the_disk(result: CommandResult, command: Command, disk: DiskWatch, 
     output = result.stdout if command.merge_stderr else result.stderr
     output = replace(output, tail=output.tail + note, total=output.total + len(note))
     return replace(result, stdout=output) if command.merge_stderr else replace(result, stderr=output)
-
-
-def _slot(slots: CpuSlots | None, command: Command) -> AbstractAsyncContextManager[None]:
-    return nullcontext() if slots is None or command.light else slots.hold()
 
 
 def limits_per_namespace() -> bool:

@@ -88,10 +88,10 @@ class MemoryLog:
             if stored is not None or follow:
                 yield stored
 
-    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
-        """Store content under its digest."""
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
+        """Store content under its digest, or in a place."""
         digest = hashlib.sha256(data).hexdigest()
-        name = f"{tenant}/{execution_id}/{digest}"
+        name = f"{tenant}/{execution_id}/{place or digest}"
         self._blobs[name] = data
         return BlobRef(name=name, digest=digest, size=len(data), media_type=media_type)
 
@@ -100,6 +100,10 @@ class MemoryLog:
         if ref.name not in self._blobs:
             raise NotFound(f"no blob {ref.name}")
         return self._blobs[ref.name]
+
+    async def discard(self, ref: BlobRef) -> None:
+        """Forget what was put into a place."""
+        self._blobs.pop(ref.name, None)
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
         """Publish a result once; False when this execution's own stands there."""

@@ -142,6 +142,7 @@ async def open_toolkits(
     workspace: Workspace, pipeline: Pipeline, access: ToolAccess, task: Task
 ) -> AsyncGenerator[Toolset]:
     """The toolkits of one agent run. An engine that nobody configured is not there, whoever calls it."""
+    access = replace(access, sandbox=replace(access.sandbox, tenant=task.tenant))
     kits = all_toolkits(workspace, pipeline, access, tenant=task.tenant)
     docker = kits.pop(DockerTool.name)
     async with AsyncExitStack() as stack:

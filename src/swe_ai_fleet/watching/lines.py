@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.event import (
     VotesCast,
     WorkflowFinished,
     WorkspaceCheckpointed,
+    WorkspaceNotKept,
 )
 from swe_ai_fleet.watching.narration import narrate
 from swe_ai_fleet.watching.text import one_line
@@ -64,6 +65,8 @@ def _own(agent: str, body: EventBody) -> str:
             return f"{agent}: plan of {len(plan.steps)} steps" + (f": {reason}" if reason else "")
         case WorkspaceCheckpointed(step=step, commit=commit):
             return f"{agent}: step {step}: workspace kept as {commit[:12]}"
+        case WorkspaceNotKept(step=step, reason=reason):
+            return f"{agent}: step {step}: workspace not kept: {reason}"
         case ToolStarted(entry=entry):
             return f"{agent}: {entry.tool}_{entry.operation} begins"
         case CandidateSubmitted(candidate=candidate):

@@ -1,6 +1,6 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
-from swe_ai_fleet.adapters.git_workspace.clones import GitClone
+from swe_ai_fleet.adapters.git_workspace.clones import Bounds, GitClone
 from swe_ai_fleet.adapters.git_workspace.credentials import mounted_credentials
 from swe_ai_fleet.adapters.git_workspace.locations import TENANT
 from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
@@ -12,6 +12,7 @@ from swe_ai_fleet.adapters.git_workspace.routes import Credential
 __all__ = [
     "TENANT",
     "Ages",
+    "Bounds",
     "Credential",
     "CredentialLookup",
     "GitClone",

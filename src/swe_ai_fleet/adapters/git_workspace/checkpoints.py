@@ -22,7 +22,6 @@ from swe_ai_fleet.domain.task import check_branch
 from swe_ai_fleet.ports import Workspace
 
 _log = structlog.get_logger()
-MAX_BUNDLE_BYTES = 256 * 1024 * 1024
 _PACK_SECONDS = 120.0
 _REF = "refs/fleet/checkpoint"
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")

@@ -28,11 +28,14 @@ from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
+# So much of what was staged may lie about, superseded, until our git directory is begun anew.
+_COMPACTED_BYTES = 64 * 1024 * 1024
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -64,6 +67,14 @@ class Premises:
         return Layout(git_dir=self.git_dir, work_tree=self.tree, index=self.git_dir / "index")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The largest diff and the largest checkpoint of a clone, in bytes."""
+
+    patch_bytes: int = 32 * 1024 * 1024
+    checkpoint_bytes: int = 256 * 1024 * 1024
+
+
 class GitClone:
     """A workspace that holds a clone; `ports.Clone`."""
 
@@ -75,14 +86,15 @@ class GitClone:
         history: History,
         *,
         base_commit: str,
-        max_patch_bytes: int,
+        bounds: Bounds,
     ) -> None:
         self._git = git
         self._workspace = workspace
         self._premises = premises
         self._history = history
         self._base_commit = base_commit
-        self._max_patch_bytes = max_patch_bytes
+        self._bounds = bounds
+        self._staged_bytes = 0
         self._submodules: frozenset[bytes] | None = None
         self._known_heads: dict[str, str] = {}
         self._used = False
@@ -119,13 +131,13 @@ class GitClone:
         async with self._staged():
             against = ("diff", "--cached", self._base_commit)
             try:
-                patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
+                patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._bounds.patch_bytes)
                 counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
             except GitExhausted:
                 raise
             except ResourceExhausted as error:
                 raise ResourceExhausted(
-                    f"the changes make a patch of more than {self._max_patch_bytes} bytes",
+                    f"the changes make a patch of more than {self._bounds.patch_bytes} bytes",
                     hint="let .gitignore name generated files",
                 ) from error
         return await asyncio.to_thread(diff_of, patch.stdout, counts.stdout)
@@ -157,8 +169,15 @@ class GitClone:
         base commit. Raises ResourceExhausted, PreconditionFailed.
         """
         head, branch = await self.head() if self._used else (self._base_commit, WORK_BRANCH)
+        async with self._index:
+            if self._staged_bytes > _COMPACTED_BYTES:
+                # What is as the commit has it keeps what is known of its file, and is not read again.
+                await self._git.run("read-tree", "--reset", self._base_commit, layout=self._premises.layout)
+                await finished(asyncio.to_thread(_forget_staged, self._premises))
+                self._staged_bytes = 0
+                self._known_heads.clear()
         async with self._staged():
-            return await checkpoints.take(
+            taken = await checkpoints.take(
                 self._git,
                 self._premises.layout,
                 self._workspace,
@@ -166,8 +185,10 @@ class GitClone:
                 head=head or self._base_commit,
                 branch=branch if head else WORK_BRANCH,
                 known=self._known_heads,
-                max_bytes=checkpoints.MAX_BUNDLE_BYTES,
+                max_bytes=self._bounds.checkpoint_bytes,
             )
+            self._staged_bytes += len(taken.bundle)
+            return taken
 
     async def restore(self, checkpoint: Checkpoint) -> None:
         """Bring this clone, in which nothing has run yet, to a checkpoint of another clone of the same commit.
@@ -251,16 +272,16 @@ class GitClone:
 class Clones:
     """Makes clones below `home`: `<execution>/<name>-<unique>`, each with a lock file that its process holds."""
 
-    def __init__(self, home: Path, git: Git, sandbox: Sandbox, *, max_patch_bytes: int) -> None:
+    def __init__(self, home: Path, git: Git, sandbox: Sandbox, *, bounds: Bounds) -> None:
         self._home = home
-        self._max_patch_bytes = max_patch_bytes
+        self._bounds = bounds
         self._git = git
         self._sandbox = sandbox
 
     @asynccontextmanager
     async def open(
         self,
-        execution_id: str,
+        owner: Owner,
         name: str,
         seed: Path,
         environment: Environment,
@@ -279,9 +300,9 @@ class Clones:
             seen = Mount(source=str(history.objects), target=str(history.objects))
             environment = replace(environment, mounts=(*environment.mounts, seen))
         async with (
-            self._premises(execution_id, name, seed, furnishing) as premises,
+            self._premises(owner.execution_id, name, seed, furnishing) as premises,
             self._sandbox.workspace(
-                premises.tree, environment=environment, writable=writable, scratch=premises.directory
+                premises.tree, environment=environment, writable=writable, scratch=premises.directory, owner=owner
             ) as workspace,
             _warming(workspace),
         ):
@@ -292,12 +313,13 @@ class Clones:
                 premises,
                 history,
                 base_commit=seed.name,
-                max_patch_bytes=self._max_patch_bytes,
+                bounds=self._bounds,
             )
 
     @asynccontextmanager
     async def attach(
         self,
+        owner: Owner,
         name: str,
         tree: Path,
         seed: Path,
@@ -333,14 +355,14 @@ class Clones:
             await self._git.run("read-tree", seed.name, layout=premises.layout)
             if furnished:
                 await finished(asyncio.to_thread(_furnish_attached, tree, root, furnished))
-            async with self._sandbox.workspace(tree, environment=environment) as workspace:
+            async with self._sandbox.workspace(tree, environment=environment, owner=owner) as workspace:
                 yield GitClone(
                     self._git,
                     workspace,
                     premises,
                     history,
                     base_commit=seed.name,
-                    max_patch_bytes=self._max_patch_bytes,
+                    bounds=self._bounds,
                 )
         finally:
             await finished(asyncio.to_thread(_remove_premises, premises, held))
@@ -449,6 +471,16 @@ def _furnish_attached(tree: Path, root: Path, furnishing: Furnishing) -> None:
     exclude.parent.mkdir(exist_ok=True)
     with exclude.open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{line}\n" for line in furnishing.excludes))
+
+
+def _forget_staged(premises: Premises) -> None:
+    """Throw away what was staged, which the index no longer names: the tree supersedes it."""
+    git_dir = premises.git_dir
+    for directory in (git_dir / "objects").iterdir():
+        if directory.name != "info":
+            remove_tree(directory)
+    (git_dir / "objects/pack").mkdir()
+    remove_tree(git_dir / "refs/fleet")
 
 
 def _write_premises(premises: Premises, seed: Path) -> None:

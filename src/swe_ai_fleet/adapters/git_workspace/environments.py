@@ -32,6 +32,7 @@ from swe_ai_fleet.adapters.git_workspace.reporting import (
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import caller_command, detect
 from swe_ai_fleet.environments.interpreters import allows, shown
@@ -230,7 +231,10 @@ class Environments:
         try:
             lock = await self._lay_out(directory, recipe, files, shared[0] if shared else None)
             async with self._clones.checkout(f"environment-{key}", "build", seed) as premises:
-                async with self._building(key, seed, premises, recipe, spec, lock) as (workspace, build):
+                async with self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as (
+                    workspace,
+                    build,
+                ):
                     await build.run(steps)
                     build.check_network()
                     pytest_from_tools = await self._needs_our_pytest(workspace, recipe)
@@ -289,7 +293,7 @@ class Environments:
                 lock = await self._lay_out(directory, recipe, files, None)
                 async with (
                     self._clones.checkout(f"environment-{key}", "build", seed) as premises,
-                    self._building(key, seed, premises, recipe, spec, lock) as (_, build),
+                    self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as (_, build),
                 ):
                     await build.run(recipe.steps)
                 if not build.hollow:
@@ -305,7 +309,14 @@ class Environments:
 
     @asynccontextmanager
     async def _building(
-        self, key: str, seed: Path, premises: Premises, recipe: Recipe, spec: EnvironmentSpec, lock: Lock | None
+        self,
+        tenant: str,
+        key: str,
+        seed: Path,
+        premises: Premises,
+        recipe: Recipe,
+        spec: EnvironmentSpec,
+        lock: Lock | None,
     ) -> AsyncGenerator[tuple[LocalWorkspace, Build]]:
         """A workspace in which the steps of a recipe run, and what runs them."""
         network = self._policy.network if _needs_network(recipe) else NetworkGrant()
@@ -316,6 +327,7 @@ class Environments:
             network=network,
             writable=self._places.writable(root),
             scratch=premises.directory,
+            owner=Owner(tenant=tenant, execution_id=f"environment-{key}"),
         ) as workspace:
             seconds = self._policy.timeout_seconds
             yield workspace, Build(workspace, root, lock, grant=network, mask=self._mask, seconds=seconds)

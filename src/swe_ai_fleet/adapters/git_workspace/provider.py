@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from swe_ai_fleet.adapters.git_workspace.clones import Clones, GitClone
+from swe_ai_fleet.adapters.git_workspace.clones import Bounds, Clones, GitClone
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
@@ -31,6 +31,7 @@ from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import (
     Delivery,
     EnvironmentSpec,
@@ -54,9 +55,9 @@ class GitWorkspaceProvider:
     only with one of `protocols` and a host that fits `hosts` (see `RemoteHosts`). They are reached at addresses that
     were judged (`resolver`, None: the system's), over ssh only with a key and to servers in `known_hosts` (None: the
     file of that name in `home`). `credentials` finds what opens a URL. `setup` says what set-up commands may reach; by
-    default every public host. `mask` hides secrets in what error messages quote. A diff larger than `max_patch_bytes`
-    is an error. `fetch` gets the bundles of commits that a location lacks; without it those can only be had on the
-    node that made them. `recipes` has what environment runs found out. `surroundings` is this process's environment
+    default every public host. `mask` hides secrets in what error messages quote. A diff or checkpoint larger than
+    `bounds` is an error. `fetch` gets the bundles of commits that a location lacks; without it those can only be had on
+    the node that made them. `recipes` has what environment runs found out. `surroundings` is this process's environment
     (None: the real one).
     """
 
@@ -75,7 +76,7 @@ class GitWorkspaceProvider:
         setup: SetupPolicy | None = None,
         mask: SecretMask | None = None,
         ages: Ages | None = None,
-        max_patch_bytes: int = 32 * 1024 * 1024,
+        bounds: Bounds | None = None,
         fetch: BlobFetch | None = None,
         recipes: KnownRecipes | None = None,
         surroundings: Mapping[str, str] | None = None,
@@ -115,9 +116,10 @@ class GitWorkspaceProvider:
             uploads=UploadedRepositories(self._git, fetch=fetch),
             fetch=fetch,
         )
-        self._clones = Clones(self._home / "workspaces", self._git, sandbox, max_patch_bytes=max_patch_bytes)
+        bounds = bounds or Bounds()
+        self._clones = Clones(self._home / "workspaces", self._git, sandbox, bounds=bounds)
         self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
-        self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=max_patch_bytes)
+        self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=bounds.patch_bytes)
         self._environments = Environments(
             self._home / "environments",
             self._git,
@@ -178,7 +180,7 @@ class GitWorkspaceProvider:
         check_identifier(name, field="name")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
-        async with self._clones.open(execution_id, name, seed, environment, furnishing) as clone:
+        async with self._clones.open(_owner(execution_id, repository), name, seed, environment, furnishing) as clone:
             yield clone
 
     @asynccontextmanager
@@ -195,7 +197,8 @@ class GitWorkspaceProvider:
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
         async with _temporary(self._home / "scratch") as directory:
             changed, writable = await self._environments.loosened(environment, directory)
-            async with self._clones.open(execution_id, name, seed, changed, furnishing, writable=writable) as clone:
+            owner = _owner(execution_id, repository)
+            async with self._clones.open(owner, name, seed, changed, furnishing, writable=writable) as clone:
                 yield clone
 
     @asynccontextmanager
@@ -209,7 +212,8 @@ class GitWorkspaceProvider:
         check_identifier(name, field="agent_id")
         seed = await self._origins.seed(repository)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment) if furnished else None
-        async with self._clones.attach(name, Path(repository.location), seed, environment, furnishing) as clone:
+        owner, tree = _owner(name, repository), Path(repository.location)
+        async with self._clones.attach(owner, name, tree, seed, environment, furnishing) as clone:
             yield clone
 
     async def clone_into(self, tenant: str, repo: RepoRef, path: Path) -> None:
@@ -353,6 +357,10 @@ async def _temporary(scratch: Path) -> AsyncGenerator[Path]:
         yield directory
     finally:
         await finished(asyncio.to_thread(remove_tree, directory))
+
+
+def _owner(execution_id: str, repository: PinnedRepository) -> Owner:
+    return Owner(tenant=repository.tenant, execution_id=execution_id)
 
 
 def _unmasked(text: str) -> str:

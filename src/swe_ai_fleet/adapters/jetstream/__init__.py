@@ -16,6 +16,7 @@ from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
+from swe_ai_fleet.adapters.jetstream.holdings import blobs_held, events_held, results_held
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
@@ -40,6 +41,7 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.storage import StoredPiece
 from swe_ai_fleet.ports import ChangeLog, Journal, KeyValue
 
 __all__ = [
@@ -209,13 +211,29 @@ class JetStream:
             async for event in stored:
                 yield event
 
-    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
         """Store content unless it is there already. Raises ResourceExhausted, Unavailable."""
-        return await self._blobs.put(tenant, execution_id, data, media_type)
+        return await self._blobs.put(tenant, execution_id, data, media_type, place=place)
 
     async def get(self, ref: BlobRef) -> bytes:
         """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
+
+    def events_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
+        """The sizes of all events from a sequence on, without an end; None once those stored before are told."""
+        return events_held(self._connection, start, patience=self._patience)
+
+    def results_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
+        """Likewise of results."""
+        return results_held(self._connection, start, patience=self._patience)
+
+    def blobs_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
+        """Likewise of blobs."""
+        return blobs_held(self._connection, self._settings.bucket, start, patience=self._patience)
+
+    async def discard(self, ref: BlobRef) -> None:
+        """Give back the room of what was put into a place. Raises Unavailable."""
+        await self._blobs.discard(ref)
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
         """Publish a result once; False when it stands already. Raises ResourceExhausted, Unavailable."""

@@ -21,6 +21,8 @@ from swe_ai_fleet.domain.errors import NotFound
 
 CHUNK_BYTES = 128 * 1024
 _OFF_LOOP_BYTES = 1024 * 1024
+_ROLLUP = "Nats-Rollup"
+_OF_SUBJECT = "sub"
 
 
 class JetStreamBlobs:
@@ -32,21 +34,27 @@ class JetStreamBlobs:
         self._stream = object_stream(bucket)
         self._patience = patience
 
-    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
-        """Store content unless it is there already. Raises ResourceExhausted, Unavailable."""
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
+        """Store content unless it is there already; what a `place` held is gone then, at once.
+
+        Raises ResourceExhausted, Unavailable.
+        """
         digest = await _sha256(data)
-        name = f"{tenant}/{execution_id}/{digest.hex()}"
+        name = f"{tenant}/{execution_id}/{place or digest.hex()}"
         ref = BlobRef(name=name, digest=digest.hex(), size=len(data), media_type=media_type)
-        info = await self._info(name)
+        info = None if place else await self._info(name)
         if info is not None and not info.get("deleted") and info.get("size") == len(data):
             return ref
-        object_id = secrets.token_hex(11)
+        attempt = secrets.token_hex(11)
+        object_id = _object_id(name) if place else attempt
         chunks = range(0, len(data), CHUNK_BYTES)
         for number, offset in enumerate(chunks):
+            # The first chunk takes the place of all that were there.
+            replacing = {_ROLLUP: _OF_SUBJECT} if place and not number else {}
             await self._publish(
                 f"$O.{self._bucket}.C.{object_id}",
                 data[offset : offset + CHUNK_BYTES],
-                {MESSAGE_ID: f"{object_id}/{number}"},
+                {MESSAGE_ID: f"{attempt}/{number}", **replacing},
             )
         meta = {
             "name": name,
@@ -61,9 +69,31 @@ class JetStreamBlobs:
         }
         # The description comes last: what it names is whole.
         await self._publish(
-            self._meta_subject(name), json.dumps(meta).encode(), {MESSAGE_ID: object_id, "Nats-Rollup": "sub"}
+            self._meta_subject(name), json.dumps(meta).encode(), {MESSAGE_ID: attempt, _ROLLUP: _OF_SUBJECT}
         )
         return ref
+
+    async def discard(self, ref: BlobRef) -> None:
+        """Leave an empty object where a place held something. Raises ResourceExhausted, Unavailable.
+
+        Nothing but the right to publish is needed for it, which every writer has.
+        """
+        object_id, attempt = _object_id(ref.name), secrets.token_hex(11)
+        meta = {
+            "name": ref.name,
+            "bucket": self._bucket,
+            "nuid": object_id,
+            "size": 0,
+            "chunks": 0,
+            "mtime": datetime.now(UTC).isoformat(),
+            "deleted": True,
+        }
+        # The description first: what it names is whole, or it names nothing.
+        for subject, payload in (
+            (self._meta_subject(ref.name), json.dumps(meta).encode()),
+            (f"$O.{self._bucket}.C.{object_id}", b""),
+        ):
+            await self._publish(subject, payload, {MESSAGE_ID: f"{attempt}/{subject}", _ROLLUP: _OF_SUBJECT})
 
     async def get(self, ref: BlobRef) -> bytes:
         """The content, checked against its digest. Raises NotFound (also for damaged content), Unavailable."""
@@ -93,6 +123,11 @@ class JetStreamBlobs:
             await self._connection.publish(subject, payload, headers=headers, patience=self._patience)
         except Refused as refusal:
             raise refusal.fault.as_fleet_error() from refusal
+
+
+def _object_id(name: str) -> str:
+    """What the chunks of a place are published under, whoever writes there."""
+    return hashlib.sha256(name.encode()).hexdigest()[:22]
 
 
 async def _sha256(data: bytes) -> bytes:

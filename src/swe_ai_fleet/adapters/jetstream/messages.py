@@ -31,9 +31,10 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """A message of a stream."""
+    """A message of a stream; `at` is when it was stored, in seconds since 1970 (0: not told)."""
 
     sequence: int
     subject: str
     data: bytes
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    at: float = 0.0

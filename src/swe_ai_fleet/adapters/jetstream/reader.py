@@ -43,6 +43,7 @@ class _Place:
 
     stream: int
     consumer: int
+    at: float
     pending: int
 
     @classmethod
@@ -50,11 +51,22 @@ class _Place:
         tokens = reply.split(".")
         # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
         first = 5 if len(tokens) == 9 else 7
-        return cls(stream=int(tokens[first]), consumer=int(tokens[first + 1]), pending=int(tokens[first + 3]))
+        return cls(
+            stream=int(tokens[first]),
+            consumer=int(tokens[first + 1]),
+            at=int(tokens[first + 2]) / _NANOSECONDS,
+            pending=int(tokens[first + 3]),
+        )
 
 
 async def messages(
-    connection: Connection, stream: str, *wanted: str, start: int = 1, follow: bool, patience: float
+    connection: Connection,
+    stream: str,
+    *wanted: str,
+    start: int = 1,
+    follow: bool,
+    patience: float,
+    headers_only: bool = False,
 ) -> AsyncGenerator[StoredMessage | None, None]:
     """Messages of some subjects (wildcards allowed) from a sequence number on, oldest first.
 
@@ -67,6 +79,7 @@ async def messages(
         wanted: The subjects to read of it.
         start: First sequence number wanted.
         follow: Whether to wait for more.
+        headers_only: Leave content out; the header `Nats-Msg-Size` says how much there is.
         patience: Seconds to wait for a server that does not answer; once following, there is no such limit.
 
     Raises:
@@ -83,7 +96,7 @@ async def messages(
             return
     backoff = Backoff.lasting(patience)
     while True:
-        consumer = _Consumer(connection, stream, wanted, position)
+        consumer = _Consumer(connection, stream, wanted, position, headers_only=headers_only)
         try:
             async for message, pending in consumer.messages():
                 backoff = Backoff.lasting(None if follow else patience)
@@ -108,12 +121,15 @@ async def messages(
 
 
 class _Consumer:
-    def __init__(self, connection: Connection, stream: str, wanted: Sequence[str], start: int) -> None:
+    def __init__(
+        self, connection: Connection, stream: str, wanted: Sequence[str], start: int, *, headers_only: bool
+    ) -> None:
         self._connection = connection
         self._stream = stream
         self._name = f"read-{secrets.token_hex(8)}"
         self._wanted = wanted
         self._start = start
+        self._headers_only = headers_only
         self._inbox = connection.inbox()
         self._arrived: asyncio.Queue[Message | None] = asyncio.Queue()
         self._subscription: Subscription | None = None
@@ -136,7 +152,11 @@ class _Consumer:
                 wanted -= 1
                 yield (
                     StoredMessage(
-                        sequence=place.stream, subject=message.subject, data=message.data, headers=message.headers
+                        sequence=place.stream,
+                        subject=message.subject,
+                        data=message.data,
+                        headers=message.headers,
+                        at=place.at,
                     ),
                     place.pending,
                 )
@@ -164,6 +184,7 @@ class _Consumer:
             "filter_subjects": list(self._wanted),
             "inactive_threshold": _INACTIVE_SECONDS * _NANOSECONDS,
             "mem_storage": True,
+            "headers_only": self._headers_only,
             "num_replicas": 1,
         }
         body = {"stream_name": self._stream, "config": config, "action": "create"}

@@ -12,7 +12,7 @@ from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, concluded, read_run, resume
+from swe_ai_fleet.agents.resumption import WorkspaceKeeper, concluded, read_run, resume
 from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.codec import to_json
@@ -22,6 +22,7 @@ from swe_ai_fleet.domain.candidate import Artifacts, Perspective
 from swe_ai_fleet.domain.errand import AnswerAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.event import RunFinished, RunStarted
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -51,12 +52,12 @@ class AnswerRun:
         task, resumes = assignment.task, assignment.generation > 1
         async with self.services.recorded(assignment, resumes=resumes) as run:
             await run.journal.flush()
-            earlier = RunState(agent_id=assignment.agent_id)
+            earlier, keeper = RunState(agent_id=assignment.agent_id), self._keeper(assignment, clone, run)
             if resumes:
                 earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
                 if (known := concluded(earlier, Answer)) is not None:
                     return known
-                earlier = await resume(earlier, self._keeper(assignment, clone, run), self.services.blobs)
+                earlier = await resume(earlier, keeper, self.services.blobs)
             answer = await self._answered(assignment, clone, run, earlier)
             finished = RunFinished(
                 stop_reason=answer.stop_reason,
@@ -67,15 +68,16 @@ class AnswerRun:
                 error=answer.error,
             )
             await run.journal.append(finished)
+            if answer.stop_reason is not StopReason.CANCELLED:
+                await keeper.release()
             return answer
 
     def _keeper(self, assignment: AnswerAssignment, clone: Clone, run: RecordedRun) -> WorkspaceKeeper:
         return WorkspaceKeeper(
             clone=clone,
             journal=run.journal,
-            put=lambda bundle: self.services.blobs.put(
-                assignment.task.tenant, assignment.execution_id, bundle, BUNDLE_MEDIA_TYPE
-            ),
+            blobs=self.services.blobs,
+            owner=Owner(tenant=assignment.task.tenant, execution_id=assignment.execution_id),
             trail=run.trail,
         )
 

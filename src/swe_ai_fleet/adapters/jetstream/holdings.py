@@ -1,0 +1,78 @@
+"""What streams hold for each tenant: sizes only, no content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime
+from urllib.parse import unquote
+
+from swe_ai_fleet.adapters.jetstream import subjects
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.streams import object_stream
+from swe_ai_fleet.domain.storage import StoredPiece
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+
+_SIZE = "Nats-Msg-Size"
+_SEGMENTS_OF_CONTENT = 3
+"""`<tenant>/<execution>/<sha256>`; a place has more."""
+
+
+async def events_held(connection: Connection, start: int, *, patience: float) -> AsyncGenerator[StoredPiece | None]:
+    """The sizes of events from a sequence on, without an end. Raises as `messages` does."""
+    async for piece in _held(connection, subjects.EVENTS, start, patience=patience):
+        yield piece
+
+
+async def results_held(connection: Connection, start: int, *, patience: float) -> AsyncGenerator[StoredPiece | None]:
+    """The sizes of results from a sequence on, without an end. Raises as `messages` does."""
+    async for piece in _held(connection, subjects.RESULTS, start, patience=patience):
+        yield piece
+
+
+async def blobs_held(
+    connection: Connection, bucket: str, start: int, *, patience: float
+) -> AsyncGenerator[StoredPiece | None]:
+    """The sizes of blobs from a sequence on, without an end. Raises as `messages` does."""
+    described = messages(
+        connection, object_stream(bucket), f"$O.{bucket}.M.>", start=start, follow=True, patience=patience
+    )
+    async with aclosing(described) as metas:
+        async for meta in metas:
+            if meta is None:
+                yield None
+                continue
+            info = json.loads(meta.data)
+            tenant, *rest = str(info["name"]).split("/")
+            yield StoredPiece(
+                sequence=meta.sequence,
+                tenant=tenant,
+                bytes=0 if info.get("deleted") else int(info.get("size", 0)),
+                at=datetime.fromisoformat(info["mtime"]).timestamp(),
+                place="/".join(rest) if len(rest) >= _SEGMENTS_OF_CONTENT else "",
+            )
+
+
+async def _held(
+    connection: Connection, stream: str, start: int, *, patience: float
+) -> AsyncGenerator[StoredPiece | None]:
+    wanted = subjects.STREAM_SUBJECTS[stream]
+    stored = messages(connection, stream, *wanted, start=start, follow=True, patience=patience, headers_only=True)
+    async with aclosing(stored) as heads:
+        async for head in heads:
+            if head is None:
+                yield None
+            else:
+                size = len(head.subject) + int(head.headers.get(_SIZE, "0"))
+                yield StoredPiece(sequence=head.sequence, tenant=_tenant(head.subject), bytes=size, at=head.at)
+
+
+def _tenant(subject: str) -> str:
+    """Whose an event (`agent.events.<tenant>.…`) or a result (`agent.results[._<tenant>].…`) is."""
+    third = subject.split(".")[2]
+    if subject.startswith("agent.results."):
+        # No task id begins as the name of a tenant does.
+        return unquote(third[1:]) if third.startswith("_") else DEFAULT_TENANT
+    return unquote(third)

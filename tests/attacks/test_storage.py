@@ -1,0 +1,203 @@
+"""What a tenant stores must not fill the fleet: a checkpoint takes the place of the one before it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
+from swe_ai_fleet.domain.access import Quota, TenantRules
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.errors import NotFound, ResourceExhausted
+from swe_ai_fleet.domain.event import RunFinished, WorkspaceCheckpointed, WorkspaceNotKept, Writer
+from swe_ai_fleet.domain.owner import Owner
+from swe_ai_fleet.domain.task import EnvironmentSpec
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.leftovers import discard_checkpoints
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.orchestrator.storage import StorageBook
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.tools.audit import AuditTrail
+from tests.confinement import CONFINED
+from tests.environments import make_provider, pin
+from tests.unit.test_executions import World, a_task
+
+MIB = 1024**2
+REWRITE = 16 * MIB
+TIMES = 8
+OWNER = Owner(tenant="acme", execution_id="filling")
+
+
+@pytest.fixture
+async def log(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=10.0) as opened:
+        await opened.ensure_streams()
+        yield opened
+
+
+async def held(log: JetStream) -> int:
+    """The bytes of all blobs in NATS."""
+    return (await log.usage())["OBJ_agent-blobs"].bytes
+
+
+def size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_rewriting_a_file_again_and_again_fills_neither_disk_nor_nats(
+    rung: Rung, tmp_path: Path, log: JetStream
+) -> None:
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
+    repository = await pin(provider, tmp_path, {"README": "x\n"})
+    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
+    most, named = 0, list[BlobRef]()
+    async with (
+        log.journal(
+            Writer(tenant="acme", execution_id=f"filling-{rung}", agent_id="a", task_id="t", generation=1)
+        ) as journal,
+        provider.open(OWNER.execution_id, "a", repository, environment) as clone,
+    ):
+        before = await held(log)
+        trail = AuditTrail(agent_id="a")
+        keeper = WorkspaceKeeper(clone=clone, journal=journal, blobs=log, owner=OWNER, trail=trail)
+        for step in range(TIMES):
+            (clone.root / "large").write_bytes(os.urandom(REWRITE))
+            assert await keeper.keep(step) >= REWRITE
+            most = max(most, await held(log) - before)
+            events = [stored async for stored in log.read("acme", f"filling-{rung}")]
+            body = events[-1].event.body
+            assert isinstance(body, WorkspaceCheckpointed)
+            assert body.bundle is not None
+            # What the log names can be had; what it named before is gone.
+            assert len(await log.get(body.bundle)) == body.bundle.size
+            named.append(body.bundle)
+        with pytest.raises(NotFound):
+            await log.get(named[-2])
+        assert most < 2 * REWRITE, most
+        ours = clone.root.parent / "git"
+        assert size(ours) < TIMES * REWRITE * 0.8
+        await keeper.release()
+        assert await held(log) - before < MIB
+
+
+async def test_control_content_that_stays_fills_nats(log: JetStream) -> None:
+    before = await held(log)
+    for _ in range(TIMES):
+        await log.put("acme", "kept", os.urandom(MIB), BUNDLE_MEDIA_TYPE)
+    assert await held(log) - before > TIMES * MIB
+
+
+async def test_a_workspace_that_is_too_large_is_not_stored_and_the_log_says_so(tmp_path: Path, log: JetStream) -> None:
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=Rung.NONE)))
+    repository = await pin(provider, tmp_path, {"README": "x\n"})
+    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
+    async with (
+        log.journal(Writer(tenant="acme", execution_id="bounded", agent_id="a", task_id="t", generation=1)) as journal,
+        provider.open("bounded", "a", repository, environment) as clone,
+    ):
+        owner, trail = Owner(tenant="acme", execution_id="bounded"), AuditTrail(agent_id="a")
+        keeper = WorkspaceKeeper(clone=clone, journal=journal, blobs=log, owner=owner, trail=trail, max_bytes=MIB)
+        await clone.run(Command(argv=("sh", "-c", "echo small > small")))
+        await keeper.keep(1)
+        before = await held(log)
+        (clone.root / "large").write_bytes(os.urandom(2 * MIB))
+        for step in (2, 3):
+            with pytest.raises(ResourceExhausted):
+                await keeper.keep(step)
+        (clone.root / "large").unlink()
+        await keeper.keep(4)
+        assert await held(log) - before < MIB
+        kinds = [type(stored.event.body) async for stored in log.read("acme", "bounded")]
+        assert kinds == [WorkspaceCheckpointed, WorkspaceNotKept, WorkspaceCheckpointed]
+
+
+@asynccontextmanager
+async def booked(log: JetStream) -> AsyncIterator[StorageBook]:
+    streams = {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held}
+    async with StorageBook(streams, kept_seconds=90 * 86_400.0) as book:
+        yield book
+
+
+async def told(book: StorageBook, tenant: str, least: int, most: int) -> int:
+    """What a book says once it has taken in what was stored."""
+    async with asyncio.timeout(10):
+        while not least <= (bytes_ := await book.bytes_of(tenant)) <= most:
+            await asyncio.sleep(0.01)
+    return bytes_
+
+
+async def test_who_has_stored_too_much_hands_in_nothing_more(log: JetStream) -> None:
+    async with booked(log) as book:
+        rules = {"hoarder": TenantRules(tenant="hoarder", quota=Quota(storage_bytes=2 * MIB))}
+        quotas = Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), stored=book.bytes_of)
+        async with World().running(quotas=quotas) as executions:
+            await executions.submit(a_task("small", tenant="hoarder"))
+            for _ in range(3):
+                await log.put("hoarder", "e", os.urandom(MIB), "text/plain")
+            await told(book, "hoarder", 3 * MIB, 4 * MIB)
+            with pytest.raises(ResourceExhausted) as refused:
+                await executions.submit(a_task("more", tenant="hoarder"))
+            assert refused.value.field == "quota.storage_bytes"
+            with pytest.raises(ResourceExhausted):
+                await executions.check_storage("hoarder", 1)
+            # The control: the same of a tenant that has no quota.
+            for _ in range(3):
+                await log.put("modest", "e", os.urandom(MIB), "text/plain")
+            await told(book, "modest", 3 * MIB, 4 * MIB)
+            await executions.submit(a_task("more", tenant="modest"))
+
+
+async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: JetStream) -> None:
+    async with booked(log) as book:
+        for number in range(3):
+            kept = await log.put(
+                "counted", "e", os.urandom(MIB), BUNDLE_MEDIA_TYPE, place=f"checkpoints/a/x-{number % 2}"
+            )
+        assert await told(book, "counted", 2 * MIB, 2 * MIB) == 2 * MIB
+        await log.discard(kept)
+        assert await told(book, "counted", MIB, MIB) == MIB
+        writer = Writer(tenant="counted", execution_id="e", agent_id="a", task_id="t", generation=1)
+        async with log.journal(writer) as journal:
+            await journal.append(WorkspaceNotKept(step=1, reason="x" * 10_000))
+        await told(book, "counted", MIB + 10_000, MIB + 12_000)
+    # Whoever begins later counts the same.
+    async with booked(log) as again:
+        await told(again, "counted", MIB + 10_000, MIB + 12_000)
+
+
+async def test_what_a_cancelled_execution_kept_is_given_back(log: JetStream) -> None:
+    ended = {"done": StopReason.FINAL_ANSWER, "cancelled": StopReason.CANCELLED, "waiting": None}
+    kept: dict[str, BlobRef] = {}
+    for agent, reason in ended.items():
+        kept[agent] = await log.put(
+            "acme", "ended", agent.encode(), BUNDLE_MEDIA_TYPE, place=f"checkpoints/{agent}/x-1"
+        )
+        writer = Writer(tenant="acme", execution_id="ended", agent_id=agent, task_id="t", generation=1)
+        async with log.journal(writer) as journal:
+            await journal.append(
+                WorkspaceCheckpointed(step=1, revision=1, commit="c" * 40, head="c" * 40, bundle=kept[agent])
+            )
+            if reason is not None:
+                await journal.append(
+                    RunFinished(stop_reason=reason, artifacts=Artifacts(), usage=Usage(), audit_head="")
+                )
+    await discard_checkpoints(log, log, "acme", "ended")
+    for agent in ("cancelled", "waiting"):
+        with pytest.raises(NotFound):
+            await log.get(kept[agent])
+    # A run that came to its end has done so itself; nothing is asked of it twice.
+    assert await log.get(kept["done"]) == b"done"
