@@ -13,6 +13,7 @@ from swe_ai_fleet.adapters.git_workspace.locks import locked, try_lock
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
 
 SURROUNDINGS = {"PATH": os.environ["PATH"], "HOME": "/somewhere", "https_proxy": "http://proxy", "SECRET": "x"}
+SURROUNDINGS |= {"SSL_CERT_FILE": "/certificates"}
 SLEEP = ("-c", "alias.pause=!echo $$ > pid; sleep 60", "pause")
 
 
@@ -50,7 +51,9 @@ async def test_the_environment_is_made_from_scratch(git: Git, tmp_path: Path) ->
     assert names["HOME"] == "/nonexistent"
     assert names["GIT_TERMINAL_PROMPT"] == "0"
     networked = await git.run("-c", "alias.printenv=!env", "printenv", cwd=tmp_path, protocols=("https",))
-    assert "https_proxy=http://proxy" in networked.lines()
+    assert "SSL_CERT_FILE=/certificates" in networked.lines()
+    # How it gets to a server is for a route to say.
+    assert "https_proxy=http://proxy" not in networked.lines()
     assert "SECRET=x" not in networked.lines()
 
 

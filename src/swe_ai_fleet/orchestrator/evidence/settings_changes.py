@@ -49,6 +49,11 @@ _RUNNER_MODULES = frozenset(
 ) | frozenset(sys.stdlib_module_names)
 _TEST_SETTING = re.compile(r"\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)")
 _TEST_SETTINGS = re.compile(r"(?:pytest\.ini|jest\.config|vitest\.config|\.mocharc)\S{0,300} the settings")
+# A file of a check's command that is no source under test: a script of a shell, or what is called after testing.
+_SCRIPT = re.compile(
+    r"\.(?:sh|bash|zsh|mk|bat|ps1)$|(?:^|[/_.-])(?:tests?|checks?|verify|ci|scripts?|tools?|runtests?)(?:[/_.-]|$)",
+    re.I,
+)
 _NAMED = 3
 
 
@@ -75,10 +80,11 @@ def changed_test_settings(
         patch: What is changed.
         text_of: As for `changed_settings`.
         listed: All files with the patch applied.
-        suites: What is run; files that their commands name decide about tests too.
+        suites: What is run; scripts that their commands name decide about tests too.
     """
     suites = tuple(suites)
-    named = {_place(suite.directory, word) for suite in suites for word in (*suite.argv, *_words(suite.line))}
+    lines = [(suite, [*suite.argv, *_words(suite.line)]) for suite in suites]
+    named = {_place(suite.directory, word) for suite, words in lines for word in words if _SCRIPT.search(word)}
     roots = {_place(suite.directory, "") for suite in suites}
     added = {file.path for file in patch.files if file.is_new}
     shadows = {root: _RUNNER_MODULES - {_module(path, root) for path in listed if path not in added} for root in roots}
