@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import socket
 import uuid
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import psutil
@@ -84,8 +85,12 @@ async def test_reading_what_is_not_its_own(
     both = sandbox(rung)
     async with both.workspace(root) as workspace, both.workspace(neighbour) as other:
         assert (await other.run(Command(argv=("sh", "-c", f"echo {SECRET} >key; cat key")))).ok
-        victim = await asyncio.create_subprocess_exec("sleep", "600")
+        victim = await asyncio.create_subprocess_exec("cat", stdin=PIPE, stdout=PIPE)
+        assert victim.stdin is not None and victim.stdout is not None
         try:
+            # A program that has answered has its environment: right after exec, Linux still shows an empty one.
+            victim.stdin.write(b"running\n")
+            assert await victim.stdout.readline() == b"running\n"
             assert SECRET.encode() in Path(f"/proc/{victim.pid}/environ").read_bytes()
             result, entry = await tried(shell(workspace), command)
         finally:
