@@ -14,6 +14,7 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import jail, programs
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.tests.events import read_events
+from swe_ai_fleet.tools.tests.lines import uncoloured
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan
 from swe_ai_fleet.tools.tests.runners.premises import leave, leaving_nothing, probe, written
@@ -80,6 +81,8 @@ async def _supervised(
         "stream": plan.stream,
         "events": events,
         "key": f"{events}.key",
+        # Automation has colours, and tests of colours expect them.
+        "unset": ["NO_COLOR"] if "NO_COLOR" not in {**workspace.environment.variables, **plan.variables} else [],
         "shown_key": plan.framework not in ("pytest", "unittest"),
         "seconds": limits.whole,
         # Whoever says nothing of single tests cannot be found silent.
@@ -131,7 +134,7 @@ def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, 
         hung=events.hung,
         crashed=events.crashed,
         notes=(*plan.notes, *by_exit_code),
-        output=_shortened(said),
+        output=_shortened(uncoloured(said)),
     )
 
 
