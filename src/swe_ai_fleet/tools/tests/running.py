@@ -85,8 +85,8 @@ async def _supervised(
         "unset": ["NO_COLOR"] if "NO_COLOR" not in {**workspace.environment.variables, **plan.variables} else [],
         "shown_key": plan.framework not in ("pytest", "unittest"),
         "seconds": limits.whole,
-        # Whoever says nothing of single tests cannot be found silent.
-        "start_seconds": limits.whole if plan.stream == "output" else min(limits.start, limits.whole),
+        # Nothing is said of tests while they are compiled, or of single tests at all.
+        "start_seconds": _start_seconds(plan, limits),
         "test_seconds": limits.test,
         "limits": {name: limits.known[name] for name in longest},
     }
@@ -106,6 +106,11 @@ async def _supervised(
     return await asyncio.to_thread(_run_of, plan, limits, result, data or b"", key)
 
 
+def _start_seconds(plan: Plan, limits: TestLimits) -> float:
+    silent = plan.stream == "output" or plan.framework in ("go", "cargo")
+    return limits.whole if silent else min(limits.start, limits.whole)
+
+
 def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, key: str) -> TestRun:
     said = result.stdout.text()
     events = read_events(data, key)
@@ -115,7 +120,7 @@ def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, 
     timed_out = result.timed_out or result.exit_code == TIME_IS_UP
     stopped = ""
     if events.stop == "silent":
-        stopped = f"no test began within {min(limits.start, limits.whole):g} s"
+        stopped = f"no test began within {_start_seconds(plan, limits):g} s"
     elif timed_out:
         stopped = f"the time limit of {limits.whole:g} s was reached"
     elif events.stop:
