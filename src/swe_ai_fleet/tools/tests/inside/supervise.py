@@ -15,6 +15,9 @@ Executed by the fleet's Python with the standard library alone; `supervise.py SP
     test_seconds   limit of one test
     limits         {id: seconds} of tests that are known to take longer
 
+All limits but that of the whole are for a machine that has a CPU for each process that wants one; where more want one
+than there are, they are longer by as much, tenfold at most.
+
 The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_KEY_FD (a pipe that holds the key; or FLEET_TEST_KEY,
 the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again) and
 FLEET_TEST_SECONDS. An event without its seal is nobody's: tests can write to the file as well. Exit code: the
@@ -45,6 +48,16 @@ _TICK_SECONDS = 0.1
 _GRACE_SECONDS = 3.0
 # A runner stops a test that takes too long by itself, where it can; only what it cannot stop is killed.
 _MARGIN_SECONDS = 5.0
+_MOST_WAITING = 10.0
+_TAP_SECONDS = 30.0
+
+
+def waiting(load: float, cpus: int) -> float:
+    """How many times longer a command takes on a machine of a load (processes that run or want to) than on an idle one.
+
+    A test that waits for a CPU does not hang.
+    """
+    return min(max(load / cpus, 1.0), _MOST_WAITING)
 
 
 class Progress:
@@ -102,6 +115,10 @@ class Progress:
         self.heard = time.monotonic()
 
 
+def _waiting() -> float:
+    return waiting(os.getloadavg()[0], os.cpu_count() or 1)
+
+
 class Attempt:
     """One process of the runner."""
 
@@ -109,6 +126,7 @@ class Attempt:
         done = spec["events"] + ".done"
         with open(done, "wb") as earlier:
             earlier.write(b"".join(line + b"\n" for line in progress.sealed))
+        longer = _waiting()
         reading, writing = os.pipe()
         os.write(writing, progress.key.encode())
         os.close(writing)
@@ -116,7 +134,9 @@ class Attempt:
             {name: value for name, value in os.environ.items() if name not in spec["unset"]},
             FLEET_TEST_EVENTS=spec["events"],
             FLEET_TEST_DONE=done,
-            FLEET_TEST_SECONDS=str(spec["test_seconds"]),
+            FLEET_TEST_SECONDS=str(spec["test_seconds"] * longer),
+            # tap gives each file 30 s, by a clock that knows nothing of others.
+            **({"TAP_TIMEOUT": str(round(_TAP_SECONDS * longer))} if longer > 1 else {}),
             **({"FLEET_TEST_KEY": progress.key} if spec["shown_key"] else {"FLEET_TEST_KEY_FD": str(reading)}),
         )
         self._spec, self._stream, self._progress = spec, stream, progress
@@ -176,13 +196,13 @@ class Attempt:
         return False
 
     def _silent(self, now: float) -> bool:
-        limits, usual = self._spec.get("limits", {}), self._spec["test_seconds"]
+        limits, usual, longer = self._spec.get("limits", {}), self._spec["test_seconds"], _waiting()
         if not self._progress.running:
-            return now - self._progress.heard > self._spec["start_seconds"]
+            return now - self._progress.heard > self._spec["start_seconds"] * longer
         self.overdue = [
             name
             for name, began in self._progress.running.items()
-            if now - began > max(limits.get(name, usual), usual) + _MARGIN_SECONDS
+            if now - began > max(limits.get(name, usual), usual) * longer + _MARGIN_SECONDS
         ]
         return bool(self.overdue)
 
