@@ -70,6 +70,13 @@ class Sandbox:
             owner=owner if owner != NOBODY else Owner(tenant=self._policy.tenant),
         )
 
+    async def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
+        """The argv before a program of ours that reads what others may be writing to, so that it sees nothing else.
+
+        See `LocalWorkspace.confining`.
+        """
+        return (await self._look()).confining(readable, writable)
+
     async def _look(self) -> Host:
         async with self._looking:
             if self._host is None:

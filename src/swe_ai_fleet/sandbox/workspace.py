@@ -59,6 +59,14 @@ class Host:
     bubblewrap: jail.Bubblewrap | None = None
     landlock: Landlock | None = None
 
+    def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
+        """The argv before a program of ours that is to see these places alone; empty with the rung `none`."""
+        if self.landlock is not None:
+            return tuple(landlock_helper(self.landlock, readable=readable, writable=writable))
+        if self.bubblewrap is not None:
+            return tuple(jail.helper_arguments(self.bubblewrap, readable=readable, writable=writable))
+        return ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
@@ -193,13 +201,7 @@ class LocalWorkspace:
         process of the workspace that lives could swap a directory for a link to any place while the program works. With
         the rung `none` there is nothing before it. Raises PreconditionFailed where the sandbox is not to be had.
         """
-        host = await self._host()
-        seen = (self._root, *readable)
-        if host.landlock is not None:
-            return tuple(landlock_helper(host.landlock, readable=seen, writable=writable))
-        if host.bubblewrap is not None:
-            return tuple(jail.helper_arguments(host.bubblewrap, readable=seen, writable=writable))
-        return ()
+        return (await self._host()).confining((self._root, *readable), writable)
 
     async def warm(self) -> None:
         """Start a session ahead of the first command, while something else is waited for. Raises as `run` does."""
