@@ -2,80 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swe_ai_fleet.sandbox import processes
-from swe_ai_fleet.sandbox.landlock import Landlock
+from tests.confinement import CONFINED, NOBODY, drive, require_ordinary_user
 
-SOURCE = Path(__file__).parents[2] / "src"
-DRIVER = Path(__file__).with_name("sandbox_driver.py")
-SYSTEM_PYTHON = "/usr/bin/python3"
-NOBODY = 65534
-RUNGS = [
-    pytest.param("bubblewrap", marks=pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap here")),
-    pytest.param("landlock", marks=pytest.mark.skipif(Landlock.find() is None, reason="no Landlock here")),
-]
 MIB = 1024**2
 
 
-@pytest.fixture(params=RUNGS)
+@pytest.fixture(params=CONFINED)
 def rung(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture(params=["as we are", "as an ordinary user"])
 def ordinary(request: pytest.FixtureRequest) -> bool:
-    if request.param == "as we are":
-        return False
-    if os.geteuid():
-        pytest.skip("we are an ordinary user already")
-    check = "import sys, os; os.listdir(sys.argv[1]); sys.exit(sys.version_info < (3, 11))"
-    if not Path(SYSTEM_PYTHON).exists() or as_nobody([SYSTEM_PYTHON, "-c", check, str(SOURCE)]).returncode:
-        pytest.skip("an ordinary user finds no recent interpreter or no source here")
-    return True
-
-
-def as_nobody(argv: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv,
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        cwd="/",
-        env={"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "SECRET": "of-the-fleet"},
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
-def drive(rung: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]], **order: Any) -> dict[str, Any]:
-    text = json.dumps({"rung": rung, "commands": commands, **order})
-    if ordinary:
-        finished = as_nobody([SYSTEM_PYTHON, "-B", str(DRIVER), str(SOURCE)], text)
-    else:
-        finished = subprocess.run(
-            [sys.executable, "-B", str(DRIVER), str(SOURCE)],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env=os.environ | {"SECRET": "of-the-fleet"},
-        )
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout)
+    if request.param == "as an ordinary user":
+        require_ordinary_user()
+    return request.param == "as an ordinary user"
 
 
 def sh(script: str, **options: Any) -> tuple[list[str], dict[str, Any]]:

@@ -145,7 +145,7 @@ def test_variables_come_from_a_list_and_the_environments_path_is_first() -> None
     assert (found["MODE"], found["CI"], found["HOME"]) == ("test", "2", "/home/agent")
     assert found["SSL_CERT_FILE"] == "/etc/ssl/certs/ca.crt"
     assert not found.keys() & {"AWS_SECRET_ACCESS_KEY", "PIP_CERT", "http_proxy"}
-    assert jail.variables(environment, host, networked=True)["https_proxy"] == "http://127.0.0.1:3128"
+    assert jail.variables(environment, host, proxy="http://127.0.0.1:1")["https_proxy"] == "http://127.0.0.1:1"
 
 
 V1_MOUNT = "39 31 0:36 / {point} rw,relatime - cgroup cgroup rw,pids"
