@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import seccomp_filter
 from tests.attacks import socket_calls
@@ -109,6 +109,11 @@ def ordinary(request: pytest.FixtureRequest) -> bool:
     return request.param == "as an ordinary user"
 
 
+def _braced(text: str) -> str:
+    """As the driver takes it, for which braces stand for its own places."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 @pytest.fixture
 def neighbours() -> Iterator[Neighbours]:
     with ExitStack() as stack:
@@ -147,8 +152,8 @@ async def test_control_in_a_network_of_its_own_a_command_listens_anywhere(
 
 @pytest.mark.parametrize("name", [*_OUT, *_HARMLESS])
 def test_nothing_of_the_host_is_reached(name: str, ordinary: bool, neighbours: Neighbours) -> None:
-    script, told = (text.replace("{", "{{").replace("}", "}}") for text in (_SCRIPT, json.dumps(neighbours.told)))
-    command = (["python3", "-c", script, name, told], {"timeout_seconds": 120})
+    told = json.dumps(neighbours.told)
+    command = (["python3", "-c", _braced(_SCRIPT), name, _braced(told)], {"timeout_seconds": 120})
     (result,) = drive("landlock", ordinary, command, policy={"reserved_ports": [neighbours.reserved]})["results"]
     assert result["exit"] == 0, result["err"]
     assert json.loads(result["out"]) == []
@@ -223,6 +228,105 @@ async def test_what_a_workspace_serves_is_its_own(rung: Rung, tmp_path: Path, ne
                 with socket.socket(family) as beside:
                     await asyncio.to_thread(beside.connect, address)
         assert (await serving).ok, (await serving).stderr.text()
+
+
+async def test_a_proxy_is_one_workspaces_alone(tmp_path: Path, neighbours: Neighbours) -> None:
+    roots = [tmp_path / "granted", tmp_path / "other"]
+    for root in roots:
+        root.mkdir()
+    sandbox = _sandbox(Rung.LANDLOCK, neighbours)
+    granted = NetworkGrant(hosts=("*",))
+    connect = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 10); print('there')"
+    async with sandbox.workspace(roots[0], network=granted) as first, sandbox.workspace(roots[1]) as second:
+        named = await first.run(python("import os; print(os.environ['http_proxy'])"))
+        port = named.stdout.text().strip().rpartition(":")[2]
+        assert (await first.run(python(connect, port))).stdout.text() == "there\n"
+        assert "ConnectionRefusedError" in (await second.run(python(connect, port))).stderr.text()
+
+
+_SERVERS = """
+import asyncio, http.server, multiprocessing, os, shutil, socket, subprocess, sys, threading, urllib.request
+from multiprocessing.connection import Client, Listener
+
+def fetched(url):
+    return urllib.request.urlopen(url, timeout=30).read()
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"http")
+
+def threaded():
+    for host in ("", "127.0.0.1", "localhost"):
+        with http.server.ThreadingHTTPServer((host, 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            assert fetched(f"http://localhost:{server.server_address[1]}/") == b"http"
+            server.shutdown()
+    # Its port is free again, and nobody answers there.
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", server.server_address[1])) == 111
+    with socket.create_server(("127.0.0.1", server.server_address[1])):
+        pass
+
+async def echo(reader, writer):
+    writer.write(await reader.readline())
+    await writer.drain()
+    writer.close()
+
+async def asynchronous():
+    for host in (None, "127.0.0.1", "::"):
+        async with await asyncio.start_server(echo, host, 0) as server:
+            # All at once, more than most servers let wait.
+            ports = [server.sockets[-1].getsockname()[1]] * 200
+            ways = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
+            for _, writer in ways:
+                writer.write(b"line\\n")
+            assert [await reader.readline() for reader, _ in ways] == [b"line\\n"] * 200
+    async with await asyncio.start_unix_server(echo, "named"):
+        reader, writer = await asyncio.open_unix_connection(os.path.abspath("named"))
+        writer.write(b"line\\n")
+        assert await reader.readline() == b"line\\n"
+
+def processes():
+    with multiprocessing.Manager() as manager:
+        shared = manager.dict(a=1)
+        assert dict(shared) == {"a": 1}
+    with multiprocessing.get_context("forkserver").Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+    # A child inherits a listener, and serves while its parent has closed it.
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    child = os.fork()
+    if not child:
+        server.accept()[0].sendall(b"child")
+        os._exit(0)
+    server.close()
+    with socket.create_connection(("127.0.0.1", port), 30) as client:
+        assert client.recv(10) == b"child"
+    os.waitpid(child, 0)
+    script = "require('http').createServer((q, a) => a.end('node')).listen(0, function () {" \\
+        "require('http').get('http://127.0.0.1:' + this.address().port, a => {" \\
+        "a.on('data', d => console.log(String(d))); a.on('end', () => process.exit()) }) })"
+    if shutil.which("node"):
+        done = subprocess.run(["node", "-e", script], capture_output=True, timeout=60)
+        assert done.stdout == b"node\\n", done
+
+if __name__ == "__main__":
+    threaded()
+    asyncio.run(asynchronous())
+    processes()
+    print("all of it")
+"""
+
+
+def test_servers_of_a_commands_own_work(ordinary: bool) -> None:
+    write = ["python3", "-c", "import sys; open('servers.py', 'w').write(sys.argv[1])", _braced(_SERVERS)]
+    written, served = drive("landlock", ordinary, (write, {}), (["python3", "servers.py"], {"timeout_seconds": 120}))[
+        "results"
+    ]
+    assert written["exit"] == 0, written["err"]
+    assert served["out"] == "all of it\n", served["err"]
 
 
 def _without_supervisor(program: bytes) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -306,6 +307,35 @@ def test_what_a_command_writes_belongs_to_the_fleets_user_in_the_end(rung: str, 
     found = drive(rung, ordinary, sh("mkdir -p a/b; echo x > a/b/c; ln -s /etc/passwd l; git init -q r"))
     assert found["results"][0]["exit"] == 0, found["results"][0]["err"]
     assert found["owners"] == [NOBODY if ordinary else os.geteuid()]
+
+
+SHARED = """
+import sys
+from multiprocessing import Lock, Queue, resource_tracker, shared_memory
+with Lock():
+    queue = Queue()
+    queue.put("shared")
+    print(queue.get(timeout=30))
+# Without the process that would remove it at the end.
+resource_tracker.register = lambda *_: None
+for name in sys.argv[1:]:
+    shared_memory.SharedMemory(name, create=True, size=4096).close()
+"""
+
+
+def test_shared_memory_works_and_goes_with_the_workspace(rung: str, ordinary: bool) -> None:
+    name = f"fleet-{secrets.token_hex(8)}"
+    mine, before = Path("/dev/shm", name), Path("/dev/shm", f"{name}-before")
+    before.write_text("of another process of the same user")
+    if ordinary:
+        os.chown(before, NOBODY, NOBODY)
+    try:
+        (result,) = drive(rung, ordinary, py(SHARED, name))["results"]
+        assert (result["exit"], result["out"]) == (0, "shared\n"), result["err"]
+        assert not mine.exists()
+        assert before.exists()
+    finally:
+        before.unlink()
 
 
 def test_the_report_is_what_was_tried(rung: str, ordinary: bool) -> None:

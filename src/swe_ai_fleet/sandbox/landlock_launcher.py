@@ -8,15 +8,15 @@ at the end kills everything in the domain; the other one takes the rules upon it
 
 from __future__ import annotations
 
+import _socket
 import _thread
 import ctypes
 import errno
 import json
 import os
 import resource
-import select
 import signal
-import socket
+import struct
 import sys
 import time
 from pathlib import Path
@@ -45,6 +45,7 @@ _CAPABILITY_VERSION = 0x2008_0522
 _LAST_CAPABILITY = 63
 _NO_SETUID_FIXUP = 4
 _FAILED = 125
+_PASSED = struct.Struct("=i")
 
 
 class _RulesetAttributes(ctypes.Structure):
@@ -149,15 +150,18 @@ def _filter_calls(program: bytes, *, supervised: bool) -> int | None:
     return None
 
 
-def _supervise(channel: socket.socket, supervision: dict[str, object]) -> None:
+def _supervise(channel: _socket.socket, supervision: dict[str, object]) -> None:
     """Answer the session's calls; with this thread the listener ends, and all of them are refused."""
-    with channel:
-        _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-    if not descriptors:
+    _, passed, _, _ = channel.recvmsg(1, _socket.CMSG_SPACE(_PASSED.size))
+    channel.close()
+    if not passed:
         return
+    (listener,) = _PASSED.unpack(passed[0][2])
     try:
-        select.select(descriptors, (), ())
-        # Most sessions never come here.
+        # With the first call: most sessions make none, and what follows takes time and memory.
+        from select import select
+
+        select((listener,), (), ())
         from importlib.util import module_from_spec, spec_from_file_location
 
         spec = spec_from_file_location("supervisor", Path(__file__).with_name("supervisor.py"))
@@ -166,9 +170,9 @@ def _supervise(channel: socket.socket, supervision: dict[str, object]) -> None:
         module = module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
-        module.Supervisor(*descriptors, **supervision).serve()
+        module.Supervisor(listener, **supervision).serve()
     finally:
-        os.close(descriptors[0])
+        os.close(listener)
 
 
 def _require_isolation(outsider: int) -> None:
@@ -256,7 +260,7 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     if os.getppid() != parent:
         os._exit(_FAILED)
     keeper = os.getpid()
-    keeper_end, session_end = socket.socketpair()
+    keeper_end, session_end = _socket.socketpair()
     session = os.fork()
     if session:
         for descriptor in (3, 4, 6):
@@ -276,7 +280,8 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     listener = _filter_calls(bytes.fromhex(str(plan["filter"])), supervised=bool(supervision))
     if listener is not None:
-        socket.send_fds(session_end, [b"\0"], [listener])
+        passed = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _PASSED.pack(listener))
+        session_end.sendmsg([b"\0"], [passed])
     os.execv(argv[0], argv)  # noqa: S606  (there is no shell to be had here)
 
 
