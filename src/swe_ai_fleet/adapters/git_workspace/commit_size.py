@@ -8,7 +8,7 @@ from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 
 MAX_FILES_BYTES = 10 * 1024**3
-_LISTING_BYTES = 64 * 1024 * 1024
+MAX_NAME_BYTES = 64 * 1024 * 1024
 _LISTING_SECONDS = 900.0
 _HINT = "let .gitignore name generated files"
 
@@ -26,13 +26,13 @@ async def check_size(
             *("ls-tree", "-r", "-l", "-z", "--full-tree", commit),
             layout=layout,
             timeout_seconds=_LISTING_SECONDS,
-            output_limit=_LISTING_BYTES,
+            output_limit=MAX_NAME_BYTES,
         )
     except GitFailed:
         raise
     except ResourceExhausted as error:
         raise ResourceExhausted(
-            f"commit {commit[:12]} has too many files: their names are more than {_LISTING_BYTES} bytes",
+            f"commit {commit[:12]} has too many files: their names are more than {MAX_NAME_BYTES} bytes",
             field=field,
             hint=_HINT,
         ) from error
