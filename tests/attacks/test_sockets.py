@@ -33,7 +33,7 @@ from tests.confinement import drive, needs_bwrap, python, require_ordinary_user
 pytestmark = pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
 
 _SCRIPT = Path(socket_calls.__file__).read_text()
-_OUT = ("spellings", "sending", "unix", "supervisor", "flipped_address", "swapped_descriptor", "sharing")
+_OUT = ("spellings", "sending", "unix", "supervisor", "flipped_address", "swapped_descriptor", "sharing", "hoarding")
 _HARMLESS = ("far_away", "listening_elsewhere", "nonsense", "crowd")
 
 

@@ -31,6 +31,8 @@ _BACKLOG = 4096
 # A first packet that found no room is sent again after a second: by then the socket is gone.
 _CONNECT_MS = 500
 _REMEMBERED = 4096
+# Each port that is bound is one less for the connections of the whole machine.
+_MOST_PORTS = 1024
 
 _V4, _V6, _MAPPED = "127.0.0.1", "::1", "::ffff:127.0.0.1"
 # Where an address leads, in turn: servers that listen to both families' any addresses are bound to one loopback.
@@ -171,6 +173,10 @@ class Supervisor:
     def _bind_port(self, family: int, hosts: Sequence[str], port: int) -> socket.socket:
         if port in self._reserved:
             raise OSError(errno.EADDRINUSE, "a port of the fleet")
+        if len(self._bound) >= _MOST_PORTS:
+            self._bound = {place: inode for place, inode in self._bound.items() if _is_held(*place)}
+            if len(self._bound) >= _MOST_PORTS:
+                raise OSError(errno.ENOBUFS, "no more ports for this session")
         with _making(family) as made:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -260,6 +266,16 @@ def _listening(host: str, port: int) -> int | None:
     if kind != _BY_FAMILY or answer[_STATE_AT] != _LISTENING:
         return None
     return int(struct.unpack_from("=I", answer, _INODE_AT)[0])
+
+
+def _is_held(host: str, port: int) -> bool:
+    """Whether some socket still has an address, one that does not listen any more too."""
+    with _making(socket.AF_INET6 if host == _V6 else socket.AF_INET) as probe, probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False
 
 
 def _connected(host: str, port: int) -> socket.socket:
