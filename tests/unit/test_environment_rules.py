@@ -147,9 +147,7 @@ npm error ssh: Could not resolve hostname github.com
 4 silly placeDep ROOT fs-extra@7.0.1 OK for: tape@5.1.0 want: ^7.0.1
 """
     assert removal.needing(output, log) == ("evalmd",)
-    deeper = (
-        log.replace("for: evalmd@", "for: inner@") + "5 silly placeDep ROOT inner@1 OK for: @x/lint@2 want: 1\n"
-    )
+    deeper = log.replace("for: evalmd@", "for: inner@") + "5 silly placeDep ROOT inner@1 OK for: @x/lint@2 want: 1\n"
     assert removal.needing(output, deeper) == ("@x/lint",)
     assert removal.needing("npm error code E404", log) == ()
 
