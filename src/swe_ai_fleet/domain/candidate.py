@@ -111,7 +111,7 @@ class CheckResult:
 
     `score` lies between 0 and 1; `problems` are what counts against it (new findings, violations, failing tests).
     `shown` are tests and commands that fail without the change, repeatedly, and pass with it; `own` are those of them
-    that the candidate itself brings. `usage` is what a model spent on it, where one was asked.
+    that lie in files which the candidate changes. `usage` is what a model spent on it, where one was asked.
     """
 
     kind: CheckKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
 
@@ -213,12 +213,12 @@ class Matrix:
                 reasons = [f"nothing but its own tests shows it, and {contest[0]}'s change fails {contest[1]}"]
             if reasons:
                 return replace(report, verdict=Verdict.UNVERIFIED, reasons=(*reasons, *report.reasons))
-        if report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules:
-            if shown := self.supporters(candidate_id):
-                whose = _listed([tests.name for tests, _ in shown])
-                tests = _listed([test for _, one in shown for test in one.passed])
-                reason = f"the new tests of {whose} fail without the change and pass with it: {tests}"
-                return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
+        lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
+        if lifts and (shown := self.supporters(candidate_id)):
+            whose = _listed([tests.name for tests, _ in shown])
+            tests = _listed([test for _, one in shown for test in one.passed])
+            reason = f"the new tests of {whose} fail without the change and pass with it: {tests}"
+            return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
         return report
 
     def conflicts(self) -> Iterator[Conflict]:

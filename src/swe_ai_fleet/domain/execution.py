@@ -107,8 +107,9 @@ class ExecutionState:
     `asked_approval` is what the caller asked for where the tenant's rules asked for more; `refused` are approvals and
     who was not let decide about them. `checking` are the checks under way by candidate, those of the untouched commit
     under the empty name. `refused_kept` is where the best candidate is kept where nobody won, `hand_deliveries` are
-    what people had delivered after the end. `examinations` are those of the candidates that stood at some time, the last
-    one last. A report has the verdict that the ranking gave its candidate, once there is one. `signed_heads` say, by agent, where its last audit chain was signed last.
+    what people had delivered after the end. `examinations` are those of candidates that stood together, the last one
+    last. A report has the verdict of the ranking, once there is one. `signed_heads` say, by agent, where its last audit chain
+    was signed last.
     """
 
     execution_id: str
@@ -332,9 +333,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return _with_agent(state, _advance_agent(_progress(state, event.agent_id), stored))
 
 
-def _judged(
-    reports: Mapping[str, CheckReport], ranking: tuple[RankedCandidate, ...]
-) -> Mapping[str, CheckReport]:
+def _judged(reports: Mapping[str, CheckReport], ranking: tuple[RankedCandidate, ...]) -> Mapping[str, CheckReport]:
     """The reports with the verdicts that candidates have beside the others."""
     told = {
         name: replace(report, verdict=ranked.verdict, reasons=ranked.verdict_reasons)

@@ -50,7 +50,8 @@ PARTS: Mapping[Part, float] = {
     Part.VOTES: 1.0,
     Part.CHOICE: 6.0,
 }
-"""What each part weighs among accepted candidates. The architect's choice is more than all others together."""
+"""What each part weighs among accepted candidates. The architect's choice outweighs evidence, agreement and reviews
+together; where the new tests speak with these, they may outweigh it."""
 
 
 def evidence(report: CheckReport) -> float:
