@@ -133,7 +133,8 @@ class Matrix:
         """How the tests of all authors speak of a source: 0 all against, 1 all for, a half where none says anything.
 
         `(1/2 + sum(weights of those for)) / (1 + sum(all weights))`, each author counted once by the weightiest test
-        that fails, else by the weightiest that passes. Its own tests count as well: all who pass a test stand equal.
+        that fails, else by the weightiest that passes. Its own tests count where others pass them too: all who pass a
+        test stand equal, and nobody's word about their own work counts.
         """
         speaking: list[tuple[float, bool]] = []
         for tests in self.examination.sets:
@@ -142,8 +143,10 @@ class Matrix:
                 continue
             against = max((self.weight(tests, failure.test) for failure in crossing.failed), default=0.0)
             speaking += [(against, False)] if against else []
-            if crossing.passed and against <= LITTLE:
-                speaking.append((max(self.weight(tests, test) for test in crossing.passed), True))
+            own = candidate_id in tests.candidates
+            passed = [test for test in crossing.passed if not own or self.passers(tests, test)]
+            if passed and against <= LITTLE:
+                speaking.append((max(self.weight(tests, test) for test in passed), True))
         # Sorted: the order of floating-point sums must not depend on the order of candidates.
         good = fsum(weight for weight, speaks_for in speaking if speaks_for)
         return (_NOTHING_SAID + good) / (1 + fsum(weight for weight, _ in speaking))
@@ -152,12 +155,15 @@ class Matrix:
         """What a test weighs: `(n + 1/4) / (n + 1)`, below 1, where n other authors stand behind it.
 
         These are the authors of other sources that pass it. Where there is none, they are those whose tests its
-        author's source passes, if it fails nobody's: whom nothing speaks against may know more than all others.
+        author's source passes, if it fails nobody's: whom nothing speaks against may know more than all others. A test
+        that nobody stands behind weighs half of that, where others pass none of its author's.
         """
         behind = len(self.passers(tests, test))
         if not behind:
             unopposed = [name for name in tests.candidates if not self.failures(name)]
             behind = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
+        if not behind and not any(self.passers(tests, other) for other in tests.tests):
+            return LITTLE / 2
         return (behind + LITTLE) / (behind + 1)
 
     def disputes(self, candidate_id: str) -> list[tuple[TestSet, tuple[str, ...]]]:
