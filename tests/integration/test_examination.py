@@ -34,11 +34,19 @@ class Pool:
         self.world = world
         self.reports: dict[str, CheckReport] = {}
         self.files: dict[str, Mapping[str, str | None]] = {}
+        self.own: dict[str, dict[str, tuple[str, ...]]] = {}
 
     async def check(self, **candidates: Mapping[str, str | None]) -> None:
         for name, files in candidates.items():
             self.files[name] = files
             self.reports[name] = await self.world.check(files, name=name)
+
+            own = {result.name: result.own for result in self.reports[name].results if result.own}
+            self.own[name] = own if self.reports[name].accepted else {}
+
+    def add(self, name: str, files: Mapping[str, str | None], *own: str) -> None:
+        """One of which is known already which of its tests fail without the change."""
+        self.files[name], self.own[name] = files, {"tests": own} if own else {}
 
     async def examined(self) -> Examination:
         repository = await self.world.pinned()
@@ -47,10 +55,9 @@ class Pool:
             Examinee(
                 candidate_id=name,
                 patch=await log.put("default", self.world.task.execution_id, self.world.patch(files), "text/x-diff"),
-                tests={result.name: result.own for result in self.reports[name].results if result.own},
+                tests=self.own[name],
             )
             for name, files in self.files.items()
-            if self.reports[name].accepted
         ]
         assignment = ExamineAssignment(
             execution_id=self.world.task.execution_id,

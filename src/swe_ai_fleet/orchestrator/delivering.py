@@ -49,9 +49,10 @@ class Delivering:
                     baseline=repository,
                 )
             )
-            if evidence is not None and evidence.verdict and report.verdict and evidence.verdict.rank < report.verdict.rank:
+            beside = evidence.verdict if evidence is not None else None
+            if evidence is not None and beside and report.verdict and beside.rank < report.verdict.rank:
                 # Nobody else's tests ran there: what they said of the candidate stands.
-                report = replace(report, verdict=evidence.verdict, reasons=evidence.reasons)
+                report = replace(report, verdict=beside, reasons=evidence.reasons)
         await self.work.journal.append(WinnerDelivered(delivered=delivered, report=report))
         return report
 
