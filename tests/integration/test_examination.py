@@ -120,14 +120,17 @@ async def test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has(po
         "arity": 'assert durations.seconds("1h", True) == 3600',
         "helper": 'assert durations.split("") == []',
     }
-    await pool.check(
-        right={"durations.py": own_names, "tests/test_right.py": new_tests(**cases)},
-        half={"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)},
-        imported={
-            "durations.py": own_names,
-            "tests/test_imported.py": "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n",
-        },
+    file = "tests/test_right.py"
+    pool.add(
+        "right", {"durations.py": own_names, file: new_tests(**cases)}, *(f"{file}::test_{name}" for name in cases)
     )
+    imported = "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n"
+    pool.add(
+        "imported",
+        {"durations.py": own_names, "tests/test_imported.py": imported},
+        "tests/test_imported.py::test_it",
+    )
+    pool.add("half", {"durations.py": HALF})
     examination = await pool.examined()
     sets = {one.name: one for one in examination.sets}
     crossing = sets["right"].on("half")
@@ -146,11 +149,10 @@ async def test_equal_test_files_are_one_set_and_what_belongs_to_tests_comes_alon
     data = {"tests/data/cases.txt": "1h30m 5400\n"}
     read = 'pairs = [line.split() for line in open("tests/data/cases.txt")]\n    '
     cases = new_tests(cases=read + "assert all(durations.seconds(text) == int(value) for text, value in pairs)")
-    await pool.check(
-        a={"durations.py": RIGHT, "tests/test_new.py": cases, **data},
-        b={"durations.py": f"# The same.\n{RIGHT}", "tests/test_new.py": cases, **data},
-        c={"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)},
-    )
+    case, hour = "tests/test_new.py::test_cases", "tests/test_half.py::test_hour"
+    pool.add("a", {"durations.py": RIGHT, "tests/test_new.py": cases, **data}, case)
+    pool.add("b", {"durations.py": f"# The same.\n{RIGHT}", "tests/test_new.py": cases, **data}, case)
+    pool.add("c", {"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)}, hour)
     examination = await pool.examined()
     assert [(one.candidates, one.tests) for one in examination.sets] == [
         (("a", "b"), ("tests/test_new.py::test_cases",)),
@@ -162,15 +164,14 @@ async def test_equal_test_files_are_one_set_and_what_belongs_to_tests_comes_alon
 
 
 async def test_only_what_the_pair_needs_runs_and_nothing_twice(pool: Pool) -> None:
-    await pool.check(
-        right={"durations.py": RIGHT, "tests/test_right.py": new_tests(both=BOTH)},
-        silent={"durations.py": HALF},
-    )
+    file = "tests/test_right.py"
+    pool.add("right", {"durations.py": RIGHT, file: new_tests(both=BOTH)}, f"{file}::test_both")
+    pool.add("silent", {"durations.py": HALF})
     pool.world.provider.opened.clear()
     first = await pool.examined()
     crossed = [name for name in pool.world.provider.opened if name.startswith("cross")]
-    # Its failure is repeated; how it fails without a change is known from the check.
-    assert sorted(crossed) == ["cross0", "cross01"]
+    # Its failure is repeated; without the change it runs once.
+    assert sorted(crossed) == ["cross0", "cross0-base", "cross01"]
     pool.world.provider.opened.clear()
     assert replace(await pool.examined(), duration_ms=0) == replace(first, duration_ms=0)
     assert not [name for name in pool.world.provider.opened if name.startswith("cross")]
@@ -186,21 +187,23 @@ async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_an
         '    assert durations.seconds("2m") == 120\n'
     )
     mine = SPECIAL + "\n\n# rpartition\n"
-    await pool.check(
-        hostile={"durations.py": mine, "tests/test_hostile.py": hostile},
-        ruled={"durations.py": RIGHT, "tests/test_ruled.py": new_tests(both=BOTH), "tests/conftest.py": "import os\n"},
-        half={"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)},
-    )
+    pool.add("hostile", {"durations.py": mine, "tests/test_hostile.py": hostile}, "tests/test_hostile.py::test_mine")
+    ruled = {
+        "durations.py": RIGHT,
+        "tests/test_ruled.py": new_tests(both=BOTH),
+        "tests/conftest.py": "import nothing\n",
+    }
+    pool.add("ruled", ruled, "tests/test_ruled.py::test_both")
+    half = {"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)}
+    pool.add("half", half, "tests/test_half.py::test_hour")
     examination = await pool.examined()
     assert told(examination) == {
         "half": {"hostile": "0/1", "ruled": "1/1"},
         "hostile": {"half": "0/1", "ruled": "0/1"},
         "ruled": {"half": "0/1", "hostile": "0/1"},
     }
-    judged = await pool.judged()
-    # It detects the others' source, which nobody else's change confirms; theirs speak against it.
-    assert judged["hostile"].verdict is Verdict.UNVERIFIED
-    assert judged["ruled"].verdict is Verdict.VERIFIED
+    # It detects the others' sources, which nobody else's change confirms, and each of theirs fails on its own.
+    assert Matrix(examination).value("hostile") < Matrix(examination).value("half") < Matrix(examination).value("ruled")
 
 
 async def test_javascript(tmp_path: Path) -> None:
@@ -208,11 +211,15 @@ async def test_javascript(tmp_path: Path) -> None:
     fixed = "exports.double = (x) => 2 * x;\n"
     helped = fixed + "exports.halve = (x) => x / 2;\n"
     two = js_test("two", "assert.equal(double(2), 4)")
-    await pool.check(
-        right={"double.js": helped, "test/right.test.js": two + "test('halve', () => assert.equal(halve(2), 1));\n"},
-        special={"double.js": "exports.double = (x) => (x === 3 ? 6 : x + 1);\n",
-                 "test/special.test.js": js_test("three", "assert.equal(double(3), 6)")},
-    )  # fmt: skip
+    halve = "test('halve', () => assert.equal(halve(2), 1));\n"
+    pool.add(
+        "right",
+        {"double.js": helped, "test/right.test.js": two + halve},
+        *(f"test/right.test.js::{name}" for name in ("two", "halve")),
+    )
+    three = js_test("three", "assert.equal(double(3), 6)")
+    special = "exports.double = (x) => (x === 3 ? 6 : x + 1);\n"
+    pool.add("special", {"double.js": special, "test/special.test.js": three}, "test/special.test.js::three")
     examination = await pool.examined()
     assert told(examination) == {"right": {"special": "0/1"}, "special": {"right": "1/1"}}
     (crossing,) = examination.sets[0].crossings
@@ -224,11 +231,14 @@ async def test_go(tmp_path: Path) -> None:
     fixed = GO["double.go"].replace("x + 1", "2 * x")
     special = GO["double.go"].replace("{ return x + 1 }", "{\n\tif x == 3 {\n\t\treturn 6\n\t}\n\treturn x + 1\n}")
     helped = fixed + "\nfunc Halve(x int) int { return x / 2 }\n"
-    await pool.check(
-        right={"double.go": fixed, "right_test.go": go_test("Two", "Double(2) != 4")},
-        special={"double.go": special, "special_test.go": go_test("Three", "Double(3) != 6")},
-        helper={"double.go": helped, "helper_test.go": go_test("Halve", "Halve(2) != 1")},
+    two, three, halve = (
+        go_test("Two", "Double(2) != 4"),
+        go_test("Three", "Double(3) != 6"),
+        go_test("Halve", "Halve(2) != 1"),
     )
+    pool.add("right", {"double.go": fixed, "right_test.go": two}, "example.org/double::TestTwo")
+    pool.add("special", {"double.go": special, "special_test.go": three}, "example.org/double::TestThree")
+    pool.add("helper", {"double.go": helped, "helper_test.go": halve}, "example.org/double::TestHalve")
     examination = await pool.examined()
     assert told(examination) == {
         "helper": {"right": "?", "special": "?"},
