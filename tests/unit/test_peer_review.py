@@ -430,7 +430,7 @@ def scripted(world: World) -> World:
 def examined(world: World) -> World:
     """The same, but two bring a test that passes on no other source, and the revision of the third passes both."""
     scripted(world)
-    for name in (ONE, THREE):
+    for name in (ONE, f"{ONE}-r1", THREE):
         world.fleet.runs[name] = ScriptedRun(checks=(replace(PROVEN, shown=(name,), own=(name,)),))
 
     def examine(errand: ExamineAssignment) -> Examination:
