@@ -321,7 +321,7 @@ class Workshop:
             if not clean.ended:
                 raise Unmakeable(f"{self.name}: its tests do not run")
             for key, diff in diffs.items():
-                git(tree, "checkout", "--quiet", "--force", "main")
+                git(tree, "checkout", "--quiet", "--force", "--detach", "main")
                 git(tree, "clean", "--quiet", "-dxff")
                 git(tree, "apply", "-", stdin=diff)
                 outcome = await run_pytest(tree)
