@@ -65,6 +65,7 @@ class Replies:
             results=await self.candidates(state, room=self.max_bytes),
             winner_id=state.winner_id,
             baseline=responses.baseline(state),
+            examination=responses.examination(state),
             duration_ms=state.duration_ms,
             error_message=state.error[: responses.MAX_ERROR_CHARS],
         )

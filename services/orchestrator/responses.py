@@ -167,6 +167,7 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         evidence_score=ranked.evidence if ranked else 0.0,
         review_score=ranked.review if ranked else None,
         vote_share=ranked.votes if ranked else None,
+        tests_score=ranked.tests if ranked else None,
         votes=reviews.votes(state, (of.candidate_id, *(ranked.duplicates if ranked else ()))),
         revises=of.revises,
         round=of.round,
@@ -225,6 +226,44 @@ def baseline(state: ExecutionState) -> pb.Baseline | None:
             )
             for suite in found.suites
         ],
+    )
+
+
+def examination(state: ExecutionState) -> pb.Examination | None:
+    """The new tests of candidates on each other's sources; None where none ran."""
+    found = state.examination
+    if found is None:
+        return None
+    return pb.Examination(
+        candidates=found.candidates,
+        sets=[
+            pb.ExaminedTests(
+                candidates=one.candidates,
+                tests=one.tests,
+                crossings=[
+                    pb.TestCrossing(
+                        candidate_id=crossing.candidate_id,
+                        passed=len(crossing.passed),
+                        failed=[
+                            pb.ForeignFailure(test=failure.test, message=failure.message, unchanged=failure.unchanged)
+                            for failure in crossing.failed
+                        ],
+                        unsaid=len(crossing.unsaid),
+                        note=crossing.note,
+                    )
+                    for crossing in one.crossings
+                ],
+            )
+            for one in found.sets
+        ],
+        conflicts=[
+            pb.TestConflict(
+                candidate_id=one.candidate_id, test=one.test, other_id=one.other_id, other_test=one.other_test
+            )
+            for one in found.conflicts
+        ],
+        notes=found.notes,
+        duration_ms=found.duration_ms,
     )
 
 
@@ -295,6 +334,7 @@ POLICIES = {
 
 def execution_message(state: ExecutionState, candidates: Iterable[pb.DeliberationResult] = ()) -> pb.Execution:
     """An execution as it stands."""
+    results = list(candidates)
     return pb.Execution(
         execution_id=state.execution_id,
         task_id=state.task.task_id,
@@ -306,7 +346,8 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         updated_at_ms=milliseconds(state.updated_at),
         finished_at_ms=milliseconds(state.finished_at),
         agents=[_agent(one) for one in state.agents.values()],
-        results=candidates,
+        results=results,
+        examination=examination(state) if results else None,
         winner_id=winner_agent(state),
         error_message=state.error[:MAX_ERROR_CHARS],
         commit_sha=state.delivered.commit_sha if state.delivered else "",

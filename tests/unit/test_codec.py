@@ -28,6 +28,7 @@ from swe_ai_fleet.domain.candidate import (
     CheckReport,
     CheckResult,
     Delivered,
+    ForeignTests,
     RankedCandidate,
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
@@ -46,6 +47,7 @@ from swe_ai_fleet.domain.event import (
     CancelRequested,
     CandidateDelivered,
     CandidateReviewed,
+    CandidatesExamined,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
@@ -85,6 +87,8 @@ from swe_ai_fleet.domain.event import (
     WorkspaceNotKept,
     Writer,
 )
+from swe_ai_fleet.domain.examination import Conflict, Crossing, Examination, ForeignFailure
+from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, Recollection
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
@@ -505,6 +509,33 @@ def representatives() -> list[EventBody]:
             ),
             error="none",
         ),
+        CandidatesExamined(
+            examination=Examination(
+                candidates=("candidate-1", "candidate-2"),
+                sets=(
+                    ExaminedTests(
+                        candidates=("candidate-1",),
+                        tests=("tests/test_a.py::test_b", "tests/test_a.py::test_c", "tests/test_a.py::test_d"),
+                        crossings=(
+                            Crossing(
+                                candidate_id="candidate-2",
+                                passed=("tests/test_a.py::test_b",),
+                                failed=(
+                                    ForeignFailure(
+                                        test="tests/test_a.py::test_c", message="assert 1 == 2", unchanged=True
+                                    ),
+                                ),
+                                unsaid=("tests/test_a.py::test_d",),
+                                note="none",
+                            ),
+                        ),
+                    ),
+                ),
+                conflicts=(Conflict(candidate_id="candidate-1", test="t", other_id="candidate-2", other_test="u"),),
+                notes=("2 of 92 pairs were left out",),
+                duration_ms=900,
+            )
+        ),
         RefusedKept(candidate_id="candidate-1", delivered=kept),
         CandidateDelivered(candidate_id="candidate-1", delivered=kept, by="ana", reason="The old test is wrong."),
         WorkflowFinished(output='{"report": "r"}', output_blob=blob),
@@ -554,10 +585,18 @@ def with_verdicts() -> dict[str, EventBody]:
         tree="f" * 40,
     )
     ranking = tuple(replace(one, verdict=Verdict.VERIFIED) for one in ranked.ranking)
+    beside = tuple(
+        replace(one, tests=0.75, verdict_reasons=("1 test of candidate-2 fails: t",), verdict=Verdict.UNVERIFIED)
+        for one in ranked.ranking
+    )
+    own = tuple(replace(one, own=one.shown) for one in results)
+    foreign = ForeignTests(value=0.75, passed=1, asked=2, failing={"candidate-2": 1})
     return {
         "execution_started.judge": replace(started, task=task),
         "checks_finished.verdict": ChecksFinished(report=report),
+        "checks_finished.own": ChecksFinished(report=replace(report, results=own, foreign=foreign)),
         "candidates_ranked.verdict": replace(ranked, ranking=ranking),
+        "candidates_ranked.examined": replace(ranked, ranking=beside),
         "winner_delivered.verdict": replace(
             delivered, delivered=replace(delivered.delivered, tree="f" * 40), report=report
         ),

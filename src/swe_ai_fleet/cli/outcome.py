@@ -14,20 +14,21 @@ from swe_ai_fleet.cli.documents import execution_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state
 from swe_ai_fleet.cli.node_tables import node_row, nodes_table
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import VERDICT_STYLES, candidates_table
+from swe_ai_fleet.cli.tables import VERDICT_STYLES, candidates_table, examination_table
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.watching.events import fold_events
-from swe_ai_fleet.watching.narration import BASELINE, baseline_text, gathered_text
+from swe_ai_fleet.watching.narration import BASELINE, EXAMINATION, baseline_text, gathered_text
 from swe_ai_fleet.watching.text import one_line, visible
 
 _DIFF_LINES = 400
 _MEMORY = 160
 _MOST_REASONS = 3
 _MOST_DECISIONS = 12
+_MOST_CONFLICTS = 5
 _REASON = 400
 _STYLES = {Exit.ACCEPTED: "bold green", Exit.NOT_ACCEPTED: "bold red"}
 
@@ -80,6 +81,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         screen.out.print(nodes_table(node_row(one) for one in state.nodes.values()))
     elif state.ranking or state.agents:
         screen.out.print(candidates_table(state))
+    _print_examination(screen, state)
     print_pending(screen, state)
     if not won:
         _print_verdict(screen, state)
@@ -127,6 +129,7 @@ def _print_judgement(screen: Screen, state: ExecutionState) -> None:
             screen.line(f"{ranked.rank}. {name}: {report.verdict}{same}", style=VERDICT_STYLES[report.verdict])
             for reason in () if same else report.reasons:
                 screen.line(f"     {one_line(reason, _REASON)}")
+    _print_examination(screen, state)
     _print_kept(screen, state)
     _print_end(screen, state)
 
@@ -144,6 +147,21 @@ def _print_baseline(screen: Screen, state: ExecutionState) -> None:
         screen.line(f"environment run: {used}: {one_line(run.reason, _REASON)}")
     if state.baseline is not None or state.baseline_error:
         screen.line(f"{BASELINE}: {one_line(baseline_text(state.baseline, state.baseline_error), 1000)}")
+
+
+def _print_examination(screen: Screen, state: ExecutionState) -> None:
+    """The new tests of candidates on each other's changes, and which of them contradict each other."""
+    examination = state.examination
+    if examination is None:
+        return
+    if examination.sets:
+        screen.line(f"{EXAMINATION}, passed of those that say anything:")
+        screen.out.print(examination_table(examination))
+    for one in examination.conflicts[:_MOST_CONFLICTS]:
+        text = f"{one.candidate_id} fails {one.test} of {one.other_id}, which fails its {one.other_test}"
+        screen.line(f"at odds: {one_line(text, _REASON)}", style="yellow")
+    for note in examination.notes:
+        screen.line(f"{EXAMINATION}: {one_line(note, _REASON)}", style="yellow")
 
 
 def _print_verdict(screen: Screen, state: ExecutionState) -> None:

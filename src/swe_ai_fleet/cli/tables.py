@@ -12,6 +12,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
+from swe_ai_fleet.domain.examination import Crossing, Examination
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.fates import fates
@@ -57,6 +58,22 @@ def candidates_table(state: ExecutionState) -> Table:
             tokens = f"{agent.usage.total_tokens:,}"
             add_row(table, "-", agent.agent_id, "", "", "", "", tokens, why, style="dim")
     return table
+
+
+def examination_table(examination: Examination) -> Table:
+    """Candidates down, the new tests of their authors across: how many of those that say anything pass."""
+    heads = (f"tests of {', '.join(tests.candidates)} ({len(tests.tests)})" for tests in examination.sets)
+    table = empty_table("change of", *heads)
+    for name in examination.candidates:
+        cells = [(tests, tests.on(name)) for tests in examination.sets]
+        add_row(table, name, *("own" if name in tests.candidates else _cell(one) for tests, one in cells))
+    return table
+
+
+def _cell(crossing: Crossing | None) -> str:
+    if crossing is None:
+        return "-"
+    return f"{crossing.cell} {crossing.note}".strip()
 
 
 def _style(report: CheckReport | None, *, won: bool) -> str:

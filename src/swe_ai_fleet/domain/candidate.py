@@ -92,6 +92,10 @@ class Candidate:
         return self.author_id or self.agent_id
 
 
+BY_OWN_RULES = "only by its own rules"
+"""The detail of a check that names tests which pass only as the candidate itself has tests run."""
+
+
 class CheckKind(StrEnum):
     APPLY = "apply"
     POLICY = "policy"
@@ -106,8 +110,8 @@ class CheckResult:
     """One piece of evidence. A skipped check (`skipped_reason` set) neither speaks for nor against a candidate.
 
     `score` lies between 0 and 1; `problems` are what counts against it (new findings, violations, failing tests).
-    `shown` are tests and commands that fail without the change, repeatedly, and pass with it. `usage` is what a model
-    spent on it, where one was asked.
+    `shown` are tests and commands that fail without the change, repeatedly, and pass with it; `own` are those of them
+    that lie in files which the candidate changes. `usage` is what a model spent on it, where one was asked.
     """
 
     kind: CheckKind
@@ -122,6 +126,7 @@ class CheckResult:
     warnings: int = 0
     tests: TestSummary | None = None
     shown: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     details: Mapping[str, str] = field(default_factory=dict[str, str])
     duration_ms: int = 0
     skipped_reason: str = ""
@@ -139,11 +144,26 @@ class ChangedTest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignTests:
+    """What the new tests of other authors say of a source.
+
+    Those of `asked` authors could say something, those of `passed` of them all pass; `failing` counts the failing ones
+    by author. `value` is what the tests of all authors come to, between 0 and 1.
+    """
+
+    value: float
+    passed: int = 0
+    asked: int = 0
+    failing: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     """All evidence about one candidate, gathered on a clean clone with its patch applied.
 
     `verdict` and its `reasons` are what it comes to; reports from before there were verdicts have none. `tree` is the
     git tree that was looked at. `changed_tests` are old tests that the candidate changed, for people and reviewers.
+    `foreign` is there once the candidate was examined beside the others.
     """
 
     candidate_id: str
@@ -152,11 +172,23 @@ class CheckReport:
     reasons: tuple[str, ...] = ()
     tree: str = ""
     changed_tests: tuple[ChangedTest, ...] = ()
+    foreign: ForeignTests | None = None
 
     @property
     def usage(self) -> Usage:
         """What models spent on it."""
         return sum((result.usage for result in self.results), Usage())
+
+    @property
+    def shown_by_itself(self) -> bool:
+        """Whether nothing but tests of the candidate's own shows that it works."""
+        shown = [(test, result) for result in self.results for test in result.shown]
+        return bool(shown) and all(test in result.own for test, result in shown)
+
+    @property
+    def by_own_rules(self) -> bool:
+        """Whether a test passes only as the candidate itself has tests run."""
+        return any(BY_OWN_RULES in result.details for result in self.results)
 
     @property
     def verdict_word(self) -> str:
@@ -186,9 +218,10 @@ class Revision:
 class RankedCandidate:
     """A candidate's place. `duplicates` are the candidates of equal behaviour that it stands for.
 
-    `score` is made of `evidence`, `review` (None: nobody reviewed it) and `votes` (the share of valid votes it got;
-    None: nobody voted), each between 0 and 1; `reason` says in words why it stands where it does. `accepted`: it may
-    win.
+    `score` is made of `evidence`, `tests` (what the new tests of all candidates say of it; None: nothing), `review`
+    (None: nobody reviewed it) and `votes` (the share of valid votes it got; None: nobody voted), each between 0 and 1;
+    `reason` says in words why it stands where it does. `accepted`: it may win. `verdict` and `verdict_reasons` are what
+    evidence says of it beside the others; no reasons: what the checks alone said.
     """
 
     candidate_id: str
@@ -201,6 +234,8 @@ class RankedCandidate:
     review: float | None = None
     votes: float | None = None
     verdict: Verdict | None = None
+    tests: float | None = None
+    verdict_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

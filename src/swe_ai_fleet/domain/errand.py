@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
@@ -26,6 +27,7 @@ class ErrandKind(StrEnum):
     RUN = "run"
     BASELINE = "baseline"
     CHECK = "check"
+    EXAMINE = "examine"
     REVIEW = "review"
     JUDGE = "judge"
     DERIVE = "derive"
@@ -99,6 +101,26 @@ class BaselineAssignment(Errand[Baseline]):
     gives = Baseline
 
     repository: PinnedRepository
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examinee:
+    """A candidate to be examined: its patch, and by suite those of its own tests that fail without its change."""
+
+    candidate_id: str
+    patch: BlobRef
+    tests: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExamineAssignment(Errand[Examination]):
+    """The tests of each of these candidates to be run on the sources of the others, the best candidates first."""
+
+    kind = ErrandKind.EXAMINE
+    gives = Examination
+
+    repository: PinnedRepository
+    examinees: tuple[Examinee, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +210,7 @@ ERRANDS: Mapping[ErrandKind, type[Errand[Any]]] = {
         Assignment,
         BaselineAssignment,
         CheckAssignment,
+        ExamineAssignment,
         ReviewAssignment,
         JudgeAssignment,
         DeriveAssignment,

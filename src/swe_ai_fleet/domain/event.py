@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Del
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.environment_run import EnvironmentRun
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.message import Message, ModelReply
 from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.review import Critique, Vote
@@ -434,6 +435,14 @@ class ChecksFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CandidatesExamined:
+    """The new tests of the candidates that stand ran on the sources of the others."""
+
+    examination: Examination
+    type: Literal["candidates_examined"] = "candidates_examined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CandidatesRanked:
     ranking: tuple[RankedCandidate, ...]
     winner_id: str = ""
@@ -530,6 +539,7 @@ EventBody = (
     | SubtasksDerived
     | SubtaskStarted
     | SubtaskEnded
+    | CandidatesExamined
     | CandidatesRanked
     | WinnerDelivered
     | RefusedKept

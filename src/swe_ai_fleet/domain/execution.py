@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.event import (
     CancelRequested,
     CandidateDelivered,
     CandidateReviewed,
+    CandidatesExamined,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
@@ -55,6 +56,7 @@ from swe_ai_fleet.domain.event import (
     WinnerDelivered,
     WorkflowFinished,
 )
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
@@ -105,7 +107,9 @@ class ExecutionState:
     `asked_approval` is what the caller asked for where the tenant's rules asked for more; `refused` are approvals and
     who was not let decide about them. `checking` are the checks under way by candidate, those of the untouched commit
     under the empty name. `refused_kept` is where the best candidate is kept where nobody won, `hand_deliveries` are
-    what people had delivered after the end. `signed_heads` say, by agent, where its last audit chain was signed last.
+    what people had delivered after the end. `examinations` are those of candidates that stood together, the last one
+    last. A report has the verdict of the ranking, once there is one. `signed_heads` say, by agent, where its last audit chain
+    was signed last.
     """
 
     execution_id: str
@@ -148,6 +152,7 @@ class ExecutionState:
     baseline: Baseline | None = None
     baseline_error: str = ""
     environment_run: EnvironmentRun | None = None
+    examinations: tuple[Examination, ...] = ()
     checking: Mapping[str, RunningChecks] = field(default_factory=dict[str, RunningChecks])
     nodes: Mapping[str, NodeUpdated] = field(default_factory=dict[str, NodeUpdated])
     steering: tuple[BreakpointsSet, ...] = ()
@@ -164,6 +169,11 @@ class ExecutionState:
             return self.environment_run.proposal
         learned = self.baseline.report.learned if self.baseline is not None else None
         return learned if learned is not None and (learned.setup or learned.test_command) else None
+
+    @property
+    def examination(self) -> Examination | None:
+        """What the new tests of candidates said of the others' sources last; None where nothing did."""
+        return self.examinations[-1] if self.examinations else None
 
     @property
     def best_report(self) -> CheckReport | None:
@@ -288,8 +298,10 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case SubtaskEnded(outcome=outcome, repository=repository):
             outcomes = {**state.subtask_outcomes, outcome.subtask_id: outcome}
             return replace(state, subtask_outcomes=outcomes, integration=repository or state.integration)
+        case CandidatesExamined(examination=examination):
+            return replace(state, examinations=(*state.examinations, examination))
         case CandidatesRanked(ranking=ranking, winner_id=winner_id):
-            return replace(state, ranking=ranking, winner_id=winner_id)
+            return replace(state, ranking=ranking, winner_id=winner_id, reports=_judged(state.reports, ranking))
         case WinnerDelivered(delivered=delivered, report=report):
             return replace(state, delivered=delivered, delivery_report=report, checking={})
         case RefusedKept():
@@ -319,6 +331,18 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return _withdrawn(_with_agent(state, agent), event.agent_id)
         case _:
             return _with_agent(state, _advance_agent(_progress(state, event.agent_id), stored))
+
+
+def _judged(reports: Mapping[str, CheckReport], ranking: tuple[RankedCandidate, ...]) -> Mapping[str, CheckReport]:
+    """The reports with the verdicts that candidates have beside the others."""
+    told = {
+        name: replace(report, verdict=ranked.verdict, reasons=ranked.verdict_reasons)
+        for ranked in ranking
+        if ranked.verdict_reasons
+        for name in (ranked.candidate_id, *ranked.duplicates)
+        if (report := reports.get(name)) is not None
+    }
+    return {**reports, **told}
 
 
 def _without(checking: Mapping[str, RunningChecks], name: str) -> Mapping[str, RunningChecks]:

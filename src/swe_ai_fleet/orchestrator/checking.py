@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.errand import CheckAssignment
+from swe_ai_fleet.domain.errand import CheckAssignment, ExamineAssignment, Examinee
 from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.event import ChecksFinished, ChecksStarted
+from swe_ai_fleet.domain.event import CandidatesExamined, ChecksFinished, ChecksStarted
+from swe_ai_fleet.domain.examination import Examination, Matrix
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.behaviour import diff_key
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
+from swe_ai_fleet.orchestrator.selection import rank
 from swe_ai_fleet.orchestrator.underway import Underway
 
 
@@ -46,6 +49,56 @@ class Checking:
         if known is None:
             await self.work.journal.append(ChecksFinished(report=report))
         return report
+
+    async def beside_each_other(
+        self, candidates: Sequence[Candidate], behaviours: Mapping[str, str]
+    ) -> Mapping[str, CheckReport]:
+        """The evidence about candidates that stand, once their new tests ran on each other's sources; recorded.
+
+        Nothing runs where fewer than two sources are accepted, or none brings a test that fails without the change.
+        Raises Fenced, Unavailable of the journal.
+        """
+        by_id = {candidate.candidate_id: candidate for candidate in candidates}
+        places = [one for one in rank(candidates, self.reports, behaviours=behaviours) if one.accepted]
+        examinees = [self._examinee(by_id[place.candidate_id]) for place in places]
+        examinees = [one for one in examinees if one is not None]
+        if len(examinees) < 2 or not any(one.tests for one in examinees):
+            return self.reports
+        matrix = Matrix(await self._examined(examinees))
+        told = dict(self.reports)
+        for place in places:
+            for name in (place.candidate_id, *place.duplicates):
+                told[name] = matrix.judged(place.candidate_id, self.reports[name])
+        return told
+
+    def _examinee(self, candidate: Candidate) -> Examinee | None:
+        patch = candidate.artifacts.patch
+        results = self.reports[candidate.candidate_id].results
+        tests = {result.name: result.own for result in results if result.own}
+        return Examinee(candidate_id=candidate.candidate_id, patch=patch, tests=tests) if patch is not None else None
+
+    async def _examined(self, examinees: Sequence[Examinee]) -> Examination:
+        """What an earlier driver found out about these candidates, or what a node does now."""
+        names = tuple(sorted(one.candidate_id for one in examinees))
+        for known in self.work.known.examinations:
+            if known.candidates == names:
+                return known
+        try:
+            examination = await self.work.runs.check(
+                ExamineAssignment(
+                    execution_id=self.work.task.execution_id,
+                    task=self.work.task,
+                    repository=self.work.repository,
+                    examinees=tuple(examinees),
+                )
+            )
+        except Fenced:
+            raise
+        except FleetError as error:
+            examination = Examination(notes=(str(error),))
+        examination = replace(examination, candidates=names)
+        await self.work.journal.append(CandidatesExamined(examination=examination))
+        return examination
 
     async def _gather(self, candidate: Candidate) -> CheckReport:
         """The evidence about one diff; where none can be gathered, a report that says why and shows nothing."""

@@ -71,20 +71,29 @@ class Deliberation:
         async with Groundwork(work=self.work) as groundwork:
             self._checking = Checking(work=self.work, groundwork=groundwork)
             reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
-            entries = await reviewing.run(await self._drafts())
+            drafts = await self._drafts()
+            await self._examined(tuple(entry.candidate for entry in drafts))
+            entries = await reviewing.run(drafts)
             candidates = tuple(entry.candidate for entry in entries)
-            ranking = await self._ranking(candidates, reviewing.critiques)
+            reports = await self._examined(candidates)
+            ranking = await self._ranking(candidates, reports, reviewing.critiques)
         return Conclusion(
             candidates=candidates,
             ranking=ranking,
             losses=tuple(self._losses),
             usage=self._spending.usage + self._checking.usage + groundwork.usage,
             rejections=tuple(candidate.error for candidate in self._rejected),
-            reports=self._checking.reports,
+            reports=reports,
         )
 
+    async def _examined(self, candidates: Sequence[Candidate]) -> Mapping[str, CheckReport]:
+        """The evidence about candidates beside each other; that of the ranking, where there is one."""
+        if self.work.known.ranking:
+            return self._checking.reports
+        return await self._checking.beside_each_other(candidates, await behaviour_keys(candidates, self.work.blobs))
+
     async def _ranking(
-        self, candidates: Sequence[Candidate], critiques: Sequence[Critique]
+        self, candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], critiques: Sequence[Critique]
     ) -> tuple[RankedCandidate, ...]:
         """The candidates from best to worst, once judges have voted; recorded."""
         known = self.work.known
@@ -92,7 +101,7 @@ class Deliberation:
             for one in known.votes:
                 self._spending.add(one.usage)
             return known.ranking
-        reports, behaviours = self._checking.reports, await behaviour_keys(candidates, self.work.blobs)
+        behaviours = await behaviour_keys(candidates, self.work.blobs)
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
             votes = await vote(self.work.runs, task, candidates, reports, critiques, behaviours=behaviours)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swe_ai_fleet.domain.candidate import CheckResult
+from swe_ai_fleet.domain.candidate import CheckResult, ForeignTests
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.standing import PARTS, Part, Standing
 
 _MOST_COMPLAINTS = 5
+_MOST_AUTHORS = 3
 _MESSAGE_CHARS = 300
 _ACCEPTED = {False: "not accepted", True: "accepted"}
 
@@ -44,6 +45,8 @@ def _facts(place: Standing) -> list[str]:
         facts.insert(0, f"{place.report.verdict}: {'; '.join(place.report.reasons)}")
     elif not failed:
         facts.append("every check passed" if place.report.accepted else "no required check could be run")
+    if place.report.foreign is not None and place.accepted:
+        facts.append(_foreign(place.report.foreign))
     if place.others:
         facts.append(f"{place.size} candidates came to it")
     if place.review is not None:
@@ -53,6 +56,19 @@ def _facts(place: Standing) -> list[str]:
         facts.append(votes)
     facts.append(f"{place.lines} changed lines")
     return facts
+
+
+def _foreign(foreign: ForeignTests) -> str:
+    """What the new tests of others say, in words."""
+    if not foreign.asked:
+        return "no other author's new tests say anything of it"
+    authors = f"{foreign.passed} of {foreign.asked} other author{'s' if foreign.asked > 1 else ''}"
+    said = [f"passes the new tests of {authors}"] if foreign.passed else []
+    failing = list(foreign.failing.items())
+    said += [f"fails {count} new test{'s' if count > 1 else ''} of {name}" for name, count in failing[:_MOST_AUTHORS]]
+    if len(failing) > _MOST_AUTHORS:
+        said.append(f"and those of {len(failing) - _MOST_AUTHORS} more")
+    return ", ".join(said)
 
 
 def _votes(place: Standing) -> str:

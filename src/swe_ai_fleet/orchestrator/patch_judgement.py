@@ -34,19 +34,19 @@ class PatchJudgement:
             async with asyncio.TaskGroup() as group:
                 checked = [group.create_task(self._checked(patch, checking)) for patch in self.work.task.patches]
         candidates = tuple(task.result() for task in checked)
-        ranking = self.work.known.ranking
+        ranking, reports = self.work.known.ranking, checking.reports
         if not ranking:
+            behaviours = await behaviour_keys(candidates, self.work.blobs)
+            reports = await checking.beside_each_other(candidates, behaviours)
             ranking = rank(
                 candidates,
-                checking.reports,
-                behaviours=await behaviour_keys(candidates, self.work.blobs),
+                reports,
+                behaviours=behaviours,
                 needs_proof=self.work.task.constraints.require_verified,
             )
             winner_id = ranking[0].candidate_id if ranking[0].accepted else ""
             await self.work.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
-        return Conclusion(
-            candidates=candidates, ranking=ranking, losses=(), usage=checking.usage, reports=checking.reports
-        )
+        return Conclusion(candidates=candidates, ranking=ranking, losses=(), usage=checking.usage, reports=reports)
 
     async def _checked(self, patch: SubmittedPatch, checking: Checking) -> Candidate:
         candidate = self.work.known.candidates.get(patch.name)

@@ -51,6 +51,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "verdict": best.verdict if best else None,
         "verdict_reasons": list(best.reasons) if best else [],
         "baseline": to_plain(state.baseline) if state.baseline else None,
+        "examination": to_plain(state.examination) if state.examination else None,
         "candidates": [to_plain(ranked) for ranked in state.ranking],
         "subtasks": [to_plain(outcome) for outcome in state.subtask_outcomes.values()],
         "outputs": _outputs(state),

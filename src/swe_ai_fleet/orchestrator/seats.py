@@ -21,7 +21,7 @@ from swe_ai_fleet.ports import Fleet
 LOOK_SECONDS = 1.0
 """After so long whoever waits looks whether the quota, or those who share it, are others."""
 
-_SEATLESS = (ErrandKind.BASELINE, ErrandKind.CHECK, ErrandKind.OPERATE)
+_SEATLESS = (ErrandKind.BASELINE, ErrandKind.CHECK, ErrandKind.EXAMINE, ErrandKind.OPERATE)
 
 T = TypeVar("T")
 

@@ -41,7 +41,8 @@ def rank(
 
     Args:
         candidates: Those that stand; superseded and dropped ones are left out.
-        reports: The evidence by candidate id; a candidate without any ranks last.
+        reports: The evidence by candidate id, as `Matrix.judged` gives it where candidates were examined; a candidate
+            without any ranks last.
         critiques: What peers said; critiques of candidates that are not ranked count for nothing.
         votes: What judges said; where all are the `ARCHITECT`'s, its choice decides among accepted candidates.
         behaviours: What `behaviour_keys` gave; without it only diffs equal to the byte are duplicates.
@@ -60,6 +61,8 @@ def rank(
             review=None if place.review is None else round(place.review, 4),
             votes=None if place.ballots.share is None else round(place.ballots.share, 4),
             verdict=place.report.verdict,
+            tests=None if place.report.foreign is None else round(place.report.foreign.value, 4),
+            verdict_reasons=() if place.report.foreign is None else place.report.reasons,
         )
         for number, (place, reason) in enumerate(zip(places, reasons(places), strict=True), start=1)
     )

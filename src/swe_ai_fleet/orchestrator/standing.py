@@ -35,6 +35,7 @@ class Part(StrEnum):
     """What a score is made of. The values are how an explanation calls them."""
 
     EVIDENCE = "evidence"
+    TESTS = "new tests"
     AGREEMENT = "agreement"
     REVIEW = "reviews"
     VOTES = "votes"
@@ -43,12 +44,14 @@ class Part(StrEnum):
 
 PARTS: Mapping[Part, float] = {
     Part.EVIDENCE: 4.0,
+    Part.TESTS: 4.0,
     Part.AGREEMENT: 0.5,
     Part.REVIEW: 1.0,
     Part.VOTES: 1.0,
     Part.CHOICE: 6.0,
 }
-"""What each part weighs among accepted candidates. The architect's choice is more than all others together."""
+"""What each part weighs among accepted candidates. The architect's choice outweighs evidence, agreement and reviews
+together; where the new tests speak with these, they may outweigh it."""
 
 
 def evidence(report: CheckReport) -> float:
@@ -189,6 +192,7 @@ def standings(
 
     A part counts once there is one such value about any accepted candidate:
 
+    - *new tests*: what the new tests of all authors say, `domain.examination.Matrix.value`.
     - *agreement*, where several candidates came to the same change: the share of the accepted ones that did. That
       samples which agree are right more often is self-consistency (Wang et al., 2022, arXiv:2203.11171); after
       filtering by tests, AlphaCode submits from the largest clusters of equal behaviour (Li et al., 2022,
@@ -209,6 +213,7 @@ def standings(
     decides = all(vote.judge_id == ARCHITECT for vote in valid)
     counted = {
         Part.EVIDENCE: True,
+        Part.TESTS: any(place.report.foreign is not None for place in accepted),
         Part.AGREEMENT: any(place.others for place in accepted),
         Part.REVIEW: any(place.reviews for place in accepted),
         Part.VOTES: not decides and bool(valid),
@@ -263,6 +268,7 @@ def _valued(place: Standing, counted: Mapping[Part, bool], accepted: int, most: 
     review, share = place.review, place.ballots.share
     values = {
         Part.EVIDENCE: place.values[Part.EVIDENCE],
+        Part.TESTS: NOBODY_SAID if place.report.foreign is None else place.report.foreign.value,
         Part.AGREEMENT: place.size / accepted,
         Part.REVIEW: NOBODY_SAID if review is None else review,
         Part.VOTES: NOBODY_SAID if share is None else share,

@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.errand import (
     DeriveAssignment,
     Errand,
     ErrandKind,
+    ExamineAssignment,
     RecordedErrand,
 )
 from swe_ai_fleet.domain.task import PinnedRepository
@@ -74,6 +75,8 @@ class AgentWorker:
             return await self.evidence.gather(errand)
         if isinstance(errand, BaselineAssignment):
             return await self.evidence.baseline(errand)
+        if isinstance(errand, ExamineAssignment):
+            return await self.evidence.examine(errand)
         if errand.repository is None:
             return await self.derivations.carry_out(cast("DeriveAssignment", errand), None)
         run = cast("Run", self.external) if _outside(errand) else self.runs[errand.kind]

@@ -27,6 +27,7 @@ _PHASES = {
     ErrandKind.RUN: "draft",
     ErrandKind.BASELINE: "check",
     ErrandKind.CHECK: "check",
+    ErrandKind.EXAMINE: "check",
     ErrandKind.REVIEW: "review",
     ErrandKind.JUDGE: "judge",
     ErrandKind.DERIVE: "derive",

@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.errand import (
     CheckAssignment,
     DeriveAssignment,
     Errand,
+    ExamineAssignment,
     JudgeAssignment,
     OperateAssignment,
     ReviewAssignment,
@@ -38,6 +39,7 @@ from swe_ai_fleet.domain.event import (
     ToolStarted,
     WorkspaceCheckpointed,
 )
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     ModelCapabilities,
@@ -143,6 +145,7 @@ class ScriptedFleet:
         storage: Receives events and patches.
         runs: What each agent does, by its id; the others follow `default`.
         delivered: What the evidence about a delivered branch says.
+        examining: What the candidates' tests say of each other's sources; without it, nothing.
         reviewing: What a peer says of a candidate; without it, everybody accepts everything.
         judging: How a judge votes; without it, for the first candidate shown.
         deriving: How a planner splits a task; without it, not at all.
@@ -157,6 +160,8 @@ class ScriptedFleet:
     begun: list[Assignment] = field(default_factory=list[Assignment])
     cancelled: list[str] = field(default_factory=list[str])
     checked: list[CheckAssignment] = field(default_factory=list[CheckAssignment])
+    examined: list[ExamineAssignment] = field(default_factory=list[ExamineAssignment])
+    examining: Callable[[ExamineAssignment], Examination] | None = None
     reviewing: Callable[[ReviewAssignment], Critique] | None = None
     judging: Callable[[JudgeAssignment], tuple[Vote, ...]] | None = None
     deriving: Callable[[DeriveAssignment], Derivation] | None = None
@@ -187,6 +192,9 @@ class ScriptedFleet:
                 return Baseline(commit=errand.repository.commit)
             case CheckAssignment():
                 return self._check(errand)
+            case ExamineAssignment():
+                self.examined.append(errand)
+                return self.examining(errand) if self.examining is not None else Examination()
             case ReviewAssignment():
                 return self._review(errand)
             case JudgeAssignment():

@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.event import (
     CancelRequested,
     CandidateDelivered,
     CandidateReviewed,
+    CandidatesExamined,
     CandidatesRanked,
     ChecksFinished,
     ChecksStarted,
@@ -32,10 +33,12 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     WinnerDelivered,
 )
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.watching.text import clean, one_line
 
 BASELINE = "baseline"
+EXAMINATION = "new tests on the others' changes"
 ENVIRONMENT = "environment"
 REPOSITORY_TESTS = "the repository's tests, once their environment is there"
 """What is run where the command is not known yet."""
@@ -80,6 +83,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line += f" ({must_fix} to be mended first)" if must_fix else ""
         case RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
             line = f"{revision}: {'takes the place of' if kept else 'dropped, so there stays'} {revised}: {reason}"
+        case CandidatesExamined(examination=examination):
+            line = f"{EXAMINATION}: {examination_text(examination)} ({examination.duration_ms / 1000:.1f} s)"
         case CandidatesRanked(ranking=ranking, winner_id=winner):
             order = " > ".join(f"{ranked.candidate_id} {ranked.score:.3f}" for ranked in ranking)
             line = f"ranked: {order or 'nothing'}; winner: {winner or 'none'}"
@@ -135,6 +140,17 @@ def verdict_text(report: CheckReport) -> str:
     """A verdict with its reasons; of a report from before there were verdicts, what its checks said."""
     why = "; ".join(report.reasons) or checks_text(report) or "no evidence"
     return f"{report.verdict_word}: {why}"
+
+
+def examination_text(examination: Examination) -> str:
+    """How the new tests of each candidate ended on the others' sources, in a few words."""
+    told = [
+        f"those of {', '.join(tests.candidates)}: "
+        + ", ".join(f"{one.candidate_id} {one.cell}" for one in tests.crossings)
+        for tests in examination.sets
+        if tests.crossings
+    ]
+    return "; ".join((*told, *examination.notes)) or "nothing to run"
 
 
 def baseline_text(baseline: Baseline | None, error: str) -> str:

@@ -293,7 +293,7 @@ class DeliberationUpdate(_message.Message):
     def __init__(self, status: _Optional[_Union[DeliberationStatus, str]] = ..., progress_percent: _Optional[int] = ..., current_step: _Optional[str] = ..., current_agent: _Optional[str] = ..., partial_result: _Optional[_Union[DeliberationResult, _Mapping]] = ..., sequence: _Optional[int] = ..., event: _Optional[_Union[ExecutionEvent, _Mapping]] = ..., final: _Optional[_Union[DeliberateResponse, _Mapping]] = ...) -> None: ...
 
 class DeliberationResult(_message.Message):
-    __slots__ = ("proposal", "checks", "score", "rank", "candidate_id", "patch", "artifacts", "operations", "critiques", "stop_reason", "usage", "audit_head", "duplicates", "reason", "evidence_score", "review_score", "vote_share", "votes", "revises", "round", "dropped_reason", "verdict", "verdict_reasons")
+    __slots__ = ("proposal", "checks", "score", "rank", "candidate_id", "patch", "artifacts", "operations", "critiques", "stop_reason", "usage", "audit_head", "duplicates", "reason", "evidence_score", "review_score", "vote_share", "votes", "revises", "round", "dropped_reason", "verdict", "verdict_reasons", "tests_score")
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +317,7 @@ class DeliberationResult(_message.Message):
     DROPPED_REASON_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
+    TESTS_SCORE_FIELD_NUMBER: _ClassVar[int]
     proposal: Proposal
     checks: CheckSuite
     score: float
@@ -340,7 +341,8 @@ class DeliberationResult(_message.Message):
     dropped_reason: str
     verdict: EvidenceVerdict
     verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, proposal: _Optional[_Union[Proposal, _Mapping]] = ..., checks: _Optional[_Union[CheckSuite, _Mapping]] = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidate_id: _Optional[str] = ..., patch: _Optional[_Union[Patch, _Mapping]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[ToolOperation, _Mapping]]] = ..., critiques: _Optional[_Iterable[_Union[Critique, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., audit_head: _Optional[str] = ..., duplicates: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., evidence_score: _Optional[float] = ..., review_score: _Optional[float] = ..., vote_share: _Optional[float] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., revises: _Optional[str] = ..., round: _Optional[int] = ..., dropped_reason: _Optional[str] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+    tests_score: float
+    def __init__(self, proposal: _Optional[_Union[Proposal, _Mapping]] = ..., checks: _Optional[_Union[CheckSuite, _Mapping]] = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidate_id: _Optional[str] = ..., patch: _Optional[_Union[Patch, _Mapping]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[ToolOperation, _Mapping]]] = ..., critiques: _Optional[_Iterable[_Union[Critique, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., audit_head: _Optional[str] = ..., duplicates: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., evidence_score: _Optional[float] = ..., review_score: _Optional[float] = ..., vote_share: _Optional[float] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., revises: _Optional[str] = ..., round: _Optional[int] = ..., dropped_reason: _Optional[str] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., tests_score: _Optional[float] = ...) -> None: ...
 
 class Proposal(_message.Message):
     __slots__ = ("author_id", "author_role", "content", "created_at_ms", "revisions")
@@ -476,7 +478,7 @@ class SubmittedPatch(_message.Message):
     def __init__(self, name: _Optional[str] = ..., diff: _Optional[bytes] = ..., summary: _Optional[str] = ...) -> None: ...
 
 class JudgePatchesResponse(_message.Message):
-    __slots__ = ("task_id", "execution_id", "status", "results", "winner_id", "baseline", "duration_ms", "error_message")
+    __slots__ = ("task_id", "execution_id", "status", "results", "winner_id", "baseline", "duration_ms", "error_message", "examination")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -485,6 +487,7 @@ class JudgePatchesResponse(_message.Message):
     BASELINE_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    EXAMINATION_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     execution_id: str
     status: DeliberationStatus
@@ -493,7 +496,68 @@ class JudgePatchesResponse(_message.Message):
     baseline: Baseline
     duration_ms: int
     error_message: str
-    def __init__(self, task_id: _Optional[str] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., duration_ms: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+    examination: Examination
+    def __init__(self, task_id: _Optional[str] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., duration_ms: _Optional[int] = ..., error_message: _Optional[str] = ..., examination: _Optional[_Union[Examination, _Mapping]] = ...) -> None: ...
+
+class Examination(_message.Message):
+    __slots__ = ("candidates", "sets", "conflicts", "notes", "duration_ms")
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    SETS_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    candidates: _containers.RepeatedScalarFieldContainer[str]
+    sets: _containers.RepeatedCompositeFieldContainer[ExaminedTests]
+    conflicts: _containers.RepeatedCompositeFieldContainer[TestConflict]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    duration_ms: int
+    def __init__(self, candidates: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[_Union[ExaminedTests, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[TestConflict, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., duration_ms: _Optional[int] = ...) -> None: ...
+
+class ExaminedTests(_message.Message):
+    __slots__ = ("candidates", "tests", "crossings")
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    TESTS_FIELD_NUMBER: _ClassVar[int]
+    CROSSINGS_FIELD_NUMBER: _ClassVar[int]
+    candidates: _containers.RepeatedScalarFieldContainer[str]
+    tests: _containers.RepeatedScalarFieldContainer[str]
+    crossings: _containers.RepeatedCompositeFieldContainer[TestCrossing]
+    def __init__(self, candidates: _Optional[_Iterable[str]] = ..., tests: _Optional[_Iterable[str]] = ..., crossings: _Optional[_Iterable[_Union[TestCrossing, _Mapping]]] = ...) -> None: ...
+
+class TestCrossing(_message.Message):
+    __slots__ = ("candidate_id", "passed", "failed", "unsaid", "note")
+    CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    UNSAID_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    candidate_id: str
+    passed: int
+    failed: _containers.RepeatedCompositeFieldContainer[ForeignFailure]
+    unsaid: int
+    note: str
+    def __init__(self, candidate_id: _Optional[str] = ..., passed: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[ForeignFailure, _Mapping]]] = ..., unsaid: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+
+class ForeignFailure(_message.Message):
+    __slots__ = ("test", "message", "unchanged")
+    TEST_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    test: str
+    message: str
+    unchanged: bool
+    def __init__(self, test: _Optional[str] = ..., message: _Optional[str] = ..., unchanged: _Optional[bool] = ...) -> None: ...
+
+class TestConflict(_message.Message):
+    __slots__ = ("candidate_id", "test", "other_id", "other_test")
+    CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
+    TEST_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ID_FIELD_NUMBER: _ClassVar[int]
+    OTHER_TEST_FIELD_NUMBER: _ClassVar[int]
+    candidate_id: str
+    test: str
+    other_id: str
+    other_test: str
+    def __init__(self, candidate_id: _Optional[str] = ..., test: _Optional[str] = ..., other_id: _Optional[str] = ..., other_test: _Optional[str] = ...) -> None: ...
 
 class Baseline(_message.Message):
     __slots__ = ("summary", "suites", "error_message")
@@ -1096,7 +1160,7 @@ class SubmitTaskResponse(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., already_existed: _Optional[bool] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval", "baseline", "verdict", "verdict_reasons", "refused_ref", "hand_deliveries")
+    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval", "baseline", "verdict", "verdict_reasons", "refused_ref", "hand_deliveries", "examination")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -1130,6 +1194,7 @@ class Execution(_message.Message):
     VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_REF_FIELD_NUMBER: _ClassVar[int]
     HAND_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    EXAMINATION_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     kind: ExecutionKind
@@ -1163,7 +1228,8 @@ class Execution(_message.Message):
     verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
     refused_ref: str
     hand_deliveries: _containers.RepeatedCompositeFieldContainer[HandDelivery]
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., refused_ref: _Optional[str] = ..., hand_deliveries: _Optional[_Iterable[_Union[HandDelivery, _Mapping]]] = ...) -> None: ...
+    examination: Examination
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., refused_ref: _Optional[str] = ..., hand_deliveries: _Optional[_Iterable[_Union[HandDelivery, _Mapping]]] = ..., examination: _Optional[_Union[Examination, _Mapping]] = ...) -> None: ...
 
 class HandDelivery(_message.Message):
     __slots__ = ("candidate_id", "commit_sha", "branch", "by", "reason")

@@ -257,6 +257,14 @@ def passes(run: TestRun, test: str) -> bool:
     return run.unnamed.passed > 0 and not run.stopped
 
 
+def result_of(run: TestRun, test: str) -> TestResult | None:
+    """How a test ended, or the file that it could not be collected from; None where nothing is known of either."""
+    result = run.results.get(test) or run.results.get(test.partition("::")[0])
+    if result is not None:
+        return result
+    return next((one for name, one in run.results.items() if function_of(name) == function_of(test)), None)
+
+
 def _only_counted(after: TestRun, earlier: TestRun) -> list[str]:
     """Tests that failed by name in an earlier run and are among those that a later one only counted as passed."""
     gone = [test for test in earlier.failing if test not in after.results and passes(after, test)]

@@ -12,13 +12,15 @@ from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline, suite_baseline
 from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment, EnvironmentReport
-from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment
+from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment, ExamineAssignment
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.orchestrator.evidence.bench import TEST_SECONDS, Bench, NoRun
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames, Touched
 from swe_ai_fleet.orchestrator.evidence.compilation import compile_faults
+from swe_ai_fleet.orchestrator.evidence.examining import Examining
 from swe_ai_fleet.orchestrator.evidence.lint import LintCheck
 from swe_ai_fleet.orchestrator.evidence.outputs import kept
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
@@ -102,6 +104,19 @@ class EvidenceGatherer:
             suites=tuple(self._masked(suite) for suite in suites),
             duration_ms=_elapsed(started_at),
         )
+
+    async def examine(self, assignment: ExamineAssignment) -> Examination:
+        """The tests of candidates on the sources of the others. Raises what making the environment raises."""
+        base = await self.subject("baseline", assignment.repository, assignment.task)
+        return await Examining(
+            assignment=assignment,
+            workspaces=self.workspaces,
+            blobs=self.blobs,
+            bench=Bench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs),
+            base=base,
+            suites=suites_of(assignment.task, base.environment),
+            mask=self.mask,
+        ).run()
 
     async def subject(self, name: str, repository: PinnedRepository, task: Task) -> Subject:
         """A commit with its environment, and the network that the task's tools have. Raises what making it raises."""

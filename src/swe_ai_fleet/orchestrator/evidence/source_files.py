@@ -9,6 +9,8 @@ _TEST_DIRECTORIES = frozenset({"test", "tests", "__tests__", "spec", "specs", "t
 _TEST_NAMES = re.compile(
     r"test_.+\.py|.+_test\.py|tests?\.py|conftest\.py|.+_test\.go|(?:.+[._-])?(?:tests?|spec)\.[cm]?[jt]sx?"
 )
+_SUPPORT = ("conftest.py", "__init__.py")
+_TEST_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".go", ".rs")
 _RUST_TESTS = re.compile(r"#\[cfg\(test\)\]")
 _DOCUMENTS = (".md", ".rst", ".txt", ".adoc", ".ipynb")
 _LANGUAGES = {
@@ -34,6 +36,12 @@ def is_test(path: str) -> bool:
 
 
 is_test.__test__ = False  # type: ignore[attr-defined]
+
+
+def holds_tests(path: str) -> bool:
+    """Whether a file belongs to the tests and may hold some itself: data and what only supports them does not."""
+    name = PurePosixPath(path).name
+    return is_test(path) and name not in _SUPPORT and name.endswith(_TEST_SUFFIXES)
 
 
 def inline_tests(path: str, text: str) -> int:

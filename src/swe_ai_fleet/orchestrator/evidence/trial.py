@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.baseline import NO_TESTS, unusable
-from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
+from swe_ai_fleet.domain.candidate import BY_OWN_RULES, CheckKind, CheckResult
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, files_of, understands
@@ -19,9 +19,10 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
     alike,
     compare,
     counts,
-    function_of,
     passes,
+    result_of,
 )
+from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, allowed_concerns
 from swe_ai_fleet.orchestrator.evidence.wording import listed, message_of, notes_of, own_summary
@@ -149,7 +150,7 @@ class Trial:
         there = tuple(
             path
             for path in self.touched.files
-            if files.has(path) and not _is_support(path) and understands(self.suite, path)
+            if files.has(path) and holds_tests(path) and understands(self.suite, path)
         )
         own = await self.bench.attempt(subject, self.suite, Selection(paths=there), before=before)
         if isinstance(own, NoRun) and before.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000:
@@ -275,7 +276,7 @@ class Trial:
             ("failing in another way", compared.otherwise),
             ("not run any more", compared.vanished),
             ("cannot run here", compared.unable),
-            ("only by its own rules", compared.by_own_rules),
+            (BY_OWN_RULES, compared.by_own_rules),
         ):
             if tests:
                 details[title] = listed(tests)
@@ -289,6 +290,7 @@ class Trial:
             message=message_of(after, before, compared, flaky, failed_check=failed_check),
             problems=tuple(against[:_MAX_PROBLEMS]),
             shown=compared.shown if passed else (),
+            own=compared.own_shown,
             warnings=len(flaky),
             details=details,
         )
@@ -342,6 +344,7 @@ class Trial:
         message: str,
         problems: tuple[str, ...] = (),
         shown: tuple[str, ...] = (),
+        own: tuple[str, ...] = (),
         warnings: int = 0,
         details: Mapping[str, str],
     ) -> CheckResult:
@@ -360,6 +363,7 @@ class Trial:
             warnings=warnings,
             tests=summary if after.reported else None,
             shown=shown[:_MAX_PROBLEMS],
+            own=tuple(test for test in shown[:_MAX_PROBLEMS] if test in own),
             details=details,
             duration_ms=after.duration_ms,
         )
@@ -387,19 +391,8 @@ def _conclusive(again: TestRun, first: TestRun) -> bool:
 
 
 def _fails(run: TestRun, test: str) -> bool:
-    result = run.results.get(test) or run.results.get(test.partition("::")[0])
-    if result is None:
-        result = next((one for name, one in run.results.items() if function_of(name) == function_of(test)), None)
+    result = result_of(run, test)
     return result is not None and result.outcome.bad
-
-
-def _is_support(path: str) -> bool:
-    """Whether a test file holds no tests itself."""
-    name = path.rpartition("/")[2]
-    return name in ("conftest.py", "__init__.py") or not name.endswith(_TEST_SUFFIXES)
-
-
-_TEST_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".go", ".rs")
 
 
 def _ends_well(run: TestRun, expected: int) -> bool:

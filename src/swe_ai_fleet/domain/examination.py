@@ -1,0 +1,277 @@
+"""Cross-examination: the new tests of each candidate on the source of every other one, and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import fsum
+
+from swe_ai_fleet.domain.candidate import CheckReport, ForeignTests
+from swe_ai_fleet.domain.verdict import Verdict
+
+LITTLE = 0.25
+"""What a test weighs that nobody but its author stands behind: it may be wrong."""
+_NOTHING_SAID = 0.5
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignFailure:
+    """A test that fails on somebody else's source. The message is untrusted text.
+
+    `unchanged`: it fails as it does on the untouched source.
+    """
+
+    test: str
+    message: str = ""
+    unchanged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """One set of tests on the source of one other candidate.
+
+    `unsaid` are tests that can say nothing there: they ask for a name that only their author's source has, or lack
+    something of their surroundings. `note` says why nothing ran.
+    """
+
+    candidate_id: str
+    passed: tuple[str, ...] = ()
+    failed: tuple[ForeignFailure, ...] = ()
+    unsaid: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def cell(self) -> str:
+        """The crossing in a few characters: `2/3` passed, `?` where no test says anything."""
+        said = len(self.passed) + len(self.failed)
+        return f"{len(self.passed)}/{said}" if said else "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestSet:
+    """The new tests of one candidate, or of several that bring the same.
+
+    Each of `tests` fails on the untouched source and passes on the source of each of `candidates`, its authors.
+    """
+
+    __test__ = False
+
+    candidates: tuple[str, ...]
+    tests: tuple[str, ...]
+    crossings: tuple[Crossing, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.candidates[0]
+
+    def on(self, candidate_id: str) -> Crossing | None:
+        """How its tests ended on a source; None where they were not run there."""
+        if candidate_id in self.candidates:
+            return Crossing(candidate_id=candidate_id, passed=self.tests)
+        return next((one for one in self.crossings if one.candidate_id == candidate_id), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Two candidates each of which fails a test of the other that nobody else's change passes: one of them errs."""
+
+    candidate_id: str
+    test: str
+    other_id: str
+    other_test: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """A matrix of sources and tests. `candidates` stand for one source each, those of equal behaviour for one."""
+
+    candidates: tuple[str, ...] = ()
+    sets: tuple[TestSet, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[str, ...] = ()
+    duration_ms: int = 0
+
+    def told(self) -> Examination:
+        """The same with its conflicts."""
+        return replace(self, conflicts=tuple(Matrix(self).conflicts()))
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What an examination says of the candidates. Everything is counted by authors: many tests are no louder than few.
+
+    That programs and tests which agree are right more often is CodeT's dual execution agreement (Chen et al., 2022,
+    arXiv:2207.10397); CodeMonkeys lets the tests of all candidates vote (Ehrlich et al., 2025, arXiv:2501.14723).
+    """
+
+    examination: Examination
+
+    def authors_passed(self, candidate_id: str) -> int:
+        """Of how many authors a source passes the tests, as far as they can say something; its own are among them."""
+        return self._passed.get(candidate_id, 0)
+
+    def others(self, candidate_id: str) -> tuple[int, int]:
+        """The tests of how many other authors pass, and of how many anything can be said."""
+        said = [one for _, one in self._foreign(candidate_id) if one.passed or one.failed]
+        return sum(not one.failed for one in said), len(said)
+
+    def failures(self, candidate_id: str) -> list[tuple[TestSet, tuple[str, ...]]]:
+        """The tests of others that fail on a source, by author."""
+        return [
+            (tests, tuple(failure.test for failure in one.failed))
+            for tests, one in self._foreign(candidate_id)
+            if one.failed
+        ]
+
+    def passers(self, tests: TestSet, test: str) -> tuple[str, ...]:
+        """The sources of others that pass a test."""
+        return tuple(one.candidate_id for one in tests.crossings if test in one.passed)
+
+    def value(self, candidate_id: str) -> float:
+        """How the tests of all authors speak of a source: 0 all against, 1 all for, a half where none says anything.
+
+        `(1/2 + sum(weights of those for)) / (1 + sum(all weights))`, each author counted once by the weightiest test
+        that fails, else by the weightiest that passes. Its own tests count where others pass them too: all who pass a
+        test stand equal, and nobody's word about their own work counts.
+        """
+        speaking: list[tuple[float, bool]] = []
+        for tests in self.examination.sets:
+            crossing = tests.on(candidate_id)
+            if crossing is None:
+                continue
+            against = max((self.weight(tests, failure.test) for failure in crossing.failed), default=0.0)
+            speaking += [(against, False)] if against else []
+            own = candidate_id in tests.candidates
+            passed = [test for test in crossing.passed if not own or self.passers(tests, test)]
+            if passed and against <= LITTLE:
+                speaking.append((max(self.weight(tests, test) for test in passed), True))
+        # Sorted: the order of floating-point sums must not depend on the order of candidates.
+        good = fsum(weight for weight, speaks_for in speaking if speaks_for)
+        return (_NOTHING_SAID + good) / (1 + fsum(weight for weight, _ in speaking))
+
+    def weight(self, tests: TestSet, test: str) -> float:
+        """What a test weighs: `(n + 1/4) / (n + 1)`, below 1, where n other authors stand behind it.
+
+        These are the authors of other sources that pass it. Where there is none, they are those whose tests its
+        author's source passes, if it fails nobody's: whom nothing speaks against may know more than all others. A test
+        that nobody stands behind weighs half of that, where others pass none of its author's.
+        """
+        behind = len(self.passers(tests, test))
+        if not behind:
+            unopposed = [name for name in tests.candidates if not self.failures(name)]
+            behind = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
+        if not behind and not any(self.passers(tests, other) for other in tests.tests):
+            return LITTLE / 2
+        return (behind + LITTLE) / (behind + 1)
+
+    def disputes(self, candidate_id: str) -> list[tuple[TestSet, tuple[str, ...]]]:
+        """The failing tests of authors whose own source passes the tests of at least as many authors."""
+        own = self.authors_passed(candidate_id)
+        return [
+            (tests, failed)
+            for tests, failed in self.failures(candidate_id)
+            if any(self.authors_passed(name) >= own for name in tests.candidates)
+        ]
+
+    def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
+        """The other authors whose tests pass on a source, none of theirs failing."""
+        return [(tests, one) for tests, one in self._foreign(candidate_id) if one.passed and not one.failed]
+
+    def contest(self, candidate_id: str) -> tuple[str, str] | None:
+        """Another candidate and a test of this one's own that fails there, where nobody stands behind the test.
+
+        A source that fails all of them as the untouched source does has not tried, and contests nothing.
+        """
+        if self.supporters(candidate_id):
+            return None
+        for tests in self.examination.sets:
+            if candidate_id not in tests.candidates:
+                continue
+            for one in sorted(tests.crossings, key=lambda one: one.candidate_id):
+                tried = bool(one.passed) or not all(failure.unchanged for failure in one.failed)
+                lone = [failure.test for failure in one.failed if not self.passers(tests, failure.test)]
+                if tried and lone:
+                    return one.candidate_id, lone[0]
+        return None
+
+    def judged(self, candidate_id: str, report: CheckReport) -> CheckReport:
+        """The report with what the tests of others say, and with the verdict that it has beside the others.
+
+        Nothing lifts what is refuted. What only its own tests verify is unverified where a test of another author
+        speaks against it whose word counts no less, or where nobody stands behind its own tests and another candidate
+        that tried fails one. What existing tests verify stays verified. What nothing has shown yet is verified by
+        another author's tests: a test and a source of two authors who did not see each other's work agree.
+        """
+        if not report.accepted or candidate_id not in self.examination.candidates or not self.examination.sets:
+            return report
+        passed, asked = self.others(candidate_id)
+        failing = {tests.name: len(failed) for tests, failed in self.failures(candidate_id)}
+        foreign = ForeignTests(value=self.value(candidate_id), passed=passed, asked=asked, failing=failing)
+        return self._weighed(candidate_id, replace(report, foreign=foreign))
+
+    def _weighed(self, candidate_id: str, report: CheckReport) -> CheckReport:
+        disputes = self.disputes(candidate_id)
+        if report.verdict is Verdict.VERIFIED and report.shown_by_itself:
+            reasons = [self._disputed(*one) for one in disputes]
+            if not reasons and (contest := self.contest(candidate_id)):
+                reasons = [f"nothing but its own tests shows it, and {contest[0]}'s change fails {contest[1]}"]
+            if reasons:
+                return replace(report, verdict=Verdict.UNVERIFIED, reasons=(*reasons, *report.reasons))
+        lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
+        if lifts and (shown := self.supporters(candidate_id)):
+            whose = _listed([tests.name for tests, _ in shown])
+            tests = _listed([test for _, one in shown for test in one.passed])
+            reason = f"the new tests of {whose} fail without the change and pass with it: {tests}"
+            return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
+        return report
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Pairs of candidates that fail a test of each other's which nobody else's change passes."""
+        for at, tests in enumerate(self.examination.sets):
+            for others in self.examination.sets[at + 1 :]:
+                ours, theirs = self._lone_failure(tests, others), self._lone_failure(others, tests)
+                if ours and theirs:
+                    yield Conflict(candidate_id=others.name, test=ours, other_id=tests.name, other_test=theirs)
+
+    def _lone_failure(self, tests: TestSet, others: TestSet) -> str:
+        """A test that fails on the source of the authors of other tests, and that nobody else's change passes."""
+        found = (tests.on(name) for name in others.candidates)
+        failed = [failure.test for one in found if one is not None for failure in one.failed]
+        return next((test for test in failed if not self.passers(tests, test)), "")
+
+    def _foreign(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
+        return [
+            (tests, crossing)
+            for tests in self.examination.sets
+            if candidate_id not in tests.candidates and (crossing := tests.on(candidate_id)) is not None
+        ]
+
+    @cached_property
+    def _passed(self) -> Mapping[str, int]:
+        crossings = [
+            (name, crossing)
+            for name in self.examination.candidates
+            for tests in self.examination.sets
+            if (crossing := tests.on(name)) is not None
+        ]
+        return {
+            name: sum(bool(one.passed) and not one.failed for whose, one in crossings if whose == name)
+            for name in self.examination.candidates
+        }
+
+    def _disputed(self, tests: TestSet, failed: Sequence[str]) -> str:
+        """A dispute in words: whose tests fail, and who stands behind them."""
+        passers = sorted({name for test in failed for name in self.passers(tests, test)})
+        counted = f"{len(failed)} test{'s' if failed[1:] else ''} of {tests.name}"
+        if passers:
+            counted += f", which {_listed(passers)}'s change passes too,"
+        elif (others := max(map(self.authors_passed, tests.candidates)) - 1) > 0:
+            counted += f", whose change passes the tests of {others} other author{'s' if others > 1 else ''},"
+        return f"{counted} fail{'' if failed[1:] else 's'}: {_listed(failed)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return shown + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")

@@ -1,0 +1,367 @@
+"""The cross-examination of candidates on this node: the new tests of each run on the source of every other one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.errand import ExamineAssignment, Examinee
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure, TestSet
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.test_run import TestResult, TestRun
+from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, understands
+from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
+from swe_ai_fleet.orchestrator.evidence.comparison import passes, result_of, surroundings
+from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
+from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_test_settings
+from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test
+from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
+from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
+from swe_ai_fleet.tools.tests.runners.plan import Selection
+
+EXAMINE_SECONDS = 300.0
+"""What all runs of an examination may take together; what is not run by then says nothing."""
+MAX_PAIRS = 90
+"""Pairs of tests and sources; ten candidates are held against each other completely."""
+MAX_TESTS = 30
+"""Of one candidate's tests."""
+_AT_ONCE = 4
+_MESSAGES = 8
+_MESSAGE_CHARS = 200
+_NOTES = 10
+_MOST_NAMES = 64
+_WORD = re.compile(r"\w+")
+_HEX = re.compile(r"0x[0-9a-fA-F]+")
+# What a test says that asks for a name which is not there; the last word of the group is the name.
+_MISSING = re.compile(
+    r"cannot import name '(\w+)'|No module named '([\w.]+)'"
+    r"|(?<!'NoneType' object )has no attribute '(\w+)'"
+    r"|name '(\w+)' is not defined|unexpected keyword argument '(\w+)'"
+    r"|([\w.$]+)\)? is not a (?:function|constructor)|does not provide an export named '(\w+)'"
+    r"|([\w$]+) is not defined|Cannot read propert(?:y|ies) of undefined \(reading '(\w+)'\)"
+    r"|Cannot find module '([^']+)'|Property '(\w+)' does not exist|has no exported member '(\w+)'"
+    r"|undefined: ([\w.]+)|([\w.]+) undefined \(type|unknown field (\w+) in struct"
+    r"|cannot find (?:function|value|type|macro|struct[\w, ]*|module or crate) `(\w+)`"
+    r"|unresolved import `([\w:]+)`|no (?:method|field|function or associated item) (?:named )?`(\w+)`"
+    r"|has no field named `(\w+)`"
+)
+# The same of what is called with other arguments than it takes.
+_SIGNATURE = re.compile(
+    r"([\w.<>]+)\(\) (?:takes .{1,80} but .{1,40} (?:was|were) given|missing \d+ required .{1,40} arguments?)"
+    r"|(?:too many|not enough) arguments in call to ([\w.]+)"
+)
+_ARITY = re.compile(r"this (?:function|method) takes \d+ arguments? but|Expected \d+(?:-\d+)? arguments, but got \d+")
+
+
+def missing_names(message: str) -> list[str]:
+    """The names that a test's message says are not there."""
+    found = (next(filter(None, match.groups())) for match in _MISSING.finditer(message))
+    return [_WORD.findall(name)[-1] for name in found if _WORD.search(name)]
+
+
+def asks_otherwise(message: str, called: Collection[str]) -> bool:
+    """Whether a test calls something of `called`, the words of its file, with arguments that it does not take."""
+    if _ARITY.search(message):
+        return True
+    names = (next(filter(None, match.groups())) for match in _SIGNATURE.finditer(message))
+    return any(word in called for name in names for word in _WORD.findall(name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What a candidate brings, taken apart: the patch of its source, that of its tests, and its test files."""
+
+    examinee: Examinee
+    subject: Subject
+    source: bytes
+    tests: bytes
+    files: tuple[str, ...]
+    words: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """One set of tests: those who bring it, and by suite its tests."""
+
+    parts: tuple[_Part, ...]
+    tests: Mapping[str, tuple[str, ...]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(part.examinee.candidate_id for part in self.parts))
+
+
+@dataclass(kw_only=True)
+class Examining:
+    """One examination under way.
+
+    Attributes:
+        assignment: Who is examined.
+        workspaces: Opens clones, makes commits of patches.
+        blobs: Has the patches.
+        bench: Where tests run.
+        base: The untouched commit.
+        suites: What is run for the task.
+        mask: Hides secrets.
+    """
+
+    assignment: ExamineAssignment
+    workspaces: EvidenceWorkspaces
+    blobs: BlobStore
+    bench: Bench
+    base: Subject
+    suites: Sequence[Suite]
+    mask: SecretMask
+    _notes: list[str] = field(default_factory=list[str])
+
+    async def run(self) -> Examination:
+        """The matrix. A combination of patches that cannot be made says nothing; the notes say what was left out."""
+        started_at = time.monotonic()
+        parts = [part for one in self.assignment.examinees if (part := await self._part(one)) is not None]
+        sets = _sets(parts)
+        pairs = self._chosen([(own, part) for own in sets for part in parts if part not in own.parts], parts)
+        runs = await self._all(pairs)
+        asked = {name for (own, _), run in zip(pairs, runs, strict=True) for name in self._asked(own, run)}
+        unknown = asked - await self._known(asked)
+        crossings = [
+            (own.names, self._crossing(own, part, run, unknown)) for (own, part), run in zip(pairs, runs, strict=True)
+        ]
+        examination = Examination(
+            candidates=tuple(sorted(one.candidate_id for one in self.assignment.examinees)),
+            sets=tuple(
+                TestSet(
+                    candidates=own.names,
+                    tests=tuple(test for tests in own.tests.values() for test in tests),
+                    crossings=tuple(
+                        sorted(
+                            (one for names, one in crossings if names == own.names), key=lambda one: one.candidate_id
+                        )
+                    ),
+                )
+                for own in sorted(sets, key=lambda own: own.names)
+            ),
+            notes=tuple(map(self.mask, self._notes[:_NOTES])),
+            duration_ms=round((time.monotonic() - started_at) * 1000),
+        )
+        return examination.told()
+
+    async def _part(self, examinee: Examinee) -> _Part | None:
+        """A candidate taken apart; None where it cannot be."""
+        try:
+            data = await self.blobs.get(examinee.patch)
+            patch = await asyncio.to_thread(parse_patch, data)
+            subject = await self._subject(examinee.candidate_id, data)
+        except (FleetError, PatchUnreadable) as error:
+            self._notes.append(f"{examinee.candidate_id} cannot be examined: {error}")
+            return None
+        async with self.bench.clone("examine", subject) as clone:
+            files = CloneFiles(clone)
+            listed = await files.paths()
+            settings = await asyncio.to_thread(changed_test_settings, patch, files.text, listed, self.suites)
+        sources = [file.path for file in patch.files if not is_test(file.path)]
+        tests = [file.path for file in patch.files if is_test(file.path)]
+        return _Part(
+            examinee=examinee,
+            subject=subject,
+            source=patch.without([*tests, *settings]),
+            tests=patch.without([*sources, *settings]),
+            files=tuple(path for path in patch.paths if holds_tests(path) and path not in settings),
+            words=_words(patch, tests),
+        )
+
+    async def _subject(self, name: str, data: bytes, environment: Subject | None = None) -> Subject:
+        """The untouched commit with a patch, in an environment of its own or in that of another one. Raises of both."""
+        made = await self.workspaces.patched(self.assignment.execution_id, self.base.repository, data)
+        found = await self.workspaces.environment(made, self.assignment.task.environment)
+        if environment is not None:
+            found = replace(environment.environment, tree=found.tree)
+        return Subject(name=name, repository=made, environment=replace(found, network=self.base.environment.network))
+
+    def _chosen(self, pairs: list[tuple[_Own, _Part]], parts: Sequence[_Part]) -> list[tuple[_Own, _Part]]:
+        """The pairs that are run: those among the best candidates first, as many as there may be."""
+        place = {part.examinee.candidate_id: at for at, part in enumerate(parts)}
+
+        def order(pair: tuple[_Own, _Part]) -> tuple[int, int]:
+            own, part = min(place[name] for name in pair[0].names), place[pair[1].examinee.candidate_id]
+            return max(own, part), own + part
+
+        if len(pairs) > MAX_PAIRS:
+            left = len(pairs) - MAX_PAIRS
+            self._notes.append(
+                f"{left} of {len(pairs)} pairs were left out, those of the candidates with least evidence"
+            )
+        return sorted(pairs, key=order)[:MAX_PAIRS]
+
+    async def _all(self, pairs: Sequence[tuple[_Own, _Part]]) -> list[_Ran | str]:
+        """How each pair ended, or why it was not run."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(at: int, own: _Own, part: _Part) -> _Ran | str:
+            async with slots:
+                return await self._crossed(f"cross{at}", own, part)
+
+        limit = min(EXAMINE_SECONDS, self.assignment.task.constraints.limits.timeout_seconds or EXAMINE_SECONDS)
+        tasks = [asyncio.create_task(one(at, *pair)) for at, pair in enumerate(pairs)]
+        try:
+            async with asyncio.timeout(limit):
+                await asyncio.gather(*tasks)
+        except TimeoutError:
+            late = sum(not task.done() or task.cancelled() for task in tasks)
+            self._notes.append(f"{late} of {len(pairs)} pairs were not run within {limit:g} s")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [f"not run within {limit:g} s" if task.cancelled() else task.result() for task in tasks]
+
+    async def _crossed(self, name: str, own: _Own, part: _Part) -> _Ran | str:
+        """The tests on a source, again where they fail or nothing of its own shows that it works."""
+        first = own.parts[0]
+        try:
+            subject = await self._subject(name, part.source + first.tests, part.subject)
+            alone = await self._subject(f"{name}-base", first.tests, self.base)
+        except FleetError as error:
+            return str(error)
+        ran = _Ran()
+        for suite in self.suites:
+            if not (tests := own.tests.get(suite.name)):
+                continue
+            selection = Selection(paths=tuple(path for path in first.files if understands(suite, path)))
+            known = await self.bench.attempt(self.base, suite)
+            before = known if isinstance(known, TestRun) else None
+            run = await self.bench.attempt(subject, suite, selection, before=before)
+            if isinstance(run, NoRun):
+                return run.reason
+            ran.take(tests, run)
+            if any(not passes(run, test) for test in tests) or not part.examinee.tests:
+                again = await self.bench.attempt(subject, suite, selection, before=before, repetition=1)
+                ran.again(tests, again if isinstance(again, TestRun) else TestRun())
+            without = await self.bench.attempt(alone, suite, selection, before=before)
+            ran.without |= {test: result_of(without, test) for test in tests} if isinstance(without, TestRun) else {}
+        return ran
+
+    def _asked(self, own: _Own, run: _Ran | str) -> set[str]:
+        """The names that failing tests ask for: words of theirs that the task does not hold."""
+        if isinstance(run, str):
+            return set()
+        task, words = self._task_words, own.parts[0].words
+        said = [name for result in run.failed.values() for name in missing_names(_said(result))]
+        return {name for name in said if name in words and name not in task}
+
+    @property
+    def _task_words(self) -> frozenset[str]:
+        return _task_words(self.assignment.task)
+
+    async def _known(self, names: Iterable[str]) -> set[str]:
+        """Those of the names that stand anywhere in the untouched source."""
+        wanted = sorted(names)[:_MOST_NAMES]
+        if not wanted:
+            return set()
+        found: set[str] = set()
+        async with self.bench.clone("examine", self.base) as clone:
+            for name in wanted:
+                argv = ("git", "-c", "core.fsmonitor=false", "grep", "--quiet", "-w", "-F", "-I", "-e", name)
+                if (await clone.run(Command(argv=argv, light=True, timeout_seconds=30.0))).ok:
+                    found.add(name)
+        return found
+
+    def _crossing(self, own: _Own, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
+        name = part.examinee.candidate_id
+        if isinstance(run, str):
+            return Crossing(candidate_id=name, note=self.mask(run)[:_MESSAGE_CHARS])
+        unsaid = [test for test, result in run.failed.items() if self._says_nothing(own, result, unknown)]
+        failed = [(test, result) for test, result in run.failed.items() if test not in unsaid]
+        return Crossing(
+            candidate_id=name,
+            passed=tuple(run.passed),
+            failed=tuple(
+                ForeignFailure(
+                    test=test,
+                    message=self.mask(result.message)[:_MESSAGE_CHARS] if at < _MESSAGES else "",
+                    unchanged=_same(result, run.without.get(test)),
+                )
+                for at, (test, result) in enumerate(failed)
+            ),
+            unsaid=(*run.unsaid, *unsaid),
+        )
+
+    def _says_nothing(self, own: _Own, result: TestResult, unknown: Collection[str]) -> bool:
+        """Whether a failing test asks for what only its author's source has, or lacks something of its surroundings."""
+        said, words = _said(result), own.parts[0].words
+        if names := [name for name in missing_names(said) if name in words]:
+            return any(name in unknown for name in names)
+        return asks_otherwise(said, words) or surroundings(result)
+
+
+@dataclass(slots=True)
+class _Ran:
+    """How the tests of a set ended on a source, and on the untouched one."""
+
+    passed: list[str] = field(default_factory=list[str])
+    failed: dict[str, TestResult] = field(default_factory=dict[str, TestResult])
+    unsaid: list[str] = field(default_factory=list[str])
+    without: dict[str, TestResult | None] = field(default_factory=dict[str, "TestResult | None"])
+
+    def take(self, tests: Iterable[str], run: TestRun) -> None:
+        for test in tests:
+            result = result_of(run, test)
+            if passes(run, test):
+                self.passed.append(test)
+            elif result is not None and result.outcome.bad:
+                self.failed[test] = result
+            else:
+                self.unsaid.append(test)
+
+    def again(self, tests: Iterable[str], run: TestRun) -> None:
+        """Take what does not end in the same way once more for saying nothing."""
+        for test in tests:
+            result = result_of(run, test)
+            if test in self.passed and not passes(run, test):
+                self.passed.remove(test)
+                self.unsaid.append(test)
+            elif test in self.failed and (result is None or not result.outcome.bad):
+                del self.failed[test]
+                self.unsaid.append(test)
+
+
+def _sets(parts: Sequence[_Part]) -> list[_Own]:
+    """The sets of tests; candidates that bring equal test files bring one."""
+    found: dict[str, list[_Part]] = {}
+    for part in parts:
+        if part.files and any(part.examinee.tests.values()):
+            found.setdefault(hashlib.sha256(part.tests).hexdigest(), []).append(part)
+    sets: list[_Own] = []
+    for same in found.values():
+        tests = {
+            suite: tuple(test for test in tests if all(test in part.examinee.tests.get(suite, ()) for part in same))
+            for suite, tests in same[0].examinee.tests.items()
+        }
+        if any(tests.values()):
+            sets.append(_Own(tuple(same), {suite: names[:MAX_TESTS] for suite, names in tests.items()}))
+    return sets
+
+
+def _words(patch: Patch, paths: Collection[str]) -> frozenset[str]:
+    """The words of the lines that a patch adds to some files, and of those around them."""
+    lines = (line.text for file in patch.files if file.path in paths for line in file.lines(" +"))
+    return frozenset(word for line in lines for word in _WORD.findall(line))
+
+
+def _task_words(task: Task) -> frozenset[str]:
+    texts = (task.description, task.context, task.constraints.rubric, *task.constraints.requirements)
+    return frozenset(word for text in texts for word in _WORD.findall(text))
+
+
+def _said(result: TestResult) -> str:
+    return f"{result.message}\n{result.traceback}"
+
+
+def _same(now: TestResult, before: TestResult | None) -> bool:
+    """Whether a test fails just as it does on the untouched source."""
+    return before is not None and _HEX.sub("", now.message) == _HEX.sub("", before.message)

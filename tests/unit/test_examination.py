@@ -1,0 +1,369 @@
+"""Cross-examination: what tests of other authors may and may not do to a verdict and to a place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import (
+    BY_OWN_RULES,
+    Artifacts,
+    Candidate,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    RankedCandidate,
+)
+from swe_ai_fleet.domain.examination import (
+    Conflict,
+    Crossing,
+    Examination,
+    ForeignFailure,
+    Matrix,
+)
+from swe_ai_fleet.domain.examination import TestSet as Tests
+from swe_ai_fleet.domain.review import Critique
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
+from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
+from swe_ai_fleet.orchestrator.selection import rank
+
+# What a function gives for an input; 1 is what the task wants, 0 what the untouched source gives.
+Values = Mapping[str, int]
+BASE: Values = {"example": 0, "second": 0, "third": 0}
+_UNTOUCHED: Values = {**BASE, "only": 0}
+SOURCES: Mapping[str, Values] = {
+    "right": {"example": 1, "second": 1, "third": 1},
+    "half": {"example": 1, "second": 1, "third": 0},
+    "reason": {"example": 1, "second": 2, "third": 1},
+    "special": {"example": 1, "second": 0, "third": 0},
+    "nothing": {"example": 0, "second": 0, "third": 0},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Author:
+    """A candidate: what its source gives, and tests, each of which demands values for some inputs."""
+
+    name: str
+    source: Values
+    tests: Mapping[str, Values] = field(default_factory=dict[str, Values])
+    existing: bool = False
+    refuted: bool = False
+
+    @property
+    def meaningful(self) -> tuple[str, ...]:
+        return tuple(
+            name for name, test in self.tests.items() if passes(self.source, test) and not passes(_UNTOUCHED, test)
+        )
+
+
+def passes(source: Values, test: Values) -> bool:
+    return all(source[case] == value for case, value in test.items())
+
+
+def good(source: Values) -> dict[str, Values]:
+    """A test for each input that a source gets right."""
+    return {f"is_{case}": {case: 1} for case, value in source.items() if value == 1}
+
+
+def wrong(source: Values) -> dict[str, Values]:
+    """A test of the example that also demands whatever else the source gives, right or not."""
+    return {"demands": dict(source)}
+
+
+def author(kind: str, tests: str, name: str = "") -> Author:
+    source = SOURCES[kind]
+    bring = {"good": good(source), "wrong": wrong(source), "vacuous": {}}[tests]
+    return Author(name=name or f"{kind}-{tests}", source=source, tests=bring)
+
+
+def end(test: str, demanded: Values, source: Values) -> ForeignFailure | None:
+    if passes(source, demanded):
+        return None
+    same = all(source[case] == _UNTOUCHED[case] for case in demanded)
+    return ForeignFailure(test=test, message="assert", unchanged=same)
+
+
+def examined(pool: Sequence[Author]) -> Examination:
+    """The matrix that running all of them makes."""
+    sources = [one for one in pool if not one.refuted]
+    sets: list[Tests] = []
+    for one in sorted(sources, key=lambda one: one.name):
+        if not one.meaningful:
+            continue
+        crossings: list[Crossing] = []
+        for other in sorted(sources, key=lambda other: other.name):
+            if other is one:
+                continue
+            ends = {
+                f"{one.name}::{test}": end(f"{one.name}::{test}", one.tests[test], other.source)
+                for test in one.meaningful
+            }
+            crossings.append(
+                Crossing(
+                    candidate_id=other.name,
+                    passed=tuple(test for test, failure in ends.items() if failure is None),
+                    failed=tuple(failure for failure in ends.values() if failure is not None),
+                )
+            )
+        names = tuple(f"{one.name}::{test}" for test in one.meaningful)
+        sets.append(Tests(candidates=(one.name,), tests=names, crossings=tuple(crossings)))
+    return Examination(candidates=tuple(sorted(one.name for one in sources)), sets=tuple(sets)).told()
+
+
+def report(one: Author) -> CheckReport:
+    own = tuple(f"{one.name}::{test}" for test in one.meaningful)
+    shown = (*own, *(("tests/test_old.py::test_example",) if one.existing else ()))
+    result = CheckResult(
+        kind=CheckKind.DRY_RUN,
+        name="tests",
+        passed=not one.refuted,
+        score=float(not one.refuted),
+        message=f"{len(shown)} tests fail without the change",
+        shown=() if one.refuted else shown,
+        own=() if one.refuted else own,
+    )
+    verdict, reasons = verdict_of([result])
+    return CheckReport(candidate_id=one.name, results=(result,), verdict=verdict, reasons=reasons)
+
+
+def candidate(name: str) -> Candidate:
+    return Candidate(
+        candidate_id=name,
+        agent_id=name,
+        role=Role.DEV,
+        summary="",
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(patch=BlobRef(name=f"t/e/{name}", digest=name, size=1), insertions=1),
+        usage=Usage(),
+        audit_head="",
+        submitted_at="2026-01-01T00:00:00+00:00",
+    )
+
+
+def judged(pool: Sequence[Author]) -> dict[str, CheckReport]:
+    matrix = Matrix(examined(pool))
+    return {one.name: matrix.judged(one.name, report(one)) for one in pool}
+
+
+def ranked(pool: Sequence[Author], critiques: Sequence[Critique] = ()) -> tuple[RankedCandidate, ...]:
+    return rank([candidate(one.name) for one in pool], judged(pool), critiques=critiques)
+
+
+WRONG_KINDS = ("half", "reason", "special", "nothing")
+OTHERS = [
+    *(author(kind, tests) for kind in WRONG_KINDS for tests in ("good", "vacuous")),
+    *(author(kind, "wrong") for kind in ("half", "reason", "special")),
+]
+POOLS = [
+    (author("right", "good"), *others)
+    for size in (1, 2, 3, 4)
+    for others in combinations(OTHERS, size)
+    if len({one.name.partition("-")[0] for one in others}) == size
+]
+
+
+def words(pool: Sequence[Author]) -> str:
+    return ", ".join(one.name for one in pool)
+
+
+def test_the_right_one_comes_first_in_every_pool_with_its_good_tests() -> None:
+    assert len(POOLS) > 150
+    lost = {words(pool): first for pool in POOLS if (first := ranked(pool)[0].candidate_id) != "right-good"}
+    assert lost == {}
+    # What its tests do: without them, most of these are won by a wrong one.
+    before = [rank([candidate(one.name) for one in pool], {one.name: report(one) for one in pool}) for pool in POOLS]
+    assert sum(ranking[0].candidate_id == "right-good" for ranking in before) < len(POOLS) / 3
+
+
+def test_no_wrong_one_stays_verified_beside_the_good_tests_of_another_author() -> None:
+    wrong_ones = {
+        words(pool): name
+        for pool in POOLS
+        for name, told in judged(pool).items()
+        if name != "right-good" and told.verdict is Verdict.VERIFIED
+    }
+    assert wrong_ones == {}
+
+
+def test_the_right_one_stays_verified_where_nobodys_tests_demand_what_is_wrong_and_others_bring_tests() -> None:
+    proven = [
+        pool
+        for pool in POOLS
+        if any("-good" in one.name and one.meaningful for one in pool[1:]) and "wrong" not in words(pool)
+    ]
+    assert len(proven) > 50
+    assert {judged(pool)["right-good"].verdict for pool in proven} == {Verdict.VERIFIED}
+
+
+def test_two_who_agree_are_not_moved_by_one_who_demands_something_else() -> None:
+    pool = [author("right", "good", "a"), author("right", "good", "b"), author("reason", "wrong", "c")]
+    told = judged(pool)
+    assert [told[name].verdict for name in "abc"] == [Verdict.VERIFIED, Verdict.VERIFIED, Verdict.UNVERIFIED]
+    assert told["c"].reasons[0] == "1 test of a, which b's change passes too, fails: a::is_second"
+    assert [one.candidate_id for one in ranked(pool)][2] == "c"
+    first = ranked(pool)[0]
+    assert "passes the new tests of 1 of 2 other authors, fails 1 new test of c" in first.reason
+    assert "ahead of b: " in first.reason and first.tests is not None and first.tests > 0.5
+
+
+def test_two_who_contradict_each_other_are_both_unverified_and_told_as_a_conflict() -> None:
+    pool = [author("right", "good", "a"), author("reason", "wrong", "b")]
+    told = judged(pool)
+    assert {one.verdict for one in told.values()} == {Verdict.UNVERIFIED}
+    assert examined(pool).conflicts == (
+        Conflict(candidate_id="b", test="a::is_second", other_id="a", other_test="b::demands"),
+    )
+    assert told["a"].reasons[0] == "1 test of b fails: b::demands"
+    # Who agrees with neither is no part of it; where a third one passes a test, that is no open question.
+    three = [*pool, author("right", "vacuous", "c")]
+    assert examined(three).conflicts == ()
+
+
+def test_what_existing_tests_verify_stays_verified_and_stands_behind() -> None:
+    half = replace(author("half", "good", "a"), existing=True)
+    pool = [half, replace(author("right", "good", "b"), existing=True)]
+    told = judged(pool)
+    assert (told["a"].verdict, told["a"].reasons) == (Verdict.VERIFIED, report(half).reasons)
+    first, second = ranked(pool)
+    assert (first.candidate_id, second.verdict) == ("b", Verdict.VERIFIED)
+    assert "fails 1 new test of b" in second.reason and second.reason.endswith("behind b: new tests 0.50 against 0.78")
+
+
+def test_a_test_and_a_source_of_two_authors_verify_what_has_no_test_of_its_own() -> None:
+    pool = [author("right", "vacuous", "a"), author("half", "good", "b")]
+    told = judged(pool)
+    assert told["a"].verdict is Verdict.VERIFIED
+    assert told["a"].reasons[0] == (
+        "the new tests of b fail without the change and pass with it: b::is_example, b::is_second"
+    )
+    # Not one that has tests run by rules of its own, nor one that fails the word of somebody who knows no less.
+    own_rules = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, details={BY_OWN_RULES: "tests/x.py"})
+    bent = replace(report(pool[0]), results=(own_rules,))
+    assert Matrix(examined(pool)).judged("a", bent).verdict is Verdict.UNVERIFIED
+    three = [author("half", "vacuous", "a"), author("half", "good", "b"), author("right", "good", "c")]
+    assert judged(three)["a"].verdict is Verdict.UNVERIFIED
+
+
+def test_one_that_has_not_tried_contests_nothing() -> None:
+    right = author("right", "good", "a")
+    assert judged([right, author("nothing", "vacuous", "b")])["a"].verdict is Verdict.VERIFIED
+    told = judged([right, author("half", "vacuous", "b")])["a"]
+    assert told.verdict is Verdict.UNVERIFIED
+    assert told.reasons[0] == "nothing but its own tests shows it, and b's change fails a::is_third"
+
+
+def test_a_test_that_tells_sources_apart_gains_nothing_where_others_speak_against_its_author() -> None:
+    """Such as one that reads the source, or counts its files: it passes on its author's only."""
+    cheat = Author(
+        name="c", source={**SOURCES["special"], "only": 1}, tests={"is_example": {"example": 1}, "reads": {"only": 1}}
+    )
+    others = [
+        replace(one, source={**one.source, "only": 2})
+        for one in (author("right", "good", "a"), author("right", "good", "b"))
+    ]
+    sets = [one for one in examined([cheat, *others]).sets if one.name == "c"]
+    assert sets[0].tests == ("c::is_example", "c::reads")
+    matrix = Matrix(examined([cheat, *others]))
+    told = {one.name: matrix.judged(one.name, report(one)) for one in (cheat, *others)}
+    assert [told[name].verdict for name in "abc"] == [Verdict.VERIFIED, Verdict.VERIFIED, Verdict.UNVERIFIED]
+    assert matrix.value("c") < matrix.value("a") == matrix.value("b")
+
+
+def test_many_tests_are_no_louder_than_few() -> None:
+    few = author("right", "good", "a")
+    many = replace(few, tests={**few.tests, **{f"more_{number}": {"second": 1} for number in range(20)}})
+    other = author("reason", "good", "b")
+    assert Matrix(examined([few, other])).value("b") == Matrix(examined([many, other])).value("b")
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> list[Author]:
+    """Sources and tests of any kind, also such as demand what nobody gives."""
+    values = st.fixed_dictionaries(dict.fromkeys(BASE, st.integers(0, 2)))
+    demands = st.dictionaries(st.sampled_from(sorted(BASE)), st.integers(0, 2), min_size=1)
+    return [
+        Author(
+            name=name,
+            source=draw(values),
+            tests=draw(st.dictionaries(st.sampled_from(["one", "two", "three"]), demands, max_size=3)),
+            existing=draw(st.booleans()),
+            refuted=draw(st.integers(0, 4)) == 0,
+        )
+        for name in "abcdef"[: draw(st.integers(1, 6))]
+    ]
+
+
+@given(pools(), st.randoms(use_true_random=False))
+def test_the_order_of_arrival_changes_nothing(pool: list[Author], random) -> None:
+    shuffled = list(pool)
+    random.shuffle(shuffled)
+    matrix = examined(pool)
+    jumbled = replace(matrix, sets=tuple(random.sample(matrix.sets, len(matrix.sets))))
+    assert ranked(shuffled) == ranked(pool)
+    for one in pool:
+        assert Matrix(jumbled).value(one.name) == Matrix(matrix).value(one.name)
+        assert Matrix(jumbled).judged(one.name, report(one)).verdict is judged(pool)[one.name].verdict
+
+
+@given(pools())
+def test_names_decide_nothing_but_ties(pool: list[Author]) -> None:
+    new = {one.name: f"{index}" for index, one in enumerate(reversed(pool))}
+    renamed = [replace(one, name=new[one.name]) for one in pool]
+    before, after = judged(pool), judged(renamed)
+    for name, told in before.items():
+        other = after[new[name]]
+        assert other.verdict is told.verdict
+        assert (other.foreign and other.foreign.value) == (told.foreign and told.foreign.value)
+
+
+@given(pools())
+def test_no_test_of_another_lifts_what_is_refuted_or_refutes_anything(pool: list[Author]) -> None:
+    told = judged(pool)
+    for one in pool:
+        assert (told[one.name].verdict is Verdict.REFUTED) == one.refuted
+        assert told[one.name].accepted is not one.refuted
+    accepted = [one.accepted for one in ranked(pool)]
+    assert accepted == sorted(accepted, reverse=True)
+
+
+@given(pools())
+def test_all_that_pass_and_fail_the_same_stand_the_same(pool: list[Author]) -> None:
+    """Another author's equal source adds to what the tests weigh, and is itself worth as much."""
+    sources = [one for one in pool if not one.refuted and not one.meaningful]
+    matrix = Matrix(examined(pool))
+    for one in sources:
+        for other in sources:
+            if one.source == other.source:
+                assert matrix.value(one.name) == matrix.value(other.name)
+
+
+@settings(max_examples=60)
+@given(pools(), st.floats(0, 1))
+def test_every_value_lies_between_none_and_all(pool: list[Author], score: float) -> None:
+    critiques = [
+        Critique(reviewer_id="peer", candidate_id=one.name, round=1, score=score, at="now") for one in pool[:2]
+    ]
+    for place in ranked(pool, critiques):
+        assert 0 <= place.score <= 1
+        assert place.tests is None or 0 < place.tests < 1
+
+
+@pytest.mark.parametrize("name", ["absent", "refuted"])
+def test_who_was_not_examined_is_left_as_it_is(name: str) -> None:
+    matrix = Matrix(examined([author("right", "good", "a"), author("half", "good", "b")]))
+    known = report(replace(author("right", "good", name), refuted=name == "refuted"))
+    assert matrix.judged(name, known) is known
+    # Nobody brings a test: nothing is said of anybody.
+    silent = [author("right", "vacuous", "a"), author("half", "vacuous", "b")]
+    assert judged(silent) == {one.name: report(one) for one in silent}
+    assert [one.tests for one in ranked(silent)] == [None, None]
