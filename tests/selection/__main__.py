@@ -1,8 +1,8 @@
 """`make selection`: pools of candidates of known worth, judged by a fleet and ranked with scripted opinion.
 
 ONLY=name,name takes some projects or pools, JOBS=2 so many projects at once, ZOO_CACHE is where downloads stay.
-BEFORE is the interpreter of a built copy of the commit to compare with. Prints each pool as it is done and a table at
-the end; selection.json has all that is known at any time.
+POOLS is another list. BEFORE is the interpreter of a built copy of the commit to compare with. Prints each pool as it
+is done and a table at the end; selection.json has all that is known at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.selection.catalogue import PoolSpec, pools
+from tests.selection.catalogue import LIST, PoolSpec, pools
 from tests.selection.judging import Ranking
 from tests.selection.making import Unmakeable, Workshop
 from tests.selection.report import Row, figures, line, table, write
@@ -31,7 +31,7 @@ from tests.zoo.sources import Sources
 
 async def main() -> int:
     only = [name for name in os.environ.get("ONLY", "").split(",") if name]
-    listed = pools(only)
+    listed = pools(only, Path(os.environ.get("POOLS") or LIST))
     cache = Path(os.environ.get("ZOO_CACHE") or CACHE)
     requests = Path("selection.jsonl")
     requests.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swe_ai_fleet.orchestrator.behaviour import normalised
 from tests.selection import opinion
 from tests.selection.making import Pool
 from tests.selection.report import HONESTIES, Row, Selected, counted
@@ -47,14 +48,16 @@ class Ranking:
         with self.requests.open("a") as file:
             file.write(json.dumps(request) + "\n")
         right = request["right"]
-        now = counted(await _ranked(sys.executable, request), right)
+        examination = request["examination"]
         return Row(
             spec=pool.spec,
             pool=pool,
             verdicts={name: judged.verdict for name, judged in judgement.patches.items()},
-            now=now,
+            now=counted(await _ranked(sys.executable, request), right),
+            unexamined=counted(await _ranked(sys.executable, request | {"examination": None}), right),
             before=await self._before(pool, request),
             seconds=seconds,
+            matrix_seconds=(examination or {}).get("duration_ms", 0) / 1000,
         )
 
     def _request(self, pool: Pool, judgement: Judgement) -> dict[str, Any]:
@@ -62,6 +65,10 @@ class Ranking:
             "name": pool.spec.name,
             "candidates": [payload["candidate"] for kind, payload in judgement.log if kind == "candidate_submitted"],
             "reports": [payload["report"] for kind, payload in judgement.log if kind == "checks_finished"],
+            "examination": next(
+                (payload["examination"] for kind, payload in judgement.log if kind == "candidates_examined"), None
+            ),
+            "behaviours": {made.candidate_id: _behaviour(made.patch) for made in pool.candidates},
             "right": [made.candidate_id for made in pool.candidates if made.right],
             "made": {made.candidate_id: str(made.author) for made in pool.candidates},
             "honesties": HONESTIES,
@@ -87,6 +94,11 @@ class Ranking:
         }
         REFERENCE.write_text(json.dumps(known, indent=1) + "\n")
         return selected
+
+
+def _behaviour(patch: bytes) -> str:
+    """Equal for patches that make the same change."""
+    return hashlib.sha256(normalised(patch) or patch).hexdigest()
 
 
 async def _ranked(python: str, request: Mapping[str, Any]) -> list[tuple[float, str, str | None]]:

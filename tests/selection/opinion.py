@@ -24,6 +24,11 @@ from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, PEER_SAMPL
 from swe_ai_fleet.orchestrator.peer_review import pairs
 from swe_ai_fleet.orchestrator.selection import rank
 
+try:
+    from swe_ai_fleet.domain.examination import Examination, Matrix
+except ImportError:  # a commit from before candidates were examined
+    Examination = Matrix = None
+
 GOOD, BAD = 0.9, 0.2
 """The scores of a review that takes a candidate for right, and of one that takes it for wrong."""
 
@@ -95,17 +100,26 @@ def selected(pool: Mapping[str, Any]) -> Iterator[tuple[float, str, str]]:
     """For each honesty and draw of a pool: the honesty, the winner's id (empty: none), its verdict (None: it has none).
 
     Args:
-        pool: `name`, `candidates` and `reports` as the log has them, `right` (ids), `honesties`, `draws`.
+        pool: `name`, `candidates`, `reports` and `examination` (None: there was none) as the log has them,
+            `behaviours`, `right` (ids), `honesties`, `draws`.
     """
     candidates = [from_plain(Candidate, plain) for plain in pool["candidates"]]
     reports = {plain["candidate_id"]: from_plain(CheckReport, plain) for plain in pool["reports"]}
+    behaviours = pool["behaviours"]
+    if Matrix is not None and pool["examination"] is not None:
+        matrix = Matrix(from_plain(Examination, pool["examination"]))
+        reports = {
+            name: matrix.judged(place.candidate_id, reports[name])
+            for place in rank(candidates, reports, behaviours=behaviours)
+            for name in (place.candidate_id, *place.duplicates)
+        }
     for honesty in pool["honesties"]:
         for draw in range(pool["draws"]):
             seed = f"{pool['name']}/{honesty}/{draw}"
             council = Council(candidates=candidates, right=pool["right"], honesty=honesty, seed=seed)
             critiques = council.critiques()
-            votes = council.votes(rank(candidates, reports, critiques=critiques))
-            first = rank(candidates, reports, critiques=critiques, votes=votes)[0]
+            votes = council.votes(rank(candidates, reports, critiques=critiques, behaviours=behaviours))
+            first = rank(candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours)[0]
             winner = first.candidate_id if first.accepted else ""
             yield honesty, winner, getattr(first, "verdict", None)
 

@@ -36,6 +36,7 @@ class Row:
     Attributes:
         verdicts: By candidate.
         now: By honesty, what this tree's ranking selects.
+        unexamined: What it selects where no test runs on other candidates.
         before: What the ranking of another commit does; empty: not known.
         cause: Why there is no pool; empty otherwise.
         matrix_seconds: What running tests on other candidates took, of `seconds`.
@@ -45,6 +46,7 @@ class Row:
     pool: Pool | None = None
     verdicts: Mapping[str, str] = field(default_factory=dict[str, str])
     now: Mapping[float, Selected] = field(default_factory=dict[float, Selected])
+    unexamined: Mapping[float, Selected] = field(default_factory=dict[float, Selected])
     before: Mapping[float, Selected] = field(default_factory=dict[float, Selected])
     seconds: float = 0.0
     matrix_seconds: float = 0.0
@@ -76,7 +78,9 @@ class Row:
                 }
                 for made in self.candidates
             },
-            **{name: _plain(by) for name, by in (("now", self.now), ("before", self.before))},
+            "now": _plain(self.now),
+            "unexamined": _plain(self.unexamined),
+            "before": _plain(self.before),
             "seconds": round(self.seconds, 1),
             "matrix_seconds": round(self.matrix_seconds, 1),
             "cause": self.cause,
@@ -110,7 +114,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     """The shares, each from 0 to 1."""
     judged = [row for row in rows if row.now]
     shares: dict[str, Any] = {"pools": len(judged), "candidates": sum(len(row.candidates) for row in judged)}
-    for suffix, side in (("", "now"), ("_before", "before")):
+    for suffix, side in (("", "now"), ("_unexamined", "unexamined"), ("_before", "before")):
         known: list[tuple[Row, Mapping[float, Selected]]] = [(row, getattr(row, side)) for row in judged]
         known = [(row, by) for row, by in known if by]
         for honesty in HONESTIES:
