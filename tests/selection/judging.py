@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -104,8 +105,9 @@ def _behaviour(patch: bytes) -> str:
 async def _ranked(python: str, request: Mapping[str, Any]) -> list[tuple[float, str, str | None]]:
     """The draws of a pool, ranked by the code that an interpreter has installed."""
     program = str(Path(opinion.__file__))
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
     process = await asyncio.create_subprocess_exec(
-        python, program, cwd="/", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        python, program, cwd="/", env=variables, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate(json.dumps(request).encode() + b"\n")
     if process.returncode:

@@ -19,6 +19,8 @@ class TestPlace:
     Tests of JavaScript are calls with a `title`.
     """
 
+    __test__ = False
+
     file: str
     function: str = ""
     title: str = ""
@@ -50,16 +52,23 @@ def _place(test: str, texts: dict[str, str]) -> TestPlace | None:
     if head in texts:
         function = re.split(r"::|\.", re.sub(r"\[.*", "", rest))[-1]
         named = function and re.search(rf"\b(def|func|fn)\s+{re.escape(function)}\b", texts[head])
-        return TestPlace(file=head, function=function if named else "")
+        return TestPlace(file=head, function=function) if named else _titled(head, _title(rest), texts[head])
     for name, text in texts.items():
         in_tests = _TEST_FILE.search(name) or (name.endswith(".rs") and "#[test]" in text)
         if in_tests and re.search(rf"\b(def|func|fn)\s+{re.escape(last)}\b", text):
             return TestPlace(file=name, function=last)
-    title = re.sub(r" \(\d+\)$", "", rest.rpartition(" > ")[2] or rest or test)
+    title = _title(rest or test)
     file = next((name for name, text in texts.items() if _TEST_FILE.search(name) and title in text), "")
-    if not file:
-        return None
-    return TestPlace(file=file, title=title if _call(title).search(texts[file]) else "")
+    return _titled(file, title, texts[file]) if file else None
+
+
+def _title(name: str) -> str:
+    """What a test of JavaScript is called, of all that leads to it: `sum > adds (2)`."""
+    return re.sub(r" \(\d+\)$", "", name.rpartition(" > ")[2] or name)
+
+
+def _titled(file: str, title: str, text: str) -> TestPlace:
+    return TestPlace(file=file, title=title if _call(title).search(text) else "")
 
 
 def _call(title: str) -> re.Pattern[str]:
