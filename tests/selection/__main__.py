@@ -20,7 +20,7 @@ from rich.console import Console
 
 from tests.selection.catalogue import LIST, PoolSpec, pools
 from tests.selection.judging import Ranking
-from tests.selection.making import Unmakeable, Workshop
+from tests.selection.making import Unmakeable, Workshop, without_packaging
 from tests.selection.report import Row, figures, line, table, write
 from tests.zoo.__main__ import CACHE
 from tests.zoo.catalogue import projects
@@ -56,6 +56,7 @@ async def main() -> int:
                 (listing,) = projects([project])
                 try:
                     repository = await Sources(cache=cache).repository(listing, place / "repository")
+                    without_packaging(repository)
                     workshop = Workshop(
                         fleet=fleet,
                         name=project,

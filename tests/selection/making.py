@@ -72,6 +72,30 @@ class Pool:
     candidates: tuple[Made, ...]
 
 
+_PACKAGING = (
+    "setup.py setup.cfg pyproject.toml tox.ini noxfile.py Makefile MANIFEST.in uv.lock poetry.lock pytest.ini "
+    "requirements*.txt requirements*.in .github .pre-commit-config.yaml package-lock.json"
+).split()
+
+
+def without_packaging(repository: Path) -> None:
+    """Take out of a repository's commit what has to be installed before its tests run.
+
+    Each pool is a commit of its own, for which an environment would be made; `make zoo` measures those.
+    """
+    for pattern in _PACKAGING:
+        for path in repository.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if (manifest := repository / "package.json").exists():
+        kept = ("name", "version", "main", "type", "exports")
+        rest = {name: value for name, value in json.loads(manifest.read_text()).items() if name in kept}
+        manifest.write_text(json.dumps(rest | {"scripts": {"test": "node --test"}}, indent=2) + "\n")
+    else:
+        (repository / "pytest.ini").write_text("[pytest]\npythonpath = . src\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--no-verify", "--amend", "--no-edit")
+
+
 class Unmakeable(Exception):
     """A pool that cannot be made of this project, with the reason."""
 
