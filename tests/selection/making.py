@@ -72,10 +72,23 @@ class Pool:
     candidates: tuple[Made, ...]
 
 
-_PACKAGING = (
-    "setup.py setup.cfg pyproject.toml tox.ini noxfile.py Makefile MANIFEST.in uv.lock poetry.lock pytest.ini "
-    "requirements*.txt requirements*.in .github .pre-commit-config.yaml package-lock.json"
-).split()
+_PACKAGING = [
+    "setup.py",
+    "setup.cfg",
+    "pyproject.toml",
+    "tox.ini",
+    "noxfile.py",
+    "Makefile",
+    "MANIFEST.in",
+    "uv.lock",
+    "poetry.lock",
+    "pytest.ini",
+    "requirements*.txt",
+    "requirements*.in",
+    ".github",
+    ".pre-commit-config.yaml",
+    "package-lock.json",
+]
 
 
 def without_packaging(repository: Path) -> None:
