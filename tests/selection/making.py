@@ -72,23 +72,11 @@ class Pool:
     candidates: tuple[Made, ...]
 
 
-_PACKAGING = [
-    "setup.py",
-    "setup.cfg",
-    "pyproject.toml",
-    "tox.ini",
-    "noxfile.py",
-    "Makefile",
-    "MANIFEST.in",
-    "uv.lock",
-    "poetry.lock",
-    "pytest.ini",
-    "requirements*.txt",
-    "requirements*.in",
-    ".github",
-    ".pre-commit-config.yaml",
+_PACKAGING = (
+    *("setup.py", "setup.cfg", "pyproject.toml", "requirements*.txt", "requirements*.in", "MANIFEST.in", "uv.lock"),
+    *("poetry.lock", "tox.ini", "noxfile.py", "pytest.ini", "Makefile", ".pre-commit-config.yaml", ".github"),
     "package-lock.json",
-]
+)
 
 
 def without_packaging(repository: Path) -> None:
