@@ -52,13 +52,20 @@ class Worth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A candidate of known worth. `author` has the tests that it really brings; `right`: all hidden tests pass."""
+    """A candidate of known worth.
+
+    Attributes:
+        author: What it does, and the tests that it really brings.
+        right: Whether every test of the project passes with it; those of `broken` do not.
+        brings: The hidden tests that it brings.
+    """
 
     candidate_id: str
     author: Author
     patch: bytes
     right: bool
     broken: tuple[str, ...] = ()
+    brings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,13 +251,14 @@ class Workshop:
                     patch=patch,
                     right=not worth.refuted,
                     broken=worth.broken,
+                    brings=_named(passing) if tests.good else (),
                 )
             )
         return Pool(
             spec=spec,
             ref=ref,
             faults=tuple(_words(mutant) for mutant in found),
-            hidden=tuple(sorted(f"{place.file}::{place.name}" for place in hidden)),
+            hidden=_named(hidden),
             candidates=tuple(made),
         )
 
@@ -405,6 +413,10 @@ def _disjoint(found: Sequence[Mutant]) -> bool:
 
 def _order(place: TestPlace) -> tuple[str, str]:
     return place.file, place.name
+
+
+def _named(tests: Iterable[TestPlace]) -> tuple[str, ...]:
+    return tuple(f"{place.file}::{place.name}" for place in sorted(tests, key=_order))
 
 
 def _words(mutant: Mutant) -> str:

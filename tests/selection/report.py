@@ -74,6 +74,8 @@ class Row:
                 made.candidate_id: {
                     "made": str(made.author),
                     "right": made.right,
+                    "brings": list(made.brings),
+                    "fails": list(made.broken),
                     "verdict": self.verdicts.get(made.candidate_id, ""),
                 }
                 for made in self.candidates
