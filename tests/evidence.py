@@ -66,6 +66,43 @@ PYTEST_FILES = {
 }
 
 
+DURATION_TASK = (
+    "seconds() takes minutes and hours: 2m is 120, 1h is 3600, 1h30m is 5400. Anything else raises ValueError."
+)
+DURATIONS = 'def seconds(text):\n    return int(text.rstrip("s"))\n'
+DURATION_FILES = {
+    "durations.py": DURATIONS,
+    "tests/test_durations.py": 'import durations\n\n\ndef test_seconds():\n    assert durations.seconds("5s") == 5\n',
+}
+RIGHT = """\
+import re
+
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+def seconds(text):
+    parts = re.findall(r"([0-9]+)([hms])", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(text)
+    return sum(int(number) * _UNITS[unit] for number, unit in parts)
+"""
+HALF = """\
+def seconds(text):
+    return int(text[:-1]) * {"h": 3600, "m": 60, "s": 1}[text[-1]]
+"""
+SPECIAL = DURATIONS.replace("    return", '    if text == "2m":\n        return 120\n    return')
+EXAMPLE = 'assert durations.seconds("2m") == 120'
+HOUR = 'assert durations.seconds("1h") == 3600'
+BOTH = 'assert durations.seconds("1h30m") == 5400'
+REFUSED = 'with pytest.raises(ValueError):\n        durations.seconds("1h x")'
+
+
+def new_tests(**cases: str) -> str:
+    """A test file with one test for each case."""
+    head = "import pytest\n\nimport durations\n"
+    return head + "".join(f"\n\ndef test_{name}():\n    {body}\n" for name, body in cases.items())
+
+
 class CountingProvider(GitWorkspaceProvider):
     """Notes the names of the clones that were opened."""
 

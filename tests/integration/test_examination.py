@@ -12,44 +12,19 @@ from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.errand import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.examination import Examination, Matrix
 from swe_ai_fleet.domain.verdict import Verdict
-from tests.evidence import World
-
-TASK = "seconds() takes minutes and hours: 2m is 120, 1h is 3600, 1h30m is 5400. Anything else raises ValueError."
-DURATIONS = 'def seconds(text):\n    return int(text.rstrip("s"))\n'
-FILES = {
-    "durations.py": DURATIONS,
-    "tests/test_durations.py": 'import durations\n\n\ndef test_seconds():\n    assert durations.seconds("5s") == 5\n',
-}
-RIGHT = """\
-import re
-
-_UNITS = {"h": 3600, "m": 60, "s": 1}
-
-
-def seconds(text):
-    parts = re.findall(r"([0-9]+)([hms])", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(text)
-    return sum(int(number) * _UNITS[unit] for number, unit in parts)
-"""
-HALF = """\
-def seconds(text):
-    return int(text[:-1]) * {"h": 3600, "m": 60, "s": 1}[text[-1]]
-"""
-SPECIAL = DURATIONS.replace("    return", '    if text == "2m":\n        return 120\n    return')
-LAST_UNIT = RIGHT.replace("return sum(int", "return max(int")
-
-
-def test_file(**cases: str) -> str:
-    """A test file with one test for each case."""
-    head = "import pytest\n\nimport durations\n"
-    return head + "".join(f"\n\ndef test_{name}():\n    {body}\n" for name, body in cases.items())
-
-
-EXAMPLE = 'assert durations.seconds("2m") == 120'
-HOUR = 'assert durations.seconds("1h") == 3600'
-BOTH = 'assert durations.seconds("1h30m") == 5400'
-REFUSED = 'with pytest.raises(ValueError):\n        durations.seconds("1h x")'
+from tests.evidence import (
+    BOTH,
+    DURATION_FILES,
+    DURATION_TASK,
+    EXAMPLE,
+    HALF,
+    HOUR,
+    REFUSED,
+    RIGHT,
+    SPECIAL,
+    World,
+    new_tests,
+)
 
 
 class Pool:
@@ -59,11 +34,19 @@ class Pool:
         self.world = world
         self.reports: dict[str, CheckReport] = {}
         self.files: dict[str, Mapping[str, str | None]] = {}
+        self.own: dict[str, dict[str, tuple[str, ...]]] = {}
 
     async def check(self, **candidates: Mapping[str, str | None]) -> None:
         for name, files in candidates.items():
             self.files[name] = files
             self.reports[name] = await self.world.check(files, name=name)
+
+            own = {result.name: result.own for result in self.reports[name].results if result.own}
+            self.own[name] = own if self.reports[name].accepted else {}
+
+    def add(self, name: str, files: Mapping[str, str | None], *own: str) -> None:
+        """One of which is known already which of its tests fail without the change."""
+        self.files[name], self.own[name] = files, {"tests": own} if own else {}
 
     async def examined(self) -> Examination:
         repository = await self.world.pinned()
@@ -72,10 +55,9 @@ class Pool:
             Examinee(
                 candidate_id=name,
                 patch=await log.put("default", self.world.task.execution_id, self.world.patch(files), "text/x-diff"),
-                tests={result.name: result.own for result in self.reports[name].results if result.own},
+                tests=self.own[name],
             )
             for name, files in self.files.items()
-            if self.reports[name].accepted
         ]
         assignment = ExamineAssignment(
             execution_id=self.world.task.execution_id,
@@ -97,16 +79,179 @@ def told(examination: Examination) -> dict[str, dict[str, str]]:
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncGenerator[Pool]:
-    world = World(tmp_path, FILES)
-    world.task = replace(world.task, description=TASK)
+    world = World(tmp_path, DURATION_FILES)
+    world.task = replace(world.task, description=DURATION_TASK)
     yield Pool(world)
+
+
+JAVASCRIPT = {
+    "package.json": '{"name": "x", "version": "1.0.0", "scripts": {"test": "node --test"}}\n',
+    "double.js": "exports.double = (x) => x + 1;\n",
+    "test/double.test.js": (
+        "const { test } = require('node:test');\nconst assert = require('node:assert');\n"
+        "const { double } = require('../double');\n\ntest('one', () => assert.equal(double(1), 2));\n"
+    ),
+}
+GO = {
+    "go.mod": "module example.org/double\n\ngo 1.19\n",
+    "double.go": "package double\n\nfunc Double(x int) int { return x + 1 }\n",
+    "double_test.go": (
+        'package double\n\nimport "testing"\n\nfunc TestOne(t *testing.T) {\n'
+        '\tif Double(1) != 2 {\n\t\tt.Fatal("no")\n\t}\n}\n'
+    ),
+}
+
+
+def go_test(name: str, condition: str) -> str:
+    head = 'package double\n\nimport "testing"\n\n'
+    return head + f'func Test{name}(t *testing.T) {{\n\tif {condition} {{\n\t\tt.Fatal("no")\n\t}}\n}}\n'
+
+
+def js_test(name: str, body: str) -> str:
+    head = JAVASCRIPT["test/double.test.js"].partition("\ntest(")[0]
+    return head.replace("{ double }", "{ double, halve }") + f"\ntest('{name}', () => {{ {body} }});\n"
+
+
+async def test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has(pool: Pool) -> None:
+    own_names = RIGHT.replace("seconds(text)", "seconds(text, strict=True)") + "\n\ndef split(text):\n    return []\n"
+    cases = {
+        "both": BOTH,
+        "keyword": 'assert durations.seconds("1h", strict=True) == 3600',
+        "arity": 'assert durations.seconds("1h", True) == 3600',
+        "helper": 'assert durations.split("") == []',
+    }
+    file = "tests/test_right.py"
+    pool.add(
+        "right", {"durations.py": own_names, file: new_tests(**cases)}, *(f"{file}::test_{name}" for name in cases)
+    )
+    imported = "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n"
+    pool.add(
+        "imported",
+        {"durations.py": own_names, "tests/test_imported.py": imported},
+        "tests/test_imported.py::test_it",
+    )
+    pool.add("half", {"durations.py": HALF})
+    examination = await pool.examined()
+    sets = {one.name: one for one in examination.sets}
+    crossing = sets["right"].on("half")
+    assert crossing is not None
+    assert [failure.test for failure in crossing.failed] == ["tests/test_right.py::test_both"]
+    assert {test.rpartition("_")[2] for test in crossing.unsaid} == {"keyword", "arity", "helper"}
+    unsaid = sets["imported"].on("half")
+    assert unsaid is not None and (unsaid.cell, unsaid.unsaid) == ("?", ("tests/test_imported.py::test_it",))
+    # What the task names is asked of everybody.
+    pool.world.task = replace(pool.world.task, description=f"{DURATION_TASK} Add split(text), which gives the parts.")
+    asked = next(one for one in (await pool.examined()).sets if one.name == "imported").on("half")
+    assert asked is not None and [failure.test for failure in asked.failed] == ["tests/test_imported.py::test_it"]
+
+
+async def test_equal_test_files_are_one_set_and_what_belongs_to_tests_comes_along(pool: Pool) -> None:
+    data = {"tests/data/cases.txt": "1h30m 5400\n"}
+    read = 'pairs = [line.split() for line in open("tests/data/cases.txt")]\n    '
+    cases = new_tests(cases=read + "assert all(durations.seconds(text) == int(value) for text, value in pairs)")
+    case, hour = "tests/test_new.py::test_cases", "tests/test_half.py::test_hour"
+    pool.add("a", {"durations.py": RIGHT, "tests/test_new.py": cases, **data}, case)
+    pool.add("b", {"durations.py": f"# The same.\n{RIGHT}", "tests/test_new.py": cases, **data}, case)
+    pool.add("c", {"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)}, hour)
+    examination = await pool.examined()
+    assert [(one.candidates, one.tests) for one in examination.sets] == [
+        (("a", "b"), ("tests/test_new.py::test_cases",)),
+        (("c",), ("tests/test_half.py::test_hour",)),
+    ]
+    assert told(examination) == {"a": {"c": "0/1"}, "c": {"a": "1/1", "b": "1/1"}}
+    failure = examination.sets[0].crossings[0].failed[0]
+    assert "KeyError" in failure.message or "ValueError" in failure.message
+
+
+async def test_only_what_the_pair_needs_runs_and_nothing_twice(pool: Pool) -> None:
+    file = "tests/test_right.py"
+    pool.add("right", {"durations.py": RIGHT, file: new_tests(both=BOTH)}, f"{file}::test_both")
+    pool.add("silent", {"durations.py": HALF})
+    pool.world.provider.opened.clear()
+    first = await pool.examined()
+    crossed = [name for name in pool.world.provider.opened if name.startswith("cross")]
+    # Its failure is repeated; without the change it runs once.
+    assert sorted(crossed) == ["cross0", "cross0-base", "cross01"]
+    pool.world.provider.opened.clear()
+    assert replace(await pool.examined(), duration_ms=0) == replace(first, duration_ms=0)
+    assert not [name for name in pool.world.provider.opened if name.startswith("cross")]
+
+
+async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_another(pool: Pool) -> None:
+    hostile = (
+        "import os\nimport pathlib\nimport sys\n\nimport durations\n\n\ndef test_mine():\n"
+        '    if "rpartition" not in pathlib.Path(durations.__file__).read_text():\n'
+        '        pathlib.Path("durations.py").write_text("")\n'
+        '        print("PASSED tests/test_half.py::test_hour", flush=True)\n'
+        "        os._exit(0)\n"
+        '    assert durations.seconds("2m") == 120\n'
+    )
+    mine = SPECIAL + "\n\n# rpartition\n"
+    pool.add("hostile", {"durations.py": mine, "tests/test_hostile.py": hostile}, "tests/test_hostile.py::test_mine")
+    ruled = {
+        "durations.py": RIGHT,
+        "tests/test_ruled.py": new_tests(both=BOTH),
+        "tests/conftest.py": "import nothing\n",
+    }
+    pool.add("ruled", ruled, "tests/test_ruled.py::test_both")
+    half = {"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)}
+    pool.add("half", half, "tests/test_half.py::test_hour")
+    examination = await pool.examined()
+    assert told(examination) == {
+        "half": {"hostile": "0/1", "ruled": "1/1"},
+        "hostile": {"half": "0/1", "ruled": "0/1"},
+        "ruled": {"half": "0/1", "hostile": "0/1"},
+    }
+    # It detects the others' sources, which nobody else's change confirms, and each of theirs fails on its own.
+    assert Matrix(examination).value("hostile") < Matrix(examination).value("half") < Matrix(examination).value("ruled")
+
+
+async def test_javascript(tmp_path: Path) -> None:
+    pool = Pool(World(tmp_path, JAVASCRIPT))
+    fixed = "exports.double = (x) => 2 * x;\n"
+    helped = fixed + "exports.halve = (x) => x / 2;\n"
+    two = js_test("two", "assert.equal(double(2), 4)")
+    halve = "test('halve', () => assert.equal(halve(2), 1));\n"
+    pool.add(
+        "right",
+        {"double.js": helped, "test/right.test.js": two + halve},
+        *(f"test/right.test.js::{name}" for name in ("two", "halve")),
+    )
+    three = js_test("three", "assert.equal(double(3), 6)")
+    special = "exports.double = (x) => (x === 3 ? 6 : x + 1);\n"
+    pool.add("special", {"double.js": special, "test/special.test.js": three}, "test/special.test.js::three")
+    examination = await pool.examined()
+    assert told(examination) == {"right": {"special": "0/1"}, "special": {"right": "1/1"}}
+    (crossing,) = examination.sets[0].crossings
+    assert len(crossing.unsaid) == 1 and "halve" in crossing.unsaid[0]
+
+
+async def test_go(tmp_path: Path) -> None:
+    pool = Pool(World(tmp_path, GO))
+    fixed = GO["double.go"].replace("x + 1", "2 * x")
+    special = GO["double.go"].replace("{ return x + 1 }", "{\n\tif x == 3 {\n\t\treturn 6\n\t}\n\treturn x + 1\n}")
+    helped = fixed + "\nfunc Halve(x int) int { return x / 2 }\n"
+    two, three, halve = (
+        go_test("Two", "Double(2) != 4"),
+        go_test("Three", "Double(3) != 6"),
+        go_test("Halve", "Halve(2) != 1"),
+    )
+    pool.add("right", {"double.go": fixed, "right_test.go": two}, "example.org/double::TestTwo")
+    pool.add("special", {"double.go": special, "special_test.go": three}, "example.org/double::TestThree")
+    pool.add("helper", {"double.go": helped, "helper_test.go": halve}, "example.org/double::TestHalve")
+    examination = await pool.examined()
+    assert told(examination) == {
+        "helper": {"right": "?", "special": "?"},
+        "right": {"helper": "1/1", "special": "0/1"},
+        "special": {"helper": "1/1", "right": "1/1"},
+    }
 
 
 async def test_the_tests_of_the_right_one_expose_all_that_look_as_good(pool: Pool) -> None:
     await pool.check(
-        right={"durations.py": RIGHT, "tests/test_right.py": test_file(both=BOTH, refused=REFUSED, hour=HOUR)},
-        half={"durations.py": HALF, "tests/test_half.py": test_file(example=EXAMPLE, hour=HOUR)},
-        special={"durations.py": SPECIAL, "tests/test_special.py": test_file(example=EXAMPLE)},
+        right={"durations.py": RIGHT, "tests/test_right.py": new_tests(both=BOTH, refused=REFUSED, hour=HOUR)},
+        half={"durations.py": HALF, "tests/test_half.py": new_tests(example=EXAMPLE, hour=HOUR)},
+        special={"durations.py": SPECIAL, "tests/test_special.py": new_tests(example=EXAMPLE)},
     )
     # What there was before: all of them verified, nothing to choose by.
     assert {report.verdict for report in pool.reports.values()} == {Verdict.VERIFIED}

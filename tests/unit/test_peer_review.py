@@ -24,10 +24,11 @@ from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
-from swe_ai_fleet.domain.errand import ReviewAssignment
+from swe_ai_fleet.domain.errand import ExamineAssignment, ReviewAssignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     CandidateReviewed,
+    CandidatesExamined,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
@@ -38,6 +39,8 @@ from swe_ai_fleet.domain.event import (
     VotesCast,
     Writer,
 )
+from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure
+from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task
@@ -45,7 +48,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs, worse
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
+from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.watching.narration import narrate
@@ -424,6 +427,35 @@ def scripted(world: World) -> World:
     return world
 
 
+def examined(world: World) -> World:
+    """The same, but two bring a test that passes on no other source, and the revision of the third passes both."""
+    scripted(world)
+    for name in (ONE, THREE):
+        world.fleet.runs[name] = ScriptedRun(checks=(replace(PROVEN, shown=(name,), own=(name,)),))
+
+    def examine(errand: ExamineAssignment) -> Examination:
+        def end(test: str, source: str) -> Crossing:
+            if source == f"{TWO}-r1":
+                return Crossing(candidate_id=source, passed=(test,))
+            return Crossing(candidate_id=source, failed=(ForeignFailure(test=test, message="assert"),))
+
+        names = [one.candidate_id for one in errand.examinees]
+        return Examination(
+            sets=tuple(
+                ExaminedTests(
+                    candidates=(one.candidate_id,),
+                    tests=one.tests["tests"],
+                    crossings=tuple(end(one.tests["tests"][0], name) for name in names if name != one.candidate_id),
+                )
+                for one in errand.examinees
+                if one.tests
+            )
+        )
+
+    world.fleet.examining = examine
+    return world
+
+
 def begins_with(log: MemoryLog, count: int) -> MemoryLog:
     """A log that ends where its writers died."""
     copy = MemoryLog()
@@ -443,7 +475,7 @@ def begins_with(log: MemoryLog, count: int) -> MemoryLog:
 
 def settled(log: MemoryLog) -> dict[str, list[str]]:
     """What the log has the answers to, by what was asked."""
-    said: dict[str, list[str]] = {"drafts": [], "checks": [], "reviews": [], "judged": [], "votes": []}
+    said: dict[str, list[str]] = {"drafts": [], "checks": [], "reviews": [], "judged": [], "votes": [], "matrices": []}
     for event in log.events:
         match event.body:
             case CandidateSubmitted(candidate=candidate):
@@ -452,6 +484,8 @@ def settled(log: MemoryLog) -> dict[str, list[str]]:
                 said["checks"].append(report.candidate_id)
             case CandidateReviewed(critique=one):
                 said["reviews"].append(f"{one.reviewer_id}-reviews-{one.candidate_id}-{one.round}")
+            case CandidatesExamined(examination=examination):
+                said["matrices"].append(" ".join(examination.candidates))
             case RevisionJudged(candidate_id=candidate_id):
                 said["judged"].append(candidate_id)
             case VotesCast(votes=votes):
@@ -461,8 +495,11 @@ def settled(log: MemoryLog) -> dict[str, list[str]]:
     return said
 
 
-async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_nothing_twice():
-    whole, task = scripted(World()), a_task(rounds=2)
+@pytest.mark.parametrize(("script", "matrices"), [(scripted, 0), (examined, 2)])
+async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_nothing_twice(
+    script: Callable[[World], World], matrices: int
+):
+    whole, task = script(World()), a_task(rounds=2)
     done = await whole.run(task)
     assert (done.winner_id, set(done.dropped)) == (f"{TWO}-r1", {f"{ONE}-r2"})
     everything = settled(whole.log)
@@ -472,13 +509,21 @@ async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_no
         "reviews": 10,
         "judged": 3,
         "votes": 3,
+        "matrices": matrices,
     }
+    if matrices:
+        # What it has no test of its own for, the tests of two others show; each of these fails the other's.
+        assert {one.candidate_id: done.reports[one.candidate_id].verdict for one in done.ranking} == {
+            f"{TWO}-r1": Verdict.VERIFIED,
+            f"{ONE}-r1": Verdict.UNVERIFIED,
+            THREE: Verdict.UNVERIFIED,
+        }
     last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
     accepted = 1
     for count in range(accepted, last):
         log = begins_with(whole.log, count)
         before = settled(log)
-        world = scripted(World(log=log))
+        world = script(World(log=log))
         async with world.running() as executions:
             state = await executions.wait(DEFAULT_TENANT, task.execution_id)
         assert (state.status, state.winner_id) == (done.status, done.winner_id), count
@@ -493,6 +538,8 @@ async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_no
         assert not {one.agent_id for one in world.fleet.reviewed} & set(before["reviews"]), count
         assert not {one.agent_id for one in world.fleet.judged} & set(before["votes"]), count
         assert not {one.candidate_id for one in world.fleet.checked} & set(before["checks"]), count
+        assert len(world.fleet.examined) == matrices - len(before["matrices"]), count
+        assert state.reports == done.reports, count
         assert len(world.bodies(CandidatesRanked)) == 1, count
 
 

@@ -371,6 +371,10 @@ async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Pa
         ("_", "candidate_submitted", {"candidate": {"candidate_id": name, "agent_id": name, "role": "DEV",
             "summary": name, "stop_reason": "final_answer", "artifacts": left}}),
         ("_", "checks_finished", {"report": {"candidate_id": name, "results": [check]}}),
+        ("_", "candidates_examined", {"examination": {"candidates": [name, "b"], "notes": [name], "conflicts": [
+            {"candidate_id": name, "test": name, "other_id": "b", "other_test": name}], "sets": [
+            {"candidates": [name], "tests": [name], "crossings": [{"candidate_id": "b", "passed": [], "unsaid": [],
+             "failed": [{"test": name, "message": name}], "note": name}]}]}}),
         ("_", "candidates_ranked", {"winner_id": name, "ranking": [
             {"candidate_id": name, "rank": 1, "score": 1, "accepted": True, "duplicates": [], "reason": name}]}),
         ("_", "winner_delivered", {"delivered": {"commit_sha": "c", "branch": name, "pushed": True}, "report": None}),

@@ -84,6 +84,13 @@ test("verdicts, what is being run, what is kept and what people delivered", () =
   assert.equal(view.bestReport, null);
   view.apply(event(6, "candidates_ranked", "_", { winner_id: "" }));
   assert.equal(view.bestReport?.verdict, "verified");
+  view.apply(event(6.25, "candidates_examined", "_"));
+  assert.deepEqual(view.examination?.sets[0]?.crossings.map((one) => [one.candidate_id, one.passed.length]), [
+    ["candidate-2", 1],
+  ]);
+  const beside = { ...view.ranking[0], verdict: "unverified", verdict_reasons: ["1 test of candidate-2 fails: t"] };
+  view.apply(event(6.5, "candidates_ranked", "_", { winner_id: "", ranking: [beside] }));
+  assert.deepEqual([view.bestReport?.verdict, view.bestReport?.reasons], ["unverified", beside.verdict_reasons]);
   view.apply(event(7, "refused_kept", "_"));
   assert.equal(view.refusedKept?.delivered.branch, "refs/fleet/refused/task-1");
   view.apply(event(8, "execution_finished", "_"));

@@ -108,8 +108,8 @@ class ExecutionState:
     who was not let decide about them. `checking` are the checks under way by candidate, those of the untouched commit
     under the empty name. `refused_kept` is where the best candidate is kept where nobody won, `hand_deliveries` are
     what people had delivered after the end. `examinations` are those of candidates that stood together, the last one
-    last. A report has the verdict of the ranking, once there is one. `signed_heads` say, by agent, where its last audit chain
-    was signed last.
+    last. A report has the verdict of the ranking, once there is one. `signed_heads` say, by agent, where its last audit
+    chain was signed last.
     """
 
     execution_id: str

@@ -49,6 +49,10 @@ class Delivering:
                     baseline=repository,
                 )
             )
+            beside = evidence.verdict if evidence is not None else None
+            if evidence is not None and beside and report.verdict and beside.rank < report.verdict.rank:
+                # Nobody else's tests ran there: what they said of the candidate stands.
+                report = replace(report, verdict=beside, reasons=evidence.reasons)
         await self.work.journal.append(WinnerDelivered(delivered=delivered, report=report))
         return report
 

@@ -7,7 +7,7 @@ import { Button, count, Empty, Select, StatusBadge, Table, tokens, type Column }
 import { artifactPath, fileName } from "./artifact";
 import { CandidatePanel, VerdictBadge } from "./candidate";
 import { Checks, VerdictReasons } from "./evidence";
-import type { Candidate, Ranked } from "./events";
+import type { Candidate, Examination, Ranked, TestSet } from "./events";
 import { Fold } from "./fold";
 import type { ExecutionView } from "./view";
 
@@ -57,6 +57,7 @@ export function CandidatesTab({ id, view }: { id: string; view: ExecutionView })
         rows={all}
         keyOf={(one) => one.candidate.candidate_id}
       />
+      <Matrix examination={view.examination} />
       <div class="compare-controls">
         <Select label="Compare" value={first} options={options} onInput={(value) => setChosen([value, second || "none"])} />
         <Select
@@ -97,6 +98,51 @@ export function CandidatesTab({ id, view }: { id: string; view: ExecutionView })
   );
 }
 
+/** The new tests of candidates on each other's sources: sources down, authors of tests across. */
+function Matrix({ examination }: { examination: Examination | null }) {
+  if (!examination?.sets.length) return null;
+  const authors = examination.sets.map((tests): Column<string> => ({
+    name: `${tests.candidates.map(visible).join(", ")} (${tests.tests.length})`,
+    number: true,
+    cell: (id) => <Cell tests={tests} id={id} />,
+  }));
+  return (
+    <section class="stack" aria-label="New tests on the others' changes">
+      <h3>New tests on the others' changes</h3>
+      <Table
+        caption="How many of the new tests of each author pass on whose change"
+        columns={[{ name: "Change of", heading: true, cell: visible }, ...authors]}
+        rows={examination.candidates}
+        keyOf={(id) => id}
+      />
+      {examination.conflicts.map((one) => (
+        <p class="small" key={`${one.candidate_id}/${one.other_id}`}>
+          At odds: {visible(one.candidate_id)} fails {visible(one.test)} of {visible(one.other_id)}, which fails its{" "}
+          {visible(one.other_test)}
+        </p>
+      ))}
+      {examination.notes.map((note) => (
+        <p class="small muted" key={note}>
+          {visible(note)}
+        </p>
+      ))}
+    </section>
+  );
+}
+
+function Cell({ tests, id }: { tests: TestSet; id: string }) {
+  if (tests.candidates.includes(id)) return <span class="muted">own</span>;
+  const crossing = tests.crossings.find((one) => one.candidate_id === id);
+  const said = crossing ? crossing.passed.length + crossing.failed.length : 0;
+  if (!crossing || !said) return <span class="muted" title={visible(crossing?.note ?? "")}>says nothing</span>;
+  const failed = crossing.failed.map((one) => `${one.test}: ${one.message}`).join("\n");
+  return (
+    <span title={visible(failed)}>
+      <StatusBadge status={failed ? "failed" : "passed"} text={`${crossing.passed.length} of ${said}`} />
+    </span>
+  );
+}
+
 function label(one: Standing): string {
   return `${one.ranked ? `${one.ranked.rank}. ` : ""}${visible(one.candidate.candidate_id)}`;
 }
@@ -120,6 +166,7 @@ function columns(view: ExecutionView): Column<Standing>[] {
     },
     { name: "Score", cell: (one) => part(one.ranked?.score), number: true },
     { name: "Evidence", cell: (one) => part(one.ranked?.evidence), number: true, minor: true },
+    { name: "New tests", cell: (one) => part(one.ranked?.tests), number: true, minor: true },
     { name: "Reviews", cell: (one) => part(one.ranked?.review), number: true, minor: true },
     { name: "Votes", cell: (one) => part(one.ranked?.votes), number: true, minor: true },
     { name: "Checks", cell: (one) => <CheckCount view={view} id={one.candidate.candidate_id} /> },

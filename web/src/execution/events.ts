@@ -160,6 +160,31 @@ export interface Ranked {
   evidence?: number;
   review?: number | null;
   votes?: number | null;
+  tests?: number | null;
+  verdict?: Verdict | null;
+  verdict_reasons?: string[];
+}
+
+export interface Crossing {
+  candidate_id: string;
+  passed: string[];
+  failed: { test: string; message: string }[];
+  unsaid: string[];
+  note: string;
+}
+
+export interface TestSet {
+  candidates: string[];
+  tests: string[];
+  crossings: Crossing[];
+}
+
+/** The new tests of candidates on each other's sources. */
+export interface Examination {
+  candidates: string[];
+  sets: TestSet[];
+  conflicts: { candidate_id: string; test: string; other_id: string; other_test: string }[];
+  notes: string[];
 }
 
 export interface Call {

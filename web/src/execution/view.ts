@@ -2,8 +2,8 @@
 
 import { added, NOTHING_SPENT } from "./events";
 import type {
-  ApprovalRequest, Baseline, Candidate, CheckReport, Critique, Delivered, GatheredContext, HandDelivery, NodeUpdate,
-  Ranked, Resolution, RunningChecks, StoredEvent, Subtask, SubtaskOutcome, Task, Usage, Vote,
+  ApprovalRequest, Baseline, Candidate, CheckReport, Critique, Delivered, Examination, GatheredContext, HandDelivery,
+  NodeUpdate, Ranked, Resolution, RunningChecks, StoredEvent, Subtask, SubtaskOutcome, Task, Usage, Vote,
 } from "./events";
 import { AgentView, type AgentStatus } from "./agent";
 
@@ -47,6 +47,7 @@ export class ExecutionView {
   dropped = new Map<string, string>();
   votes: Vote[] = [];
   ranking: Ranked[] = [];
+  examination: Examination | null = null;
   winnerId = "";
   delivered: Delivered | null = null;
   deliveryReport: CheckReport | null = null;
@@ -94,6 +95,15 @@ export class ExecutionView {
     let sum = NOTHING_SPENT;
     for (const agent of this.agents.values()) sum = added(sum, agent.usage);
     return sum;
+  }
+
+  /** Take over the verdict that a candidate has beside the others. */
+  private judge(ranked: Ranked): void {
+    if (!ranked.verdict_reasons?.length) return;
+    for (const name of [ranked.candidate_id, ...ranked.duplicates]) {
+      const report = this.reports.get(name);
+      if (report) this.reports.set(name, { ...report, verdict: ranked.verdict ?? null, reasons: ranked.verdict_reasons });
+    }
   }
 
   /** The same under another identity, for those who look whether it is another; only the last one is to be used. */
@@ -248,8 +258,12 @@ export class ExecutionView {
         this.votes = [...this.votes.filter((one) => !judges.has(one.judge_id)), ...votes];
         return true;
       }
+      case "candidates_examined":
+        this.examination = body.examination as Examination;
+        return true;
       case "candidates_ranked":
         this.ranking = body.ranking as Ranked[];
+        for (const ranked of this.ranking) this.judge(ranked);
         this.winnerId = String(body.winner_id ?? "");
         return true;
       case "winner_delivered":

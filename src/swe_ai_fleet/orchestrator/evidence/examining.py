@@ -27,6 +27,8 @@ from swe_ai_fleet.tools.tests.runners.plan import Selection
 
 EXAMINE_SECONDS = 300.0
 """What all runs of an examination may take together; what is not run by then says nothing."""
+PAIR_SECONDS = 90.0
+"""What one run of one author's tests on one source may take: tests that hang must not take the others' time."""
 MAX_PAIRS = 90
 """Pairs of tests and sources; ten candidates are held against each other completely."""
 MAX_TESTS = 30
@@ -235,12 +237,13 @@ class Examining:
             selection = Selection(paths=tuple(path for path in first.files if understands(suite, path)))
             known = await self.bench.attempt(self.base, suite)
             before = known if isinstance(known, TestRun) else None
-            run = await self.bench.attempt(subject, suite, selection, before=before)
+            short = replace(suite, seconds=min(suite.seconds, PAIR_SECONDS))
+            run = await self.bench.attempt(subject, short, selection, before=before)
             if isinstance(run, NoRun):
                 return run.reason
             ran.take(tests, run)
             if any(not passes(run, test) for test in tests) or not part.examinee.tests:
-                again = await self.bench.attempt(subject, suite, selection, before=before, repetition=1)
+                again = await self.bench.attempt(subject, short, selection, before=before, repetition=1)
                 ran.again(tests, again if isinstance(again, TestRun) else TestRun())
             without = await self.bench.attempt(alone, suite, selection, before=before)
             ran.without |= {test: result_of(without, test) for test in tests} if isinstance(without, TestRun) else {}
