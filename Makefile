@@ -12,7 +12,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo test test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers mutants zoo
+.PHONY: help pictures demo test test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers mutants zoo selection
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -90,6 +90,9 @@ bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, 
 zoo: $(VENV)/ready ## Real projects from package registries, and changes made by machine, judged; ONLY=toolz,fnv JOBS=2; writes zoo.json
 	@sh scripts/system_packages.sh go:golang-go cargo:cargo
 	ONLY="$(ONLY)" JOBS="$(JOBS)" $(BIN)/python -m tests.zoo
+
+selection: $(VENV)/ready ## How often the right candidate wins, in pools made of the zoo's projects; ONLY=parse JOBS=2 BEFORE=python; writes selection.json
+	ONLY="$(ONLY)" JOBS="$(JOBS)" POOLS="$(POOLS)" BEFORE="$(BEFORE)" $(BIN)/python -m tests.selection
 
 mutants: $(VENV)/ready ## Small changes of the modules that decide: each must fail a test; docs/testing.md; MODULES=run.py
 	$(BIN)/python -m tests.mutation $(MODULES)

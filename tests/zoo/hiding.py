@@ -14,10 +14,20 @@ _CODE = (".py", ".js", ".cjs", ".mjs", ".ts", ".tsx", ".go", ".rs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestPlace:
-    """A test by its id: the file that it is in, and the function where its language has one for each test."""
+    """A test by its id: the file that it is in, and the function where its language has one for each test.
+
+    Tests of JavaScript are calls with a `title`.
+    """
+
+    __test__ = False
 
     file: str
     function: str = ""
+    title: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.function or self.title
 
 
 def places(root: Path, tests: Iterable[str], function: str) -> list[TestPlace]:
@@ -42,25 +52,38 @@ def _place(test: str, texts: dict[str, str]) -> TestPlace | None:
     if head in texts:
         function = re.split(r"::|\.", re.sub(r"\[.*", "", rest))[-1]
         named = function and re.search(rf"\b(def|func|fn)\s+{re.escape(function)}\b", texts[head])
-        return TestPlace(file=head, function=function if named else "")
+        return TestPlace(file=head, function=function) if named else _titled(head, _title(rest), texts[head])
     for name, text in texts.items():
         in_tests = _TEST_FILE.search(name) or (name.endswith(".rs") and "#[test]" in text)
         if in_tests and re.search(rf"\b(def|func|fn)\s+{re.escape(last)}\b", text):
             return TestPlace(file=name, function=last)
-    title = re.sub(r" \(\d+\)$", "", rest.rpartition(" > ")[2] or rest or test)
-    return next(
-        (TestPlace(file=name) for name, text in texts.items() if _TEST_FILE.search(name) and title in text), None
-    )
+    title = _title(rest or test)
+    file = next((name for name, text in texts.items() if _TEST_FILE.search(name) and title in text), "")
+    return _titled(file, title, texts[file]) if file else None
+
+
+def _title(name: str) -> str:
+    """What a test of JavaScript is called, of all that leads to it: `sum > adds (2)`."""
+    return re.sub(r" \(\d+\)$", "", name.rpartition(" > ")[2] or name)
+
+
+def _titled(file: str, title: str, text: str) -> TestPlace:
+    return TestPlace(file=file, title=title if _call(title).search(text) else "")
+
+
+def _call(title: str) -> re.Pattern[str]:
+    """A test of JavaScript up to the bracket: `it('adds', …`, `await t.test("adds", …`."""
+    return re.compile(rf"(?m)^(\s*(?:await\s+)?)(?:\w+\.)?(?:it|test)(?=\(\s*(['\"`]){re.escape(title)}\2\s*,)")
 
 
 def hide(root: Path, hidden: Iterable[TestPlace]) -> None:
-    """Take tests out of the tree: the functions, or whole files where a test is no function."""
+    """Take tests out of the tree: functions and calls, or whole files where a test is neither."""
     for place in hidden:
         path = root / place.file
         if not path.exists():
             continue
         text = path.read_bytes().decode()
-        rest = _without(text, place) if place.function else None
+        rest = _without(text, place) if place.name else None
         if rest is None:
             path.unlink()
         else:
@@ -69,6 +92,9 @@ def hide(root: Path, hidden: Iterable[TestPlace]) -> None:
 
 def _without(text: str, place: TestPlace) -> str | None:
     """A file without a test; None where it cannot be cut out."""
+    if place.title:
+        # What stands in brackets is no call any more, and its function runs never.
+        return _call(place.title).sub(r"\1void ", text)
     lines = re.split(r"(?<=\n)", text)
     cut = _python(text, place.function) if place.file.endswith(".py") else _braces(lines, place.function)
     if not cut:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,7 @@ class Judgement:
         usable: Whether the baseline tells anything.
         by_exit_code: Whether it tells only that the test command ends well.
         error: Why nothing could be judged; empty otherwise.
+        log: The execution's events: type and payload.
     """
 
     patches: Mapping[str, Judged]
@@ -60,6 +61,7 @@ class Judgement:
     usable: bool = False
     by_exit_code: bool = False
     error: str = ""
+    log: Sequence[tuple[str, Any]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,7 @@ class Fleet:
             usable=bool(suites) or ends_well,
             by_exit_code=ends_well and not suites,
             error="" if ended else execution.error_message or f"not judged within {SECONDS:g} s",
+            log=events,
         )
 
     async def _events(self, execution_id: str) -> list[tuple[str, Any]]:

@@ -49,18 +49,45 @@ class Mutant:
     empty: str
 
     def applied(self, text: str) -> str:
-        return f"{text[: self.start]}{self.after}{text[self.end :]}"
+        return self.replaced(text, self.after)
 
     def deleted(self, text: str) -> str:
         """The clean text without what the function does."""
         return f"{text[: self.body[0]]}{self.empty}{text[self.body[1] :]}"
 
-    def special(self, text: str, tests: Sequence[str]) -> str:
-        """The faulty text, put right only where one of these Python functions calls; empty for other languages."""
+    def replaced(self, text: str, replacement: str) -> str:
+        """The clean text with something else in the fault's place."""
+        return f"{text[: self.start]}{replacement}{text[self.end :]}"
+
+    def special(self, tests: Sequence[str]) -> str:
+        """What is right only where one of these Python functions calls; empty for other languages."""
         if not self.path.endswith(".py"):
             return ""
         condition = f"any(frame.function in {tuple(tests)!r} for frame in __import__('inspect').stack(0))"
-        return f"{text[: self.start]}(({self.before}) if {condition} else ({self.after})){text[self.end :]}"
+        return f"(({self.before}) if {condition} else ({self.after}))"
+
+    def covered(self, text: str) -> str:
+        """The faulty text, and what its function raises is caught; empty for languages that do not raise."""
+        first, last = self.body[0], self.body[1] + len(self.after) - (self.end - self.start)
+        faulty = self.applied(text)
+        body = faulty[first:last]
+        if self.path.endswith(".py"):
+            indent = " " * (first - faulty.rfind("\n", 0, first) - 1)
+            inside = body.replace("\n", "\n    ")
+            caught = f"try:\n{indent}    {inside}\n{indent}except Exception:\n{indent}    return None"
+        elif SUFFIXES[Path(self.path).suffix] == "javascript":
+            caught = f"try {{\n{body}\n}} catch (error) {{\n  return undefined\n}}\n"
+        else:
+            return ""
+        return f"{faulty[:first]}{caught}{faulty[last:]}"
+
+    def alternatives(self) -> list[str]:
+        """What else may stand in its place: neither what was there nor the fault, often right for some inputs."""
+        if self.path.endswith(".py"):
+            found = [f"({text})" for text in _variants(ast.parse(self.before, mode="eval").body)]
+        else:
+            found = [text for pattern, texts in _OTHER_TOKENS.items() if pattern == self.before for text in texts]
+        return [text for text in found if text not in (self.before, self.after)]
 
 
 def sources(root: Path) -> list[str]:
@@ -196,6 +223,26 @@ def _changed(node: ast.AST) -> str | None:
             return None
 
 
+def _variants(node: ast.expr) -> list[str]:
+    """Other expressions of the same operands."""
+    match node:
+        case ast.Compare(left=left, ops=[_], comparators=[right]):
+            ordered = [ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq]
+            group = ordered if type(node.ops[0]) in ordered else []
+            compared = [ast.Compare(left=left, ops=[op()], comparators=[right]) for op in group]
+            return [*map(ast.unparse, compared), "True", "False"]
+        case ast.BinOp(left=left, right=right):
+            group = [ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod]
+            computed = [ast.BinOp(left=left, op=op(), right=right) for op in group]
+            return [*map(ast.unparse, computed), ast.unparse(left), ast.unparse(right)]
+        case ast.BoolOp(values=values):
+            return [*map(ast.unparse, values), "True", "False"]
+        case ast.UnaryOp(op=ast.Not()):
+            return ["True", "False"]
+        case _:
+            return []
+
+
 def _is_text(*nodes: ast.expr) -> bool:
     return any(isinstance(node, ast.JoinedStr | ast.Constant) and not _is_number(node) for node in nodes)
 
@@ -225,6 +272,21 @@ _TOKENS = (
     (r"\breturn true\b", "return false"),
     (r"\breturn false\b", "return true"),
 )
+_OTHER_TOKENS = {
+    " == ": (" <= ", " >= "),
+    " === ": (" <= ", " >= "),
+    " != ": (" < ", " > "),
+    " !== ": (" < ", " > "),
+    " <= ": (" < ", " == ", " >= "),
+    " >= ": (" > ", " == ", " <= "),
+    " < ": (" <= ", " > ", " != "),
+    " > ": (" >= ", " < ", " != "),
+    " + 1": (" + 0", " - 1"),
+    " - ": (" * ",),
+    " * ": (" - ",),
+    " % ": (" + ", " - "),
+    " ^ ": (" & ", " + "),
+}
 _HEADER = re.compile(
     r"(?:\bfunction\b\s*\*?\s*|\bfunc\b\s*(?:\([^)]*\)\s*)?|\bfn\s+|\.|"
     r"^\w[\w\s*()]*[\s*]|^\s*(?:(?:async|static|export|const|public|private|protected)\s+)*)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,13 +14,12 @@ from tests.zoo.catalogue import Project
 from tests.zoo.hiding import TestPlace, add_passing_test, hide, places
 from tests.zoo.judging import Fleet, Judgement
 from tests.zoo.mutations import Mutant, mutants, sources
+from tests.zoo.trees import Edit, Trees, text_of, written
 
 CANDIDATES = 3
 ROUNDS = 3
 MOST_BROKEN = 15
 """A fault that more tests notice is chosen only for want of another: few are left that tell right from wrong."""
-
-Edit = Callable[[Path], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +69,19 @@ class Pooling:
     scratch: Path
     _changes: list[Change] = field(default_factory=list[Change])
 
+    @property
+    def _trees(self) -> Trees:
+        return Trees(repository=self.repository, scratch=self.scratch)
+
     async def _noticed(self, faults: Sequence[Mutant]) -> tuple[Judgement, Mutant | None, tuple[str, ...]]:
         """The clean commit judged with faults as patches; the fault that suits best of those that tests notice.
 
         With the fault come the tests that notice it.
         """
-        diffs = {f"fault-{number}": self._diff("main", self._faulty(fault)) for number, fault in enumerate(faults)}
+        trees = self._trees
+        diffs = {f"fault-{number}": trees.diff("main", self._faulty(fault)) for number, fault in enumerate(faults)}
         if not diffs:
-            diffs = {"note": self._diff("main", _written("ZOO.txt", "A file that no test looks at.\n"))}
+            diffs = {"note": trees.diff("main", written("ZOO.txt", "A file that no test looks at.\n"))}
         judgement = await self.fleet.judge(self.repository, "main", diffs)
         broken = {
             number: judged.broken
@@ -106,7 +110,7 @@ class Pooling:
         if fault is None:
             return judgement, Pools(cause="no fault that its tests notice was found" if judgement.usable else "")
         named = f"{fault.path}: {fault.function}: {fault.before.strip()} -> {fault.after.strip()}"
-        self._branch("faulty", "main", self._faulty(fault))
+        self._trees.branch("faulty", "main", self._faulty(fault))
         if judgement.by_exit_code:
             await self._pool_noticed(fault, ())
             return judgement, Pools(changes=tuple(self._changes), mutant=named, cause="its tests have no names")
@@ -122,16 +126,16 @@ class Pooling:
     async def _pool_noticed(self, fault: Mutant, noticing: Sequence[TestPlace]) -> None:
         """Existing tests fail on the base."""
         diffs = {
-            "fix": self._diff("faulty", self._clean(fault)),
-            "elsewhere": self._diff("faulty", self._elsewhere(fault)),
-            "deletion": self._diff("faulty", self._deleted(fault)),
-            "skip": self._diff("faulty", lambda root: hide(root, noticing)),
+            "fix": self._trees.diff("faulty", self._clean(fault)),
+            "elsewhere": self._trees.diff("faulty", self._elsewhere(fault)),
+            "deletion": self._trees.diff("faulty", self._deleted(fault)),
+            "skip": self._trees.diff("faulty", lambda root: hide(root, noticing)),
         }
         await self._judged("noticed", "faulty", diffs, shown={"fix"}, told=set(diffs))
 
     async def _pool_hidden(self, fault: Mutant, noticing: Sequence[TestPlace]) -> None:
         """The same without the tests that notice it."""
-        self._branch("hidden", "faulty", lambda root: hide(root, noticing))
+        self._trees.branch("hidden", "faulty", lambda root: hide(root, noticing))
 
         def tests_back(root: Path, files: Sequence[str]) -> None:
             for name in files:
@@ -151,22 +155,22 @@ class Pooling:
 
         fixed = self._ported(self._clean(fault))
         diffs = {
-            "fix": self._diff("hidden", fixed),
-            "fix-tests": self._diff("hidden", fix_with_tests),
-            "elsewhere-test": self._diff("hidden", passing(self._ported(self._elsewhere(fault)))),
-            "deletion-test": self._diff("hidden", passing(self._ported(self._deleted(fault)))),
+            "fix": self._trees.diff("hidden", fixed),
+            "fix-tests": self._trees.diff("hidden", fix_with_tests),
+            "elsewhere-test": self._trees.diff("hidden", passing(self._ported(self._elsewhere(fault)))),
+            "deletion-test": self._trees.diff("hidden", passing(self._ported(self._deleted(fault)))),
         }
         functions = [place.function for place in noticing if place.function]
         kept = functions[: (len(functions) + 1) // 2]
-        clean = _text(self.repository / fault.path)
-        if kept and (special := fault.special(clean, kept)):
+        clean = text_of(self.repository / fault.path)
+        if kept and (special := fault.special(kept)):
 
             def special_with_tests(root: Path) -> None:
-                (root / fault.path).write_bytes(special.encode())
+                written(fault.path, fault.replaced(clean, special))(root)
                 tests_back(root, [place.file for place in noticing])
                 hide(root, [place for place in noticing if place.function not in kept])
 
-            diffs["special-tests"] = self._diff("hidden", special_with_tests)
+            diffs["special-tests"] = self._trees.diff("hidden", special_with_tests)
         await self._judged("hidden", "hidden", diffs, shown={"fix-tests"}, told=set())
 
     async def _judged(
@@ -200,18 +204,18 @@ class Pooling:
             git(root, "checkout", "--quiet", ref, "--", ".")
             git(root, "apply", "-", stdin=diff)
 
-        judgement = await self.fleet.judge(self.repository, "main", {"wrong": self._diff("main", made)})
+        judgement = await self.fleet.judge(self.repository, "main", {"wrong": self._trees.diff("main", made)})
         judged = judgement.patches.get("wrong")
         return judged is not None and judged.verdict == "refuted"
 
     def _faulty(self, fault: Mutant) -> Edit:
-        return _written(fault.path, fault.applied(_text(self.repository / fault.path)))
+        return written(fault.path, fault.applied(text_of(self.repository / fault.path)))
 
     def _clean(self, fault: Mutant) -> Edit:
-        return _written(fault.path, _text(self.repository / fault.path))
+        return written(fault.path, text_of(self.repository / fault.path))
 
     def _deleted(self, fault: Mutant) -> Edit:
-        return _written(fault.path, fault.deleted(_text(self.repository / fault.path)))
+        return written(fault.path, fault.deleted(text_of(self.repository / fault.path)))
 
     def _elsewhere(self, fault: Mutant) -> Edit:
         """A remark in another source file, or at the end of the same where there is no other."""
@@ -219,41 +223,10 @@ class Pooling:
         others = [name for name in sources(self.repository) if name != fault.path and name.endswith(suffix)]
         name = next(iter(others), fault.path)
         remark = "\n# Reviewed.\n" if suffix == ".py" else "\n// Reviewed.\n"
-        text = _text(self.repository / name) if others else fault.applied(_text(self.repository / name))
-        return _written(name, text + remark)
+        text = text_of(self.repository / name) if others else fault.applied(text_of(self.repository / name))
+        return written(name, text + remark)
 
     def _ported(self, change: Edit) -> Edit:
         """A change of the faulty version for versions of it: tests may stand in the very file that is changed."""
-        diff = self._diff("faulty", change)
+        diff = self._trees.diff("faulty", change)
         return lambda root: git(root, "apply", "--3way", "-", stdin=diff)
-
-    def _branch(self, name: str, base: str, change: Edit) -> None:
-        """A branch of the repository with one more commit."""
-        tree = self._tree(base, change)
-        git(tree, "commit", "--quiet", "--no-verify", "--message", "Change")
-        git(self.repository, "branch", name, git(tree, "rev-parse", "HEAD"))
-
-    def _diff(self, base: str, change: Edit) -> bytes:
-        """A change as a patch; empty where nothing changes."""
-        path = self.scratch / "change.patch"
-        git(self._tree(base, change), "diff", "--cached", "--binary", f"--output={path}")
-        return path.read_bytes()
-
-    def _tree(self, base: str, change: Edit) -> Path:
-        tree = self.scratch / "tree"
-        if not tree.exists():
-            git(self.repository, "worktree", "add", "--quiet", "--detach", str(tree), "main")
-        git(tree, "checkout", "--quiet", "--force", "--detach", base)
-        git(tree, "clean", "--quiet", "-dxff")
-        change(tree)
-        git(tree, "add", "--all", "--force")
-        return tree
-
-
-def _text(path: Path) -> str:
-    """A file's text with its line ends as they are."""
-    return path.read_bytes().decode()
-
-
-def _written(name: str, text: str) -> Edit:
-    return lambda root: (root / name).write_bytes(text.encode())

@@ -10,6 +10,7 @@ import pytest
 
 from tests.zoo.__main__ import CACHE
 from tests.zoo.catalogue import projects
+from tests.zoo.hiding import TestPlace, hide, places
 from tests.zoo.judging import Fleet, open_judges
 from tests.zoo.locks import TOOLS
 from tests.zoo.report import figures
@@ -36,6 +37,18 @@ async def test_right_changes_are_told_from_wrong_ones(name: str, judges: Fleet, 
     assert row.pools.changes, row.pools.cause
     assert (found["right_refused"], found["wrong_accepted"]) == (0, 0), row.pools.changes
     assert found["right_verified"] == 1, row.pools.changes
+
+
+def test_a_call_that_is_a_test_is_taken_out_alone(tmp_path: Path) -> None:
+    file = tmp_path / "test" / "sum.js"
+    file.parent.mkdir()
+    file.write_text(
+        "describe('sum', function () {\n  it('adds', function () {})\n  it('adds up', function () {})\n})\n"
+    )
+    (place,) = places(tmp_path, ["test/sum.js::sum > adds"], "sum")
+    assert place == TestPlace(file="test/sum.js", title="adds")
+    hide(tmp_path, [place])
+    assert file.read_text().splitlines()[1:3] == ["  void ('adds', function () {})", "  it('adds up', function () {})"]
 
 
 @pytest.mark.parametrize("lock", TOOLS)

@@ -1,0 +1,133 @@
+"""Scripted reviewers and judges, and the ranking that comes of evidence and what they say.
+
+A program that runs by the interpreter of any commit: `python opinion.py < requests > answers`, JSON a line. It imports
+nothing but the ranking that it measures.
+
+A council of as many agents as candidates has one round: up to three others review each candidate, then all vote, each
+without its own candidate. Whatever an agent says is the truth with a probability that is its honesty. Else a review
+says the opposite, and a vote is for any other candidate on the ballot.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from swe_ai_fleet.codec import from_plain
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, RankedCandidate
+from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict, Vote
+from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, PEER_SAMPLES, lone_samples
+from swe_ai_fleet.orchestrator.peer_review import pairs
+from swe_ai_fleet.orchestrator.selection import rank
+
+try:
+    from swe_ai_fleet.domain.examination import Examination, Matrix
+except ImportError:  # a commit from before candidates were examined
+    Examination = Matrix = None
+
+GOOD, BAD = 0.9, 0.2
+"""The scores of a review that takes a candidate for right, and of one that takes it for wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Council:
+    """The agents that wrote the candidates of one pool, and what they say.
+
+    Attributes:
+        right: The ids of the candidates that are right.
+        honesty: With which probability what is said is true.
+        seed: Equal seeds say the same.
+    """
+
+    candidates: Sequence[Candidate]
+    right: Collection[str]
+    honesty: float
+    seed: str
+
+    def critiques(self) -> tuple[Critique, ...]:
+        """A review by up to three others for each candidate."""
+        authors = [candidate.author for candidate in self.candidates]
+        return tuple(
+            self._critique(reviewer, subject) for subject, reviewer in pairs(authors, {a: a for a in authors}, authors)
+        )
+
+    def votes(self, ranking: Sequence[RankedCandidate]) -> tuple[Vote, ...]:
+        """The votes over the accepted places of a ranking."""
+        shown = [place for place in ranking if place.accepted][:MAX_BALLOT]
+        authors = {candidate.candidate_id: candidate.author for candidate in self.candidates}
+        ballots = [
+            (judge, [place.candidate_id for place in shown if judge not in _authors(place, authors)])
+            for judge in (candidate.author for candidate in self.candidates)
+        ]
+        ballots = [(judge, ballot) for judge, ballot in ballots if len(ballot) > 1][:MAX_JUDGES]
+        alone = len(ballots) == 1
+        return tuple(
+            self._vote(judge, sample, ballot)
+            for judge, ballot in ballots
+            for sample in range(lone_samples(len(ballot)) if alone else PEER_SAMPLES)
+        )
+
+    def _critique(self, reviewer: str, subject: str) -> Critique:
+        chance = Random(f"{self.seed}/{reviewer}/{subject}")
+        thinks_right = (subject in self.right) is (chance.random() < self.honesty)
+        return Critique(
+            reviewer_id=reviewer,
+            candidate_id=subject,
+            round=1,
+            verdict=ReviewVerdict.ACCEPT if thinks_right else ReviewVerdict.REVISE,
+            score=GOOD if thinks_right else BAD,
+            findings=() if thinks_right else (Finding(text="it does not do what is asked", must_fix=True),),
+        )
+
+    def _vote(self, judge: str, sample: int, ballot: Sequence[str]) -> Vote:
+        chance = Random(f"{self.seed}/{judge}/vote/{sample}")
+        right = sorted(set(ballot) & set(self.right))
+        others = sorted(set(ballot) - set(self.right))
+        honest = chance.random() < self.honesty
+        choice = chance.choice(right if right and (honest or not others) else others)
+        return Vote(judge_id=judge, sample=sample, order=tuple(ballot), choice=choice)
+
+
+def _authors(place: RankedCandidate, authors: Mapping[str, str]) -> set[str]:
+    return {authors[name] for name in (place.candidate_id, *place.duplicates)}
+
+
+def selected(pool: Mapping[str, Any]) -> Iterator[tuple[float, str, str]]:
+    """For each honesty and draw of a pool: the honesty, the winner's id (empty: none), its verdict (None: it has none).
+
+    Args:
+        pool: `name`, `candidates`, `reports` and `examination` (None: there was none) as the log has them,
+            `behaviours`, `right` (ids), `honesties`, `draws`.
+    """
+    candidates = [from_plain(Candidate, plain) for plain in pool["candidates"]]
+    reports = {plain["candidate_id"]: from_plain(CheckReport, plain) for plain in pool["reports"]}
+    behaviours = pool["behaviours"]
+    if Matrix is not None and pool["examination"] is not None:
+        matrix = Matrix(from_plain(Examination, pool["examination"]))
+        reports = {
+            name: matrix.judged(place.candidate_id, reports[name])
+            for place in rank(candidates, reports, behaviours=behaviours)
+            for name in (place.candidate_id, *place.duplicates)
+        }
+    for honesty in pool["honesties"]:
+        for draw in range(pool["draws"]):
+            seed = f"{pool['name']}/{honesty}/{draw}"
+            council = Council(candidates=candidates, right=pool["right"], honesty=honesty, seed=seed)
+            critiques = council.critiques()
+            votes = council.votes(rank(candidates, reports, critiques=critiques, behaviours=behaviours))
+            first = rank(candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours)[0]
+            winner = first.candidate_id if first.accepted else ""
+            yield honesty, winner, getattr(first, "verdict", None)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps(list(selected(json.loads(line)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
