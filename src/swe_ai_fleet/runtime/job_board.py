@@ -169,7 +169,11 @@ def fault_of(outcome: JobOutcome) -> FleetError:
     return kind(outcome.message, field=outcome.field, hint=outcome.hint)
 
 
-def _key(tenant: str, name: str, what: str) -> str:
+def tenant_token(tenant: str) -> str:
+    """What the keys of a tenant's jobs begin with."""
     # Of what stands in a quoted name only these are no letters of a key.
-    quoted = quote(tenant, safe="").translate({ord("%"): "=", ord("."): "=2E", ord("~"): "=7E"})
-    return f"{quoted}.{name}.{what}"
+    return quote(tenant, safe="").translate({ord("%"): "=", ord("."): "=2E", ord("~"): "=7E"})
+
+
+def _key(tenant: str, name: str, what: str) -> str:
+    return f"{tenant_token(tenant)}.{name}.{what}"
