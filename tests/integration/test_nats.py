@@ -301,7 +301,7 @@ async def test_a_result_whose_answer_got_lost_is_published_once(nats_server: Emb
 async def test_the_same_id_from_somebody_else_is_a_fence(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
     who = writer()
     subject = event_subject(who.tenant, who.execution_id, who.agent_id)
-    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    stranger = await nats.connect(nats_server.address.url)
     try:
         with pytest.raises(Fenced):
             async with jetstream.journal(who, fresh=True) as journal:
@@ -316,7 +316,7 @@ async def test_the_same_id_from_somebody_else_is_a_fence(nats_server: EmbeddedNa
 
 async def test_a_duplicate_this_writer_did_not_send_is_a_fence(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
     who = writer()
-    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    stranger = await nats.connect(nats_server.address.url)
     try:
         headers = {"Nats-Msg-Id": f"default/{who.execution_id}/{who.agent_id}/1/1"}
         await stranger.jetstream().publish(f"agent.events.elsewhere.{uuid.uuid4()}.agent", b"{}", headers=headers)
@@ -329,7 +329,7 @@ async def test_a_duplicate_this_writer_did_not_send_is_a_fence(nats_server: Embe
 
 async def test_what_is_no_event_does_not_hide_the_others(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
     who, broken = writer("_"), writer("_")
-    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    stranger = await nats.connect(nats_server.address.url)
     try:
         subject = event_subject(broken.tenant, broken.execution_id, broken.agent_id)
         await stranger.jetstream().publish(subject, b'{"body": {"type": "from_the_future"}}')
@@ -390,7 +390,7 @@ async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream
     async with jetstream.journal(who, fresh=True) as journal:
         await journal.append(note(text))
     assert reasons(await everything(jetstream, who)) == [text]
-    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    client = await nats.connect(nats_server.address.url)
     try:
         subject = event_subject(who.tenant, who.execution_id, who.agent_id)
         message = await client.jetstream().get_last_msg("AGENT_EVENTS", subject)
@@ -411,7 +411,7 @@ async def test_a_reader_that_leaves_early_leaves_no_consumer(nats_server: Embedd
     async with jetstream.journal(who, fresh=True) as journal:
         for number in range(5):
             await journal.append(note(str(number)))
-    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    client = await nats.connect(nats_server.address.url)
 
     async def readers() -> list[str]:
         """The consumers that are there for one reader; durable ones stay."""
@@ -461,7 +461,7 @@ async def test_a_late_subscriber_hears_every_result(nats_server: EmbeddedNats, j
             agent_id=agent_id,
             payload=json.dumps({"execution_id": execution_id}).encode(),
         )
-    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    client = await nats.connect(nats_server.address.url)
     try:
         heard = await client.jetstream().subscribe("agent.results.>", ordered_consumer=True)
         found: list[tuple[str, str]] = []

@@ -22,7 +22,7 @@ from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
 from swe_ai_fleet.adapters.jetstream.holdings import blobs_held, events_held, results_held
 from swe_ai_fleet.adapters.jetstream.host_requests import Answers, Ask, answer_hosts, asked_messages
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
-from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue
+from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
 from swe_ai_fleet.adapters.jetstream.login import Credentials
 from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
@@ -156,6 +156,16 @@ class JetStream:
             patience=self._patience,
         )
         return JetStreamKeyValue(self._connection, name, patience=self._patience)
+
+    async def has_bucket(self, name: str) -> bool:
+        """Whether somebody has made a key-value bucket. Raises Unavailable."""
+        try:
+            await self._connection.api(f"STREAM.INFO.{bucket_stream(name)}", patience=self._patience)
+        except ApiFault as fault:
+            if fault.code == 404:
+                return False
+            raise fault.as_fleet_error() from fault
+        return True
 
     def made_bucket(self, name: str) -> KeyValue:
         """A key-value bucket that somebody else has made, for those who may not."""

@@ -1,7 +1,7 @@
 """Large content in a JetStream object store (the layout that every NATS client reads), named by its digest.
 
-The ids of chunks begin with their tenant. Descriptions lie under a hash of their names, as that layout has it, so a host
-of agents asks the orchestrators for them and gives them its own.
+The ids of chunks begin with their tenant. Descriptions lie under a hash of their names, as that layout has it, so a
+host of agents asks the orchestrators for them and gives them its own.
 """
 
 from __future__ import annotations

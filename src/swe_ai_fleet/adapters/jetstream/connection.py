@@ -88,8 +88,10 @@ class Connection:
             try:
                 await connection._connect(REQUEST_SECONDS)
                 break
-            except Unavailable as fault:
-                if not backoff.remaining:
+            except (Unavailable, PreconditionFailed) as fault:
+                # The server refuses a host where no orchestrator speaks for it in time; the next one may.
+                passing = isinstance(fault, Unavailable) or connection.is_host
+                if not backoff.remaining or not passing:
                     raise
                 await backoff.wait(fault)
         try:

@@ -22,7 +22,7 @@ from swe_ai_fleet.runtime.installation.nats_users import (
 )
 
 _NOTE = "# Written by `fleet init` from the keys beside it; the next one writes it anew.\n"
-_LOGIN_SECONDS = 5
+_LOGIN_SECONDS = 3
 """How long the server waits for an orchestrator to say who logs in."""
 _SERVER_NOTE = "# Written by `fleet init` once; it is yours to change.\n"
 

@@ -73,11 +73,12 @@ class TenantSubject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneRun:
-    """The one errand of a host, and the names under which its jobs stand on the board."""
+    """The one errand of a container: its agent, and the job and the run on the board."""
 
     execution_id: str
     agent_id: str
-    jobs: tuple[str, ...]
+    job_id: str
+    run_id: str
 
 
 def account_name(tenant: str) -> str:
@@ -142,7 +143,6 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 "agent.results.>",
                 "agent.dlq.*",
                 f"$KV.{JOBS_BUCKET}.>",
-                f"$KV.{HOSTS_BUCKET}.>",
                 f"$O.{_BLOBS}.>",
                 f"$JS.ACK.{JOBS}.>",
                 f"$JS.ACK.{COMMANDS}.>",
@@ -185,17 +185,19 @@ def sent_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
     name, jobs, shared = token(tenant), tenant_token(tenant), tenant_key(tenant)
     execution = token(only.execution_id) if only else "*"
     agent = token(only.agent_id) if only else "*"
-    runs = tuple(f"{KV}{JOBS_BUCKET}.{jobs}.{job}.*" for job in (only.jobs if only else ("*",)))
+    job, run = (only.job_id, only.run_id) if only else ("*", "*")
+    board = f"{KV}{JOBS_BUCKET}.{jobs}"
     read = (
         f"{_GET}.{EVENTS}.agent.events.{name}.{execution}.*",
-        *(f"{_GET}.KV_{JOBS_BUCKET}.{run}" for run in runs),
+        *(f"{_GET}.KV_{JOBS_BUCKET}.{board}.{key}.*" for key in dict.fromkeys((job, run))),
         *(f"{_GET}.KV_{bucket}.{KV}{bucket}.{shared}.*" for bucket in (TEST_RUNS_BUCKET, RECIPES_BUCKET)),
     )
     return (
         f"agent.events.{name}.{execution}.{agent}",
         f"agent.live.text.{name}.{execution}.*",
         f"$O.{_BLOBS}.C.{name}.*",
-        *runs,
+        f"{board}.{job}.outcome",
+        f"{board}.{run}.pinned",
         f"{KV}{TEST_RUNS_BUCKET}.{shared}.*",
         *read,
         *(f"agent.ask.{what}.{name}.{execution}" for what in (Ask.EVENTS, Ask.RESULT, Ask.DESCRIBE)),
