@@ -350,7 +350,7 @@ class Connection:
         waiting = [self._pending[inbox] for inbox, asked in self._asked.items() if asked == subject]
         for future in waiting:
             if not future.done():
-                future.set_exception(Forbidden(subject))
+                future.set_exception(Forbidden.to(subject))
         if not waiting:
             _log.warning("nats.forbidden", reason=text)
 
