@@ -1,11 +1,15 @@
-"""Commands for sandboxes, and what lives of them."""
+"""Commands for sandboxes, what lives of them, and sandboxes of an ordinary user's."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +25,11 @@ LANDLOCK = pytest.param(
 CONFINED = [pytest.param(Rung.BUBBLEWRAP, marks=needs_bwrap), LANDLOCK]
 
 RUNGS = [*CONFINED, Rung.NONE]
+
+SOURCE = Path(__file__).parents[1] / "src"
+DRIVER = Path(__file__).with_name("sandbox_driver.py")
+SYSTEM_PYTHON = "/usr/bin/python3"
+NOBODY = 65534
 
 
 def shell(script: str, **options: object) -> Command:
@@ -47,3 +56,47 @@ def living(token: str) -> list[int]:
 def token() -> str:
     """A number of seconds that no other process sleeps for."""
     return f"86{secrets.randbelow(10**6):06d}.{secrets.randbelow(10**6):06d}1"
+
+
+def as_nobody(argv: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "SECRET": "of-the-fleet"},
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def drive(rung: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]], **order: Any) -> dict[str, Any]:
+    """Run commands in a workspace of a process of its own, as `sandbox_driver.py` takes them; what it says of them."""
+    text = json.dumps({"rung": rung, "commands": commands, **order})
+    if ordinary:
+        finished = as_nobody([SYSTEM_PYTHON, "-B", str(DRIVER), str(SOURCE)], text)
+    else:
+        finished = subprocess.run(
+            [sys.executable, "-B", str(DRIVER), str(SOURCE)],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env=os.environ | {"SECRET": "of-the-fleet"},
+        )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+def require_ordinary_user() -> None:
+    """Skip where nobody else can be, or finds what tests need."""
+    if os.geteuid():
+        pytest.skip("we are an ordinary user already")
+    check = "import sys, os; os.listdir(sys.argv[1]); sys.exit(sys.version_info < (3, 11))"
+    if not Path(SYSTEM_PYTHON).exists() or as_nobody([SYSTEM_PYTHON, "-c", check, str(SOURCE)]).returncode:
+        pytest.skip("an ordinary user finds no recent interpreter or no source here")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
@@ -86,11 +86,15 @@ class CountingProvider(GitWorkspaceProvider):
 class World:
     """A repository and what gathers evidence about patches to it."""
 
-    def __init__(self, root: Path, files: Mapping[str, str], rung: Rung | None = None) -> None:
+    def __init__(
+        self, root: Path, files: Mapping[str, str], rung: Rung | None = None, *, setup: SetupPolicy | None = None
+    ) -> None:
         self.root = root
         self.repo = make_repository(root / "repo", files)
         sandbox = Sandbox(SandboxPolicy(rung=rung) if rung else SandboxPolicy())
-        self.provider = CountingProvider(root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True)
+        self.provider = CountingProvider(
+            root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True, setup=setup
+        )
         self.provider.opened, self.provider.baseline_opened = [], asyncio.Event()
         self.turn = asyncio.Lock()
         self.log = MemoryLog()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.task import EnvironmentSpec
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox.disk import measure
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, make_provider, pin, sh
 
@@ -62,5 +64,29 @@ async def test_pipes_and_links_in_what_is_copied(tmp_path: Path, loot: Path) -> 
     async with provider.open("e", "a", repository, environment) as clone:
         assert await sh(clone, "test -p /environment/pipe && echo there") == "there"  # control: the build did leave it
     async with provider.workshop("e", "b", repository, environment) as clone:
-        assert await sh(clone, "test -e /environment/pipe || echo gone") == "gone"
+        assert await sh(clone, "test -p /environment/pipe && echo there") == "there"
         assert SECRET not in await sh(clone, "cat /environment/loot/token.txt")
+
+
+@needs_bwrap
+async def test_a_copy_takes_no_more_of_the_disk_than_the_build_was_allowed(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    mib = 1024**2
+    sandbox = Sandbox(SandboxPolicy(max_disk_bytes=64 * mib, max_file_bytes=256 * mib))
+    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=sandbox)
+    left = f"""
+for number in range(4):
+    with open(f"/environment/hole{{number}}", "wb") as file:
+        file.truncate(200 * {mib})
+with open("/environment/many", "wb") as file:
+    file.write(os.urandom({mib}))
+for number in range(300):
+    os.link("/environment/many", f"/environment/name{{number}}")
+"""
+    files: dict[str, str | bytes] = {"pyproject.toml": PYPROJECT, "backend.py": BACKEND + left, "src/a.py": ""}
+    repository = await pin(provider, tmp_path, files)
+    environment = await provider.environment(repository, EnvironmentSpec())
+    async with provider.workshop("e", "a", repository, environment) as clone:
+        # Control: read as a whole they are more than a gigabyte.
+        assert int(await sh(clone, "cat /environment/hole* /environment/name* | wc -c")) == 1100 * mib
+        assert measure([tmp_path / "home/scratch"]).bytes < 64 * mib

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, staging
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.task import EnvironmentSpec
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.confinement import CONFINED
-from tests.environments import make_provider, pin
+from tests.environments import make_provider, pin, sh
 
 SECRET = b"the fleet's own token"
-FILES = 1_500
-_TRIES = 12
+FILES = 600
+_TRIES = 4
 
 
 def _filled(directory: Path, content: bytes) -> Path:
@@ -28,41 +30,55 @@ def _filled(directory: Path, content: bytes) -> Path:
     return directory
 
 
+def _swap(target: Path, loot: Path, objects: Path) -> None:
+    """From the host, as a live process would do it at the worst moment: a directory becomes a link to the host.
+
+    The moment is when git has listed the directory, and the first of its files stand among the objects.
+    """
+    before, give_up = _written(objects), time.monotonic() + 60
+    while _written(objects) == before and time.monotonic() < give_up:
+        time.sleep(0.001)
+    link = target.with_name("link")
+    link.symlink_to(loot)
+    target.rename(loot.with_name(target.name))
+    link.rename(target)
+
+
+def _written(objects: Path) -> int:
+    return sum(1 for _ in objects.glob("??/*"))
+
+
+async def _under_attack(tree: Path, loot: Path, objects: Path, read: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Everything that readings of a tree held while one of its directories was swapped for a link to the host."""
+    held = b""
+    for round_ in range(_TRIES):
+        target = _filled(tree / f"d{round_}", b"harmless %d " % round_)
+        swapping = asyncio.get_running_loop().run_in_executor(None, _swap, target, loot, objects)
+        try:
+            held += await read()
+        except PreconditionFailed as fault:
+            held += fault.message.encode()
+        await swapping
+        target.unlink()
+        if SECRET in held:
+            break
+    _filled(tree / "calm", b"harmless")
+    return held + await read()
+
+
 async def _attacked(rung: Rung, root: Path) -> bytes:
-    """Everything that diffs of a clone held while one of its directories was swapped for a link to the host."""
-    loot = _filled(root / "loot", SECRET)
+    """What diffs of a clone held."""
     (root / "tools").mkdir()
     provider = make_provider(root, root / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
     repository = await pin(provider, root, {"README": "x\n"})
     environment = await provider.environment(repository, EnvironmentSpec(detect=False))
-    held = b""
     async with provider.open("e", "a", repository, environment) as clone:
         await clone.run(Command(argv=("true",)))
-        link, kept = clone.root / "link", root / "kept"
-        for round_ in range(_TRIES):
-            target = _filled(clone.root / f"d{round_}", b"harmless")
 
-            def swap(target: Path = target) -> None:
-                # From the host, as a live process of the clone would do it at the worst moment.
-                time.sleep(0.01 * (1 + round_))  # noqa: B023 - called within its round
-                link.symlink_to(loot)
-                target.rename(kept)
-                link.rename(target)
+        async def read() -> bytes:
+            return (await clone.diff()).patch
 
-            swapping = asyncio.get_running_loop().run_in_executor(None, swap)
-            try:
-                held += (await clone.diff()).patch
-            except PreconditionFailed as fault:
-                held += fault.message.encode()
-            await swapping
-            os.unlink(target)
-            for file in kept.iterdir():
-                file.unlink()
-            kept.rmdir()
-            if SECRET in held:
-                break
-        _filled(clone.root / "calm", b"harmless")
-        return held + (await clone.diff()).patch
+        return await _under_attack(clone.root, _filled(root / "loot", SECRET), clone.root.parent / "git/objects", read)
 
 
 async def test_control_without_confinement_the_host_is_read(tmp_path: Path) -> None:
@@ -75,3 +91,48 @@ async def test_a_link_swapped_in_leads_git_nowhere(rung: Rung, tmp_path: Path) -
     # It did read what is the clone's own.
     assert b"harmless" in held
     assert SECRET not in held
+
+
+async def _pinned(rung: Rung, root: Path) -> bytes:
+    """What snapshots of a user's own work tree held."""
+    tree = make_repository(root / "repository", {"README": "x\n"})
+    sandbox = Sandbox(SandboxPolicy(rung=rung))
+    provider = GitWorkspaceProvider(root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True)
+    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
+    await provider.pin("default", asked)
+    (cache,) = (path for path in (root / "home/repositories").iterdir() if path.is_dir())
+
+    async def read() -> bytes:
+        return git(cache, "log", "-1", "-p", (await provider.pin("default", asked)).commit).encode()
+
+    return await _under_attack(tree, _filled(root / "loot", SECRET), cache / "objects", read)
+
+
+async def test_control_a_work_tree_that_is_pinned_without_confinement(tmp_path: Path) -> None:
+    assert SECRET in await _pinned(Rung.NONE, tmp_path)
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_pinning_a_work_tree_leads_git_nowhere(rung: Rung, tmp_path: Path) -> None:
+    held = await _pinned(rung, tmp_path)
+    assert b"harmless" in held
+    assert SECRET not in held
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_nested_repositories_are_looked_for_within_bounds(
+    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "MAX_NAME_BYTES", 10_000)
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
+    repository = await pin(provider, tmp_path, {"README": "x\n"})
+    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
+    async with provider.open("e", "a", repository, environment) as clone:
+        fill = "mkdir n && cd n && git init -q . && touch a b && for i in $(seq 2000); do : >file-$i; done && echo done"
+        assert await sh(clone, fill) == "done"
+        with pytest.raises(ResourceExhausted, match="names"):
+            await clone.diff()
+        # Control: fewer are taken, file by file.
+        await sh(clone, "rm n/file-*")
+        assert set((await clone.diff()).files) == {"n/a", "n/b"}

@@ -6,11 +6,14 @@ The source is wrong in each of them: `mul` still adds, or `sub` is broken on top
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.task import CheckSpec
+from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
 from swe_ai_fleet.domain.test_run import TestOutcome
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import gatherer, trial
@@ -166,3 +169,79 @@ async def test_a_script_that_a_check_starts_is_the_untouched_commits(tmp_path: P
     assert report.verdict is Verdict.UNVERIFIED
     mended = await world.check({"app.py": MENDED, "check.sh": "true\n"}, checks=checks, name="mended")
     assert mended.verdict is Verdict.VERIFIED
+
+
+# In the place of the plug-in it has the key of the seals.
+SEALED = f"""
+import hashlib, hmac, json, os
+key = os.read(int(os.environ["FLEET_TEST_KEY_FD"]), 200)
+with open(os.environ["FLEET_TEST_EVENTS"], "ab") as events:
+    for name in ("{MUL}", "{SUB}", "tests/test_app.py::test_add"):
+        for event in ({{"e": "start", "id": name}}, {{"e": "end", "id": name, "o": "passed", "ms": 1}}):
+            text = json.dumps(event).encode()
+            events.write(text + b"\\t" + hmac.new(key, text, hashlib.sha256).hexdigest().encode() + b"\\n")
+    text = json.dumps({{"e": "finish", "code": 0}}).encode()
+    events.write(text + b"\\t" + hmac.new(key, text, hashlib.sha256).hexdigest().encode() + b"\\n")
+print("3 passed in 0.01s", flush=True)
+os._exit(0)
+"""
+
+
+class Programs(World):
+    """Its patches bring programs: every new file can be executed."""
+
+    def patch(self, files: Mapping[str, str | None]) -> bytes:
+        return super().patch(files).replace(b"new file mode 100644", b"new file mode 100755")
+
+
+@pytest.mark.parametrize(
+    ("files", "environment"),
+    [
+        ({"fleet_pytest.py": SEALED}, EnvironmentSpec()),
+        ({"src/fleet_pytest.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "src"})),
+        ({"lib/src/pluggy.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "/workspace/lib/src:other"})),
+        (
+            {"tools/bin/python3": "#!/bin/sh\nPATH=${PATH#*:} exec python3 /workspace/forge.py\n", "forge.py": SEALED},
+            EnvironmentSpec(path=("tools/bin",)),
+        ),
+    ],
+    ids=["plug-in", "path of modules", "library", "path of programs"],
+)
+async def test_what_poses_as_the_plug_in_or_the_runner(
+    tmp_path: Path, files: Mapping[str, str], environment: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Programs(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""})
+    world.task = replace(world.task, environment=environment)
+    report = await world.check({"app.py": BROKEN, **files})
+    assert report.verdict is not Verdict.VERIFIED, report.reasons
+    # Control: what it wrote counts where nobody looks for it.
+    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    control = await world.check({"app.py": BROKEN, **files}, name="control")
+    assert control.verdict is Verdict.VERIFIED, control.reasons
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test"),
+        ({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test"),
+        ({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh"),
+    ],
+    ids=["make", "npm", "by its directory"],
+)
+async def test_a_script_behind_the_one_that_a_check_starts(
+    tmp_path: Path, files: Mapping[str, str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = command.partition(" ")[0]
+    if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") is None:
+        pytest.skip(f"no {program} that commands see")
+    proof = 'cd /workspace && python3 -c "import app; assert app.mul(2, 3) == 6"\n'
+    world = World(tmp_path, {**PYTEST_FILES, "tools/run.sh": proof, **files})
+    checks = (CheckSpec(name="script", command=command),)
+    report = await world.check({"app.py": BROKEN, "tools/run.sh": "true\n"}, checks=checks)
+    assert report.verdict is not Verdict.VERIFIED, report.reasons
+    mended = await world.check({"app.py": MENDED, "tools/run.sh": "true\n"}, checks=checks, name="mended")
+    assert mended.verdict is Verdict.VERIFIED, mended.reasons
+    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    control = await world.check({"app.py": BROKEN, "tools/run.sh": "true\n"}, checks=checks, name="control")
+    assert control.verdict is Verdict.VERIFIED, control.reasons

@@ -12,7 +12,7 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
@@ -124,6 +124,28 @@ async def test_a_missing_object_is_not_fetched_by_their_rules(
     with pytest.raises(Exception, match="incomplete"):
         await provider.pin("default", RepoRef(location=str(repo), uncommitted=UncommittedChanges.IGNORE))
     assert not marker.exists()
+
+
+async def test_a_partial_clone_will_do_where_the_commit_is_complete(
+    provider: GitWorkspaceProvider, tmp_path: Path
+) -> None:
+    repo = make_repository(tmp_path / "repo", {"app.py": "a = 1\n", "big": "big\n"})
+    blob = git(repo, "rev-parse", "HEAD:big")
+    earlier = git(repo, "rev-parse", "HEAD")
+    git(repo, "rm", "-q", "big")
+    git(repo, "commit", "-qm", "Without big")
+    git(repo, "tag", "v1")
+    (repo / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    pinned = await provider.pin("default", RepoRef(location=str(repo)))
+    async with provider.open("e1", "a", pinned, Environment()) as clone:
+        write_files(clone.root, {"app.py": "a = 2\n"})
+        patch = (await clone.diff()).patch
+        assert git(clone.root, "describe", "--tags") == "v1"
+        assert git(clone.root, "rev-parse", "HEAD^") == earlier
+    delivered = await provider.deliver("e1", pinned, patch, Delivery(branch="fleet/x"))
+    assert git(repo, "show", f"{delivered.commit_sha}:app.py") == "a = 2"
+    with pytest.raises(PreconditionFailed, match=f"{earlier[:12]} is incomplete.* big"):
+        await provider.pin("default", RepoRef(location=str(repo), ref=earlier))
 
 
 async def test_a_hostile_agent(provider: GitWorkspaceProvider, tmp_path: Path, marker: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -164,6 +165,22 @@ async def test_a_judge_finds_the_better_one_wherever_it_stands_and_is_recorded(w
     assert (run.finished.stop_reason, run.finished.audit_head) == (StopReason.FINAL_ANSWER, GENESIS)
     assert run.finished.usage.model_calls == 4
     assert run.finished.usage.cost == pytest.approx(sum(vote.usage.cost for vote in votes))
+
+
+async def test_all_judges_of_all_ballots_have_one_system_message(world: World) -> None:
+    """Model servers keep the work of a beginning that they have seen: nothing in it depends on what is judged."""
+    async with ScriptedModelServer(Script.of(chooses("A"))) as server:
+        await world.judge(server, PLAIN, GUARDED)
+        world.log = MemoryLog()
+        await world.judge(server, PLAIN, GUARDED, GUARDED.replace(b"()", b"[]"), samples=3)
+        ballots = [body["messages"] for body in server.bodies if "Candidate A" in str(body.get("messages"))]
+    assert len(ballots) == 5
+    assert len({messages[0]["content"] for messages in ballots}) == 1
+    for system, user in ballots:
+        begin = re.search(r"<<<[0-9a-f]{16}", user["content"])
+        assert begin is not None
+        assert begin[0] not in system["content"]
+        assert user["content"].index("printed by programs") < user["content"].index("# Task")
 
 
 async def test_a_judge_that_always_takes_the_first_one_decides_nothing(world: World) -> None:

@@ -10,11 +10,13 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.environments import Index, make_provider, pin, wheel
+from tests.evidence import World, named
 
 pytestmark = pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
 
@@ -50,18 +52,51 @@ async def test_a_clone_is_worked_on_and_its_changes_are_read(tmp_path: Path) -> 
     assert list((tmp_path / "home" / "workspaces").rglob("app.py")) == []
 
 
-async def test_an_environment_that_needs_the_network_is_refused(tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", {"requirements.txt": "six\n"})
-    provider = GitWorkspaceProvider(
-        tmp_path / "home",
-        Sandbox(SandboxPolicy(rung=Rung.LANDLOCK)),
-        allowed_roots=(tmp_path,),
-        allow_local_paths=True,
-        surroundings={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-    )
-    pinned = await provider.pin("tenant", RepoRef(location=str(repository)))
-    with pytest.raises(PreconditionFailed, match="some hosts only"):
-        await provider.environment(pinned, EnvironmentSpec())
+async def test_a_patch_applies_to_files_that_were_given_to_the_sandboxs_user(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=Rung.LANDLOCK)))
+    pinned = await pin(provider, tmp_path, {"app.py": "answer = 41\n", "other.py": ""})
+    environment = await provider.environment(pinned, EnvironmentSpec(detect=False))
+    async with provider.open("execution", "agent", pinned, environment) as clone:
+        # What a handover does to files, as soon as one has taken place or as if it had.
+        owner = (clone.root / "app.py").stat().st_uid
+        for path in (clone.root / "app.py", clone.root / "other.py"):
+            os.chown(path, owner, -1)
+            path.chmod(0o644)
+        await clone.apply(b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-answer = 41\n+answer = 42\n")
+        assert (await clone.diff()).files == ("app.py",)
+
+
+SERVING = """
+import http.server, threading, urllib.request
+import app, thing
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(thing.answer * app.factor).encode())
+
+def test_it_answers():
+    server = http.server.ThreadingHTTPServer(("", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://localhost:{server.server_address[1]}/"
+        assert urllib.request.urlopen(url, timeout=10).read() == b"42"
+    finally:
+        server.shutdown()
+"""
+
+
+async def test_a_repository_with_requirements_and_a_server_of_its_own_is_judged(tmp_path: Path) -> None:
+    files = {"requirements.txt": "thing\n", "app.py": "factor = 5\n", "conftest.py": "", "test_app.py": SERVING}
+    with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
+        world = World(tmp_path, files, Rung.LANDLOCK, setup=index.setup)
+        report = await world.check({"app.py": "factor = 6\n"})
+    tests = named(report, "tests")
+    assert report.verdict is Verdict.VERIFIED, report.reasons
+    assert (tests.passed, tests.shown) == (True, ("test_app.py::test_it_answers",))
+    assert any("thing" in path for path in index.asked)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root hands anything over")

@@ -2,80 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swe_ai_fleet.sandbox import processes
-from swe_ai_fleet.sandbox.landlock import Landlock
+from tests.confinement import CONFINED, NOBODY, drive, require_ordinary_user
 
-SOURCE = Path(__file__).parents[2] / "src"
-DRIVER = Path(__file__).with_name("sandbox_driver.py")
-SYSTEM_PYTHON = "/usr/bin/python3"
-NOBODY = 65534
-RUNGS = [
-    pytest.param("bubblewrap", marks=pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap here")),
-    pytest.param("landlock", marks=pytest.mark.skipif(Landlock.find() is None, reason="no Landlock here")),
-]
 MIB = 1024**2
 
 
-@pytest.fixture(params=RUNGS)
+@pytest.fixture(params=CONFINED)
 def rung(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture(params=["as we are", "as an ordinary user"])
 def ordinary(request: pytest.FixtureRequest) -> bool:
-    if request.param == "as we are":
-        return False
-    if os.geteuid():
-        pytest.skip("we are an ordinary user already")
-    check = "import sys, os; os.listdir(sys.argv[1]); sys.exit(sys.version_info < (3, 11))"
-    if not Path(SYSTEM_PYTHON).exists() or as_nobody([SYSTEM_PYTHON, "-c", check, str(SOURCE)]).returncode:
-        pytest.skip("an ordinary user finds no recent interpreter or no source here")
-    return True
-
-
-def as_nobody(argv: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv,
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        cwd="/",
-        env={"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "SECRET": "of-the-fleet"},
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
-def drive(rung: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]], **order: Any) -> dict[str, Any]:
-    text = json.dumps({"rung": rung, "commands": commands, **order})
-    if ordinary:
-        finished = as_nobody([SYSTEM_PYTHON, "-B", str(DRIVER), str(SOURCE)], text)
-    else:
-        finished = subprocess.run(
-            [sys.executable, "-B", str(DRIVER), str(SOURCE)],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env=os.environ | {"SECRET": "of-the-fleet"},
-        )
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout)
+    if request.param == "as an ordinary user":
+        require_ordinary_user()
+    return request.param == "as an ordinary user"
 
 
 def sh(script: str, **options: Any) -> tuple[list[str], dict[str, Any]]:
@@ -357,6 +307,35 @@ def test_what_a_command_writes_belongs_to_the_fleets_user_in_the_end(rung: str, 
     found = drive(rung, ordinary, sh("mkdir -p a/b; echo x > a/b/c; ln -s /etc/passwd l; git init -q r"))
     assert found["results"][0]["exit"] == 0, found["results"][0]["err"]
     assert found["owners"] == [NOBODY if ordinary else os.geteuid()]
+
+
+SHARED = """
+import sys
+from multiprocessing import Lock, Queue, resource_tracker, shared_memory
+with Lock():
+    queue = Queue()
+    queue.put("shared")
+    print(queue.get(timeout=30))
+# Without the process that would remove it at the end.
+resource_tracker.register = lambda *_: None
+for name in sys.argv[1:]:
+    shared_memory.SharedMemory(name, create=True, size=4096).close()
+"""
+
+
+def test_shared_memory_works_and_goes_with_the_workspace(rung: str, ordinary: bool) -> None:
+    name = f"fleet-{secrets.token_hex(8)}"
+    mine, before = Path("/dev/shm", name), Path("/dev/shm", f"{name}-before")
+    before.write_text("of another process of the same user")
+    if ordinary:
+        os.chown(before, NOBODY, NOBODY)
+    try:
+        (result,) = drive(rung, ordinary, py(SHARED, name))["results"]
+        assert (result["exit"], result["out"]) == (0, "shared\n"), result["err"]
+        assert not mine.exists()
+        assert before.exists()
+    finally:
+        before.unlink()
 
 
 def test_the_report_is_what_was_tried(rung: str, ordinary: bool) -> None:

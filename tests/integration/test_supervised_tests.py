@@ -83,6 +83,25 @@ async def test_a_file_that_cannot_be_collected_is_a_result_of_its_own(workspace:
     assert not found.green
 
 
+async def test_tests_run_with_colours_as_automation_does(workspace: Workspace, root: Path) -> None:
+    text = """
+import os
+
+def test_ok():
+    print("\\033[31mred\\033[0m")
+    assert "NO_COLOR" not in os.environ
+"""
+    asked = await run(workspace, {"tests/test_a.py": text}, (*PYTEST, "-s"))
+    assert outcomes(asked) == {"tests/test_a.py::test_ok": "passed"}
+    assert "red" in asked.output
+    assert "\033" not in asked.output
+    named = await run(workspace, {}, ("env", "NO_COLOR=1", *PYTEST))
+    assert outcomes(named) == {"tests/test_a.py::test_ok": "failed"}
+    own = replace(ENVIRONMENT, variables={**ENVIRONMENT.variables, "NO_COLOR": "1"})
+    async with open_workspace(root, environment=own) as without:
+        assert outcomes(await run(without, {})) == {"tests/test_a.py::test_ok": "failed"}
+
+
 async def test_every_kind_of_end(workspace: Workspace) -> None:
     text = """
 import pytest, unittest

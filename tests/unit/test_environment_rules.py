@@ -17,7 +17,7 @@ from swe_ai_fleet.environments.interpreters import Machine, choose_python
 from swe_ai_fleet.environments.lock_files import offending_pins, read_lock, unavailable_packages
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.poetry import poetry_requirement
-from swe_ai_fleet.environments.recipe import Recipe, Step
+from swe_ai_fleet.environments.recipe import Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 
 MACHINE = Machine(
@@ -131,6 +131,27 @@ def test_pips_words_blame_pins(output: str, blamed: set[str]) -> None:
 def test_pips_words_blame_what_was_asked_for() -> None:
     output = "ERROR: No matching distribution found for nowhere>=2"
     assert unavailable_packages(output, {"nowhere": ("nowhere>=2",), "attrs": ("attrs",)}) == {"nowhere"}
+
+
+def test_who_needs_a_package_that_cannot_be_had_is_left_out() -> None:
+    packages = ("tape", "evalmd", "@x/lint")
+    removal = Removal(packages=dict.fromkeys(packages, "*"), remove=(), then=())
+    output = """npm error An unknown git error occurred
+npm error command git --no-replace-objects ls-remote ssh://git@github.com/reggi/node-fs-extra.git
+npm error ssh: Could not resolve hostname github.com
+"""
+    assert removal.blamed(output) == ()
+    log = """1 silly placeDep ROOT tape@5.1.0 OK for: qs@6.1.0 want: ^5
+2 silly placeDep ROOT evalmd@0.0.19 OK for: qs@6.1.0 want: ^0.0.19
+3 silly placeDep node_modules/evalmd fs-extra@ OK for: evalmd@0.0.19 want: reggi/node-fs-extra#enhanced
+4 silly placeDep ROOT fs-extra@7.0.1 OK for: tape@5.1.0 want: ^7.0.1
+"""
+    assert removal.needing(output, log) == ("evalmd",)
+    deeper = (
+        log.replace("for: evalmd@", "for: inner@") + "5 silly placeDep ROOT inner@1 OK for: @x/lint@2 want: 1\n"
+    )
+    assert removal.needing(output, deeper) == ("@x/lint",)
+    assert removal.needing("npm error code E404", log) == ()
 
 
 VERSION_TOOLS = [

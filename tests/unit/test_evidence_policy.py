@@ -7,6 +7,7 @@ import string
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
 )
 from swe_ai_fleet.orchestrator.evidence.rubric import rubric_items
 from swe_ai_fleet.orchestrator.evidence.secret_shapes import secrets_in
+from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
+from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
 from swe_ai_fleet.orchestrator.evidence.violation import Violation
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import (
     MAX_CHANGED_TESTS,
@@ -731,3 +734,32 @@ def test_changed_tests_are_bounded_in_number_and_size(tmp_path: Path) -> None:
     found = changed_tests(patch, {"test_a.py": text(2)}.__getitem__)
     assert len(found) == MAX_CHANGED_TESTS
     assert all(len(test.before) == len(test.after) == MAX_TEST_CHARS + 1 for test in found)
+
+
+@pytest.mark.parametrize(
+    ("scripts", "line", "search"),
+    [
+        ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test", SearchPaths()),
+        ({"sub/Makefile": "all:\n\t../tools/run.sh\n"}, "make -C sub all", SearchPaths()),
+        ({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test", SearchPaths()),
+        ({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh", SearchPaths()),
+        ({}, "true", SearchPaths(programs=frozenset({"tools"}))),
+    ],
+)
+def test_what_runs_tests_behind_the_command(
+    tmp_path: Path, scripts: Mapping[str, str], line: str, search: SearchPaths
+) -> None:
+    before: Files = {"tools/run.sh": "false\n", "app.py": "a = 1\n", "src/json.py": None, **scripts}
+    after: Files = {"tools/run.sh": "true\n", "app.py": "a = 2\n", "src/json.py": "", "vendor/lib.py": ""}
+    patch = parse_patch(changed(tmp_path, before, after))
+    suite = Suite(name="check", line=line, directory=".", seconds=1.0, strict=True)
+
+    def text(path: str) -> str:
+        place = tmp_path / path
+        return place.read_text() if place.is_file() else ""
+
+    listed = [*(path for path, content in before.items() if content is not None), "src/json.py", "vendor/lib.py"]
+    assert changed_test_settings(patch, text, listed, [suite], search) == ["tools/run.sh", "vendor/lib.py"]
+    assert changed_test_settings(patch, text, listed, [replace(suite, line="true")]) == ["vendor/lib.py"]
+    modules = SearchPaths(modules=frozenset({"src"}))
+    assert "src/json.py" in changed_test_settings(patch, text, listed, [suite], modules)

@@ -19,9 +19,10 @@ from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
 from swe_ai_fleet.sandbox.surroundings import surroundings
 
 X86, ARM = 0xC000_003E, 0xC000_00B7
-ALLOW, KILL = 0x7FFF_0000, 0x8000_0000
+ALLOW, KILL, ASK = 0x7FFF_0000, 0x8000_0000, 0x7FC0_0000
 EPERM, EACCES, ENOSYS, EOPNOTSUPP = (0x5_0000 | n for n in (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP))
 EAFNOSUPPORT, EPROTONOSUPPORT = 0x5_0000 | errno.EAFNOSUPPORT, 0x5_0000 | errno.EPROTONOSUPPORT
+ENOPROTOOPT = 0x5_0000 | errno.ENOPROTOOPT
 
 
 def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
@@ -57,6 +58,9 @@ def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
         ("x86_64", 41, (2, 1, 0), EACCES),
         ("x86_64", 41, (16, 3, 0), EACCES),
         ("x86_64", 53, (1, 1, 0), ALLOW),  # socketpair
+        ("x86_64", 53, (1, 0x80005, 0), ALLOW),
+        ("x86_64", 53, (1, 2, 0), EACCES),
+        ("x86_64", 53, (1, 3, 0), EACCES),
         ("x86_64", 53, (2, 1, 0), EACCES),
         ("x86_64", 56, (0x0120_0011,), ALLOW),  # clone, as fork does it
         ("x86_64", 56, (0x003D_0F00,), ALLOW),  # clone of a thread
@@ -136,16 +140,56 @@ def test_with_namespaces_what_stays_in_them_is_allowed(number: int, arguments: t
     assert judge(seccomp_filter("x86_64", namespaces=True), X86, number, *arguments) == answer
 
 
+@pytest.mark.parametrize(
+    ("machine", "number", "arguments", "answer"),
+    [
+        *(("x86_64", 41, (family, 1, protocol), ALLOW) for family in (2, 10) for protocol in (0, 6)),
+        ("x86_64", 41, (2, 0x80801, 0), ALLOW),
+        ("x86_64", 41, (1, 1, 0), ALLOW),
+        ("x86_64", 41, (1, 2, 0), EACCES),  # datagrams go to any name
+        ("x86_64", 41, (1, 5, 0), EACCES),
+        ("x86_64", 41, (2, 2, 17), EACCES),
+        ("x86_64", 41, (2, 3, 1), EACCES),
+        ("x86_64", 41, (2, 1, 262), EPROTONOSUPPORT),  # MPTCP
+        ("x86_64", 41, (10, 1, 132), EPROTONOSUPPORT),  # SCTP
+        ("x86_64", 41, (16, 3, 4), EACCES),
+        ("x86_64", 41, (17, 1, 0), EACCES),
+        ("x86_64", 42, (3, 0xDEAD, 16), ASK),  # connect
+        ("x86_64", 49, (), ASK),  # bind
+        ("x86_64", 50, (), ASK),  # listen
+        ("x86_64", 43, (), ALLOW),  # accept
+        ("x86_64", 44, (3, 0, 0, 0x2000_0000), EOPNOTSUPP),  # sendto
+        ("x86_64", 44, (3, 0, 0, 0x4000), ALLOW),
+        ("x86_64", 46, (3, 0, 0x2000_4000), EOPNOTSUPP),  # sendmsg
+        ("x86_64", 307, (3, 0, 0, 0x2000_0000), EOPNOTSUPP),  # sendmmsg
+        ("x86_64", 54, (3, 1, 15), ENOPROTOOPT),  # setsockopt
+        ("x86_64", 54, (3, 1, 2), ALLOW),
+        ("x86_64", 54, (3, 6, 15), ALLOW),
+        ("aarch64", 203, (), ASK),
+        ("aarch64", 200, (), ASK),
+        ("aarch64", 201, (), ASK),
+        ("aarch64", 206, (3, 0, 0, 0x2000_0000), EOPNOTSUPP),
+        ("aarch64", 198, (2, 2, 0), EACCES),
+    ],
+)
+def test_a_supervisor_is_asked_and_sockets_that_it_does_not_see_are_refused(
+    machine: str, number: int, arguments: tuple[int, ...], answer: int
+) -> None:
+    program = seccomp_filter(machine, namespaces=False, supervised=True)
+    assert judge(program, X86 if machine == "x86_64" else ARM, number, *arguments) == answer
+
+
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6),
-    st.sampled_from([(False, False), (False, True), (True, False)]),
+    st.sampled_from([(False, False, False), (False, True, True), (True, False, False)]),
 )
-def test_the_filter_always_comes_to_an_answer(number: int, arguments: list[int], kind: tuple[bool, bool]) -> None:
+def test_the_filter_always_comes_to_an_answer(number: int, arguments: list[int], kind: tuple[bool, bool, bool]) -> None:
     for machine, audit in (("x86_64", X86), ("aarch64", ARM)):
-        program = seccomp_filter(machine, namespaces=kind[0], overrides=kind[1])
+        program = seccomp_filter(machine, namespaces=kind[0], overrides=kind[1], supervised=kind[2])
         answer = judge(program, audit, number, *arguments)
-        assert answer in (ALLOW, KILL, EPERM, EACCES, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT, EPROTONOSUPPORT)
+        refusals = (EPERM, EACCES, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT, EPROTONOSUPPORT, ENOPROTOOPT)
+        assert answer in (ALLOW, KILL, ASK, *refusals)
         assert len(program) // 8 < 4096
 
 

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.runtime.sandboxes import sandbox_policy
 from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy, jail
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.runner import render
+from swe_ai_fleet.settings import Settings
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(min_value=0, max_value=50))
@@ -145,7 +147,7 @@ def test_variables_come_from_a_list_and_the_environments_path_is_first() -> None
     assert (found["MODE"], found["CI"], found["HOME"]) == ("test", "2", "/home/agent")
     assert found["SSL_CERT_FILE"] == "/etc/ssl/certs/ca.crt"
     assert not found.keys() & {"AWS_SECRET_ACCESS_KEY", "PIP_CERT", "http_proxy"}
-    assert jail.variables(environment, host, networked=True)["https_proxy"] == "http://127.0.0.1:3128"
+    assert jail.variables(environment, host, proxy="http://127.0.0.1:1")["https_proxy"] == "http://127.0.0.1:1"
 
 
 V1_MOUNT = "39 31 0:36 / {point} rw,relatime - cgroup cgroup rw,pids"
@@ -241,3 +243,17 @@ def test_defaults_are_the_strict_ones() -> None:
     assert SandboxPolicy().rung is Rung.BUBBLEWRAP
     assert NetworkGrant() == NetworkGrant(hosts=(), private_hosts=())
     assert Sandbox(SandboxPolicy()).policy.grace_seconds == 2.0
+
+
+def test_commands_take_no_port_of_the_fleets_own() -> None:
+    settings = Settings(
+        nats_url="nats://user:word@127.0.0.1:4222,nats://elsewhere:4333",
+        ray_address="auto",
+        model_url="http://localhost:8011/v1,http://[::1]:8012/v1,https://models.example.org:8443/v1",
+        listen="0.0.0.0:50051",
+        context_listen="127.0.0.1:0",
+        http_listen="[::]:8080",
+        metrics_listen="",
+        probe_listen="0.0.0.0:50059",
+    )
+    assert sandbox_policy(settings).reserved_ports == {4222, 8011, 8012, 50051, 8080, 50059}

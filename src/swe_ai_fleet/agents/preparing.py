@@ -86,11 +86,16 @@ def _checked(shape: ProposalShape, source: str) -> EnvironmentProposal:
     setup, command = tuple(shape.setup), shape.test_command.strip()
     if not setup and not command:
         raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
-    if len(setup) > _MAX_LINES or any(len(line) > _MAX_LINE_CHARS or "\0" in line or "\n" in line for line in setup):
+    if len(setup) > _MAX_LINES or not all(map(_is_line, (*setup, command))):
         raise ValueError(f"more than {_MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
     if command and (reason := selects(command)):
         raise ValueError(f"the test command `{command[:200]}` {reason}")
     return EnvironmentProposal(setup=setup, test_command=command, notes=shape.notes[:_MAX_NOTES_CHARS], source=source)
+
+
+def _is_line(text: str) -> bool:
+    """Whether a text is a line that people see as it is: without control characters."""
+    return len(text) <= _MAX_LINE_CHARS and text.replace("\t", " ").isprintable()
 
 
 def selects(command: str) -> str:

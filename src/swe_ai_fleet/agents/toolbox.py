@@ -34,6 +34,12 @@ FINAL_ANSWER = OperationSpec(
 )
 
 
+def final_answer_in(schema: Mapping[str, object]) -> OperationSpec:
+    """`final_answer` for a run whose result is an object of this JSON schema instead of a few sentences."""
+    parameters = {**FINAL_ANSWER.parameters, "properties": {"result": dict(schema)}}
+    return replace(FINAL_ANSWER, description="End with your result. Call it once.", parameters=parameters)
+
+
 class Toolbox:
     """The operations of some toolkits that policy lets this run see, `request_tools` for more, and `final_answer`.
 
@@ -44,6 +50,7 @@ class Toolbox:
             carried out like any other.
         unlisted: Names among them that `request_tools` does not speak of.
         parallel: Whether calls of one reply that don't touch the same things run side by side.
+        answer: The `final_answer` that the model is shown.
     """
 
     def __init__(
@@ -54,9 +61,11 @@ class Toolbox:
         idle: Collection[str] = frozenset(),
         unlisted: Collection[str] = frozenset(),
         parallel: bool = True,
+        answer: OperationSpec = FINAL_ANSWER,
     ) -> None:
         self.toolkits = toolkits
         self._pipeline = pipeline
+        self._answer = answer
         self._parallel = parallel
         self._operations: dict[str, tuple[Toolkit, Definition]] = {
             definition.spec.name: (toolkit, definition)
@@ -64,9 +73,9 @@ class Toolbox:
             for definition in toolkit.definitions.values()
         }
         specs = [definition.spec for _, definition in self._operations.values()]
-        self._offer = Offer(specs, pipeline.policy, answer=FINAL_ANSWER, idle=idle, unlisted=unlisted)
-        ours = (FINAL_ANSWER,) if self._offer.request is None else (FINAL_ANSWER, self._offer.request)
-        self._reader = CallReader((*specs, *ours), answer=FINAL_ANSWER.name)
+        self._offer = Offer(specs, pipeline.policy, answer=answer, idle=idle, unlisted=unlisted)
+        ours = (answer,) if self._offer.request is None else (answer, self._offer.request)
+        self._reader = CallReader((*specs, *ours), answer=answer.name)
 
     @property
     def specs(self) -> tuple[OperationSpec, ...]:
@@ -117,8 +126,8 @@ class Toolbox:
             return self._reject(understood, self._unknown(understood))
         if understood.error:
             return self._reject(understood, understood.error)
-        if spec is FINAL_ANSWER:
-            return _final_answer(arguments)
+        if spec is self._answer:
+            return self._answered(arguments)
         if spec is self._offer.request:
             record = self._pipeline.trail.open(spec, arguments={}, secret=arguments, call_id=understood.call.call_id)
             result = self._offer.show(arguments)
@@ -141,7 +150,7 @@ class Toolbox:
     def _unknown(self, understood: Understood) -> str:
         names = [spec.name for spec in self.specs]
         near = [signature(self._operations[name][1].spec) for name in understood.near if name in self._operations]
-        near += [signature(FINAL_ANSWER)] if FINAL_ANSWER.name in understood.near else []
+        near += [signature(self._answer)] if self._answer.name in understood.near else []
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
         more = f" {self._offer.request.name} shows more." if self._offer.request else ""
         return f"{understood.error}.{guess} The tools are: {', '.join(names)}.{more}"
@@ -150,15 +159,14 @@ class Toolbox:
         if one.spec is None or other.spec is None:
             return False
         a, b = one.spec, other.spec
-        if not self._parallel or FINAL_ANSWER in (a, b):
+        if not self._parallel or self._answer in (a, b):
             return True
         return bool(a.locks & b.locks) and not (a.read_only and b.read_only)
 
-
-def _final_answer(arguments: Mapping[str, object]) -> ToolResult:
-    """The answer under whichever of the usual keys the model chose."""
-    value = next((arguments[key] for key in ANSWER_KEYS if arguments.get(key) is not None), None)
-    if value is None:
-        error = "final_answer needs its text. Signature: final_answer(result: string)"
-        return ToolResult(success=False, operation=FINAL_ANSWER.name, error=error, outcome=Outcome.INVALID)
-    return ToolResult(success=True, operation=FINAL_ANSWER.name, content=answer_text(value))
+    def _answered(self, arguments: Mapping[str, object]) -> ToolResult:
+        """The answer under whichever of the usual keys the model chose."""
+        value = next((arguments[key] for key in ANSWER_KEYS if arguments.get(key) is not None), None)
+        if value is None:
+            error = f"final_answer needs its result. Signature: {signature(self._answer)}"
+            return ToolResult(success=False, operation=self._answer.name, error=error, outcome=Outcome.INVALID)
+        return ToolResult(success=True, operation=self._answer.name, content=answer_text(value))

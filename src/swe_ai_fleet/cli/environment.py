@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from swe_ai_fleet.cli.client import FleetClient
@@ -17,6 +16,7 @@ from swe_ai_fleet.domain.environment import Environment, StepOutcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.watching.text import command_line
 
 
 def specification(
@@ -83,7 +83,7 @@ async def export_environment(screen: Screen, client: FleetClient, name: str) -> 
             "notes": proposal.notes,
             "source": proposal.source,
         },
-        shlex.join(options),
+        command_line(options),
     )
     return Exit.ACCEPTED
 
@@ -116,7 +116,7 @@ def _print(screen: Screen, pinned: PinnedRepository, environment: Environment) -
         screen.line(f"left out: {text}", style="yellow")
     for note in environment.notes:
         screen.line(note)
-    command = shlex.join(report.test_command)
+    command = command_line(report.test_command)
     screen.line(
         f"Tests: {command} (from {report.test_source})" if command else "Tests: none; name them with --test-command"
     )

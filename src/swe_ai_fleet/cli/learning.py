@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 from uuid import UUID
 
@@ -23,7 +22,7 @@ from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.learning.recommending import DEFAULT
 from swe_ai_fleet.runtime.place import Place, find_place
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.watching.text import one_line
+from swe_ai_fleet.watching.text import command_line, one_line
 
 _GOAL = 120
 _COMMENT = 400
@@ -134,8 +133,8 @@ def _flags(answer: pb.RecommendApproachResponse) -> str:
     profile, agents = answer.model_profile.value, answer.agents.value
     flags = [
         "--deliberate-only" if kind == "deliberate" else "",
-        f"--mode {shlex.quote(mode)}" if mode and kind in ("deliberate", "orchestrate") else "",
-        f"--profile {shlex.quote(profile)}" if profile not in ("", DEFAULT) else "",
+        f"--mode {command_line([mode])}" if mode and kind in ("deliberate", "orchestrate") else "",
+        f"--profile {command_line([profile])}" if profile not in ("", DEFAULT) else "",
         f"--agents {agents}" if agents.isdecimal() else "",
     ]
     return " ".join(flag for flag in flags if flag)

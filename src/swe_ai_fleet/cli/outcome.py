@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from rich.syntax import Syntax
@@ -22,7 +21,7 @@ from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.watching.events import fold_events
 from swe_ai_fleet.watching.narration import BASELINE, baseline_text, gathered_text
-from swe_ai_fleet.watching.text import one_line, visible
+from swe_ai_fleet.watching.text import command_line, one_line, visible
 
 _DIFF_LINES = 400
 _MEMORY = 160
@@ -93,13 +92,13 @@ def next_commands(state: ExecutionState) -> Iterator[str]:
     suites = state.baseline.suites if state.baseline is not None else ()
     untested = bool(state.baseline_error) or any(suite.unusable for suite in suites)
     if state.status.terminal and untested and state.verdict is not Verdict.VERIFIED:
-        place = shlex.quote(repository.location)
-        yield f"fleet env explain --repo {place} --ref {repository.shared_commit}"
+        yield command_line(
+            ("fleet", "env", "explain", "--repo", repository.location, "--ref", repository.shared_commit)
+        )
     if state.delivered is not None and repository.location.startswith("/") and repository.bundle is None:
-        place, branch = shlex.quote(repository.location), shlex.quote(state.delivered.branch)
         # What was not verified is looked at first.
-        verified = state.verdict is Verdict.VERIFIED
-        yield f"git -C {place} " + (f"merge {branch}" if verified else f"diff {repository.shared_commit} {branch}")
+        look = ("merge",) if state.verdict is Verdict.VERIFIED else ("diff", repository.shared_commit)
+        yield command_line(("git", "-C", repository.location, *look, state.delivered.branch))
     if state.proposal is not None:
         yield f"fleet env export {state.execution_id}"
     if state.status is not ExecutionStatus.NO_WINNER or not state.ranking or state.task.kind is TaskKind.JUDGE:

@@ -24,6 +24,7 @@ REGISTRY = "https://registry.npmjs.org"
 _QUIET = ("--no-audit", "--no-fund", "--loglevel=error", "--no-progress")
 # Without the scripts of the project itself, then those of its packages, which may fail.
 _NPM_WITHOUT_SCRIPTS = 'npm "$@" --ignore-scripts && { npm rebuild --loglevel=error || true; }'
+_NPM_LOG = 'grep -h " placeDep " "$(ls -t ~/.npm/_logs/*.log | head -n 1)"'
 _PRUNE = """\
 // Takes dependencies out of manifests: arguments are manifests, then `--`, then names.
 const fs = require('fs');
@@ -299,6 +300,7 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
         packages=_declared(files, (root, *members)),
         remove=("node", f"{base}/{PRUNE}", *manifests, "--"),
         then=loose,
+        log=("sh", "-c", _NPM_LOG) if manager.name == "npm" else (),
     )
     source = manager.lock or joined(root, "package.json")
     purposes = ("the packages, without the project's own scripts", "the packages, whatever their lock and peers say")

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.environment import Decision
 
+# npm's log names the package that asked for one, and what it asked for.
+_PLACED = re.compile(r"placeDep \S+ (@?[^@\s]+)@\S* OK for: (@?[^@\s]+)@\S* want: (\S+)")
+_PLACE = re.compile(r"([\w.-]+/[\w.-]+?)(?:\.git)?(?:#.*)?$")
 _FAULT = re.compile(r"\berr(?:or)?\b|\bERR_|YN00|Couldn't find|not found|No matching", re.I)
 
 
@@ -16,12 +19,32 @@ class Removal:
     """How an installation goes on without packages that cannot be had.
 
     `packages` are the names that may be left out, with what was asked for; `remove` is the argv that takes some out of
-    the manifests, their names behind it, and `then` the one that installs the rest.
+    the manifests, their names behind it, and `then` the one that installs the rest. `log` prints which package asked
+    for which; empty where that is not known.
     """
 
     packages: Mapping[str, str]
     remove: tuple[str, ...]
     then: tuple[str, ...]
+    log: tuple[str, ...] = ()
+
+    def needing(self, output: str, log: str) -> tuple[str, ...]:
+        """Those of the packages that need one from a place that the output blames, by a package manager's log."""
+        faults = "\n".join(line for line in output.splitlines() if _FAULT.search(line))
+        asked: dict[str, set[str]] = {}
+        blamed: set[str] = set()
+        for name, parent, wanted in _PLACED.findall(log):
+            asked.setdefault(name, set()).add(parent)
+            place = _PLACE.search(wanted)
+            if place and not wanted.startswith("npm:") and place[1] in faults:
+                blamed.add(parent)
+        needing = set[str]()
+        while blamed:
+            name = blamed.pop()
+            needing.add(name)
+            if name not in self.packages:
+                blamed |= asked.get(name, set()) - needing
+        return tuple(name for name in self.packages if name in needing)
 
     def blamed(self, output: str) -> tuple[str, ...]:
         """Those of the packages that a package manager's output blames."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import urlsplit
 
 from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy, choose_rung
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, listed, on_loopback
 
 SLOTS_PER_CPU = 2
 
@@ -29,4 +30,21 @@ def sandbox_policy(settings: Settings) -> SandboxPolicy:
         max_processes=settings.max_processes,
         max_cpus=settings.max_cpus,
         max_disk_bytes=settings.max_disk_bytes,
+        reserved_ports=_own_ports(settings),
     )
+
+
+def _own_ports(settings: Settings) -> frozenset[int]:
+    """The ports of this machine at which the fleet listens or asks, so that no command waits there in its place."""
+    asked = (
+        *(settings.nats_url, settings.ray_address, settings.model_url, settings.embeddings_url),
+        *(settings.orchestrator_url, settings.context_url),
+    )
+    urls = [urlsplit(url if "://" in url else f"//{url}") for text in asked for url in listed(text)]
+    ports = [url.port or 0 for url in urls if on_loopback(f"{url.hostname}:0")]
+    listening = (
+        *(settings.listen, settings.context_address, settings.http_listen),
+        *(settings.metrics_listen, settings.probe_listen),
+    )
+    ports += [int(port) for address in listening if (port := address.rpartition(":")[2]).isdecimal()]
+    return frozenset(ports) - {0}

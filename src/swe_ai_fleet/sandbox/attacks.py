@@ -63,6 +63,11 @@ def connect(family, address):
         client.settimeout(2)
         client.connect(address)
 
+def send(sender, flags, address):
+    with sender:
+        sender.settimeout(2)
+        sender.sendto(b"x", flags, address)
+
 def mount():
     os.makedirs("m", exist_ok=True)
     if libc.mount(b"none", os.path.abspath("m").encode(), b"tmpfs", 0, None):
@@ -85,6 +90,9 @@ attempt("FILES", lambda: os.listdir(os.path.dirname(told["secret"])))
 attempt("METADATA", lambda: os.chmod(told["secret"], 0o644))
 attempt("METADATA", lambda: os.utime(told["secret"]))
 attempt("NETWORK", lambda: connect(socket.AF_INET, ("127.0.0.1", told["port"])))
+attempt("NETWORK", lambda: connect(socket.AF_INET6, ("::ffff:127.0.0.1", told["port"])))
+attempt("NETWORK", lambda: send(socket.socket(), socket.MSG_FASTOPEN, ("127.0.0.1", told["port"])))
+attempt("NETWORK", lambda: send(socket.socketpair(type=socket.SOCK_DGRAM)[0], 0, told["datagrams"]))
 attempt("NETWORK", lambda: connect(socket.AF_UNIX, told["socket"]))
 attempt("NETWORK", lambda: connect(socket.AF_UNIX, "\\0" + told["token"]))
 attempt("NETWORK", lambda: socket.socket(40).close())
@@ -119,6 +127,11 @@ while count < int(sys.argv[1]):
     count += 1
 print(count)
 """
+_SERVE = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(server.getsockname(), 5).close()
+"""
 _FILL_MEMORY = "import sys; held = bytearray(int(sys.argv[1])); print(len(held))"
 _FILL_DISK = """
 import time
@@ -146,6 +159,13 @@ async def successful_attacks(open_workspace: Callable[[Host, Path], LocalWorkspa
     return found
 
 
+async def has_loopback(open_workspace: Callable[[Host, Path], LocalWorkspace], host: Host) -> bool:
+    """Whether a command can serve and reach itself."""
+    with tempfile.TemporaryDirectory(prefix="fleet-probe-") as name:
+        async with open_workspace(host, Path(name)) as workspace:
+            return (await _python(workspace, _SERVE)).ok
+
+
 async def _reach(workspace: LocalWorkspace, outside: Path) -> set[Attack]:
     token, sleeper = secrets.token_hex(8), f"{1_000_000 + secrets.randbelow(1_000_000)}.5"
     secret = outside / "secret"
@@ -160,12 +180,15 @@ async def _reach(workspace: LocalWorkspace, outside: Path) -> set[Attack]:
             socket.create_server(("127.0.0.1", 0)) as server,
             socket.socket(socket.AF_UNIX) as named,
             socket.socket(socket.AF_UNIX) as abstract,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
         ):
             named.bind(str(outside / "s"))
+            datagrams.bind(str(outside / "d"))
             abstract.bind(f"\0{token}")
             for listener in (named, abstract):
                 listener.listen()
             told = {
+                "datagrams": str(outside / "d"),
                 "arguments": processes.arguments(witness.pid).hex(),
                 "pid": witness.pid,
                 "port": server.getsockname()[1],

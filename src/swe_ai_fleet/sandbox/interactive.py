@@ -257,7 +257,9 @@ class _Ground:
         networked = command.network is not None
         # A file, as its standard input is the program's own and arguments can be read by every user of the host.
         self.scratch.variables.touch(mode=0o600)
-        self.scratch.variables.write_text(exports(jail.variables(environment, os.environ, networked=networked)))
+        self.scratch.variables.write_text(
+            exports(jail.variables(environment, os.environ, proxy=jail.PROXY_URL if networked else ""))
+        )
         arguments = jail.bubblewrap_arguments(
             self.bubblewrap,
             root=root,

@@ -26,6 +26,7 @@ WORKSPACE = "/workspace"
 HOME = "/home/agent"
 TMP = "/tmp"  # noqa: S108  (private inside)
 PROXY_PORT = 3128
+PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 _UID = 1000
 _FLEET = "/run/fleet"
 RUNNER = f"{_FLEET}/sh"
@@ -186,13 +187,13 @@ def variables(
     *,
     home: str = HOME,
     tmp: str = TMP,
-    networked: bool = False,
+    proxy: str = "",
     isolated: bool = True,
     interpreters: str = "",
 ) -> dict[str, str]:
     """The variables of a session: our own, the environment's over them, of the host's only where certificates are.
 
-    A session has a network through its proxy (`networked`), none (`isolated`), or that of the host (neither).
+    A session has a network through its `proxy`, a URL, none (`isolated`), or that of the host (neither).
     `interpreters` is a directory with the names of the fleet's Python; empty: that is where it is installed.
     """
     base = toolchain()
@@ -220,14 +221,13 @@ def variables(
     for name in _CERTIFICATE_VARIABLES:
         if host.get(name, "").startswith(("/etc/ssl/cert", "/etc/pki/", "/usr/")):
             found[name] = host[name]
-    if isolated and not networked:
+    if isolated and not proxy:
         found |= _OFFLINE
-    if networked:
-        address = f"http://127.0.0.1:{PROXY_PORT}"
+    if proxy:
         # Yarn from version 2 on reads no other than its own.
         own = ("PIP_PROXY", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY")
         names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", *own)
-        found |= dict.fromkeys(names, address) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+        found |= dict.fromkeys(names, proxy) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
     return found | dict(environment.variables)
 
 

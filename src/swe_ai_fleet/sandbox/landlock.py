@@ -7,7 +7,6 @@ import errno
 import itertools
 import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterable
@@ -19,7 +18,8 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.sandbox import jail, programs
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
-from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
+from swe_ai_fleet.sandbox.policy import SandboxPolicy
+from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter, supervised_calls
 
 SIGNALS_SINCE = 6
 """The version of Landlock that keeps signals and abstract unix sockets inside."""
@@ -33,7 +33,7 @@ _FIRST_RIGHTS = (1 << 13) - 1
 _REFER, _TRUNCATE, _IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
-_MAKE_FILE, _REMOVE_FILE = 1 << 8, 1 << 5
+_MAKE_FILE, _REMOVE_FILE, _MAKE_SOCKET = 1 << 8, 1 << 5, 1 << 9
 _BY_NAME = _READ_FILE | _WRITE_FILE | _TRUNCATE | _MAKE_FILE | _REMOVE_FILE
 _TCP = 3
 _SCOPES = 3
@@ -144,18 +144,36 @@ class Handover:
                     _give(directory, uid, gid)
 
 
-def remove_shared_memory(identity: Identity) -> None:
-    """Remove what a workspace's own user has left in the memory that commands share by name, on the host."""
-    if not identity.dropped:
-        return
+def remove_shared_memory(identity: Identity, since: float) -> None:
+    """Remove what a workspace has left in the memory that commands share by name, on the host.
+
+    That is what its own user owns; where commands run as the fleet's user, what came after `since` (seconds of the
+    epoch) and no process has open or mapped.
+    """
+    used = set[int]() if identity.dropped else _open_shared_memory()
     with suppress(FileNotFoundError), os.scandir(_SHARED_MEMORY) as entries:
         for entry in entries:
-            if entry.stat(follow_symlinks=False).st_uid == identity.uid:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    with suppress(FileNotFoundError):
-                        Path(entry.path).unlink()
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid != identity.uid or not stat.S_ISREG(status.st_mode):
+                continue
+            if identity.dropped or (status.st_ctime >= since and status.st_ino not in used):
+                with suppress(FileNotFoundError):
+                    Path(entry.path).unlink()
+
+
+def _open_shared_memory() -> set[int]:
+    """The inodes of the shared memory that living processes have open or mapped, as far as they can be looked into."""
+    found: set[int] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            for line in (process / "maps").read_text(errors="replace").splitlines():
+                fields = line.split(maxsplit=5)
+                if len(fields) > 5 and fields[5].startswith(f"{_SHARED_MEMORY}/"):
+                    found.add(int(fields[4]))
+            for descriptor in (process / "fd").iterdir():
+                if descriptor.readlink().is_relative_to(_SHARED_MEMORY):
+                    found.add(descriptor.stat().st_ino)
+    return found
 
 
 def require_landlock() -> Landlock:
@@ -203,12 +221,23 @@ def _give_below(directory: int, uid: int, gid: int, levels: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Supervision:
+    """What supervisor.py is told: the numbers of calls, where sockets may lie, and which ports are the fleet's."""
+
+    calls: tuple[int, ...]
+    roots: tuple[str, ...]
+    proxy: int
+    reserved: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """What landlock_launcher.py is told."""
 
     rules: list[tuple[str, int]]
     files: int
     file_rights: int
+    kept_files: int
     network: int
     scoped: int
     size: int
@@ -217,6 +246,7 @@ class _Plan:
     capabilities: int
     processes: int
     filter: str
+    supervision: Supervision | None
 
 
 def landlock_helper(landlock: Landlock, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
@@ -240,13 +270,16 @@ def landlock_arguments(
     landlock: Landlock,
     identity: Identity,
     *,
-    root: Path,
-    scratch: jail.Scratch,
+    runner: Path,
     environment: Environment,
-    writable: tuple[Mount, ...],
-    max_processes: int,
+    writable: tuple[Path, ...],
+    policy: SandboxPolicy,
+    proxy: int,
 ) -> list[str]:
-    """The argv of a session up to the program it runs."""
+    """The argv of a session up to the program it runs, which is `runner`.
+
+    Beside `writable` places it reads what `environment` needs. `proxy` is the port of its proxy, 0 without one.
+    """
     everything = landlock.rights & ~_MAKE_DEVICES & ~_IOCTL_DEVICE
     rules = [
         (path, _READ)
@@ -254,18 +287,22 @@ def landlock_arguments(
     ]
     rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
     # The file itself is readable to nobody; the kernel wants both rights to execute one.
-    rules += [(str(scratch.runner), _EXECUTE | _READ_FILE)]
-    rules += [(str(path), everything) for path in (root, scratch.home, scratch.tmp)]
-    rules += [(mount.source, everything) for mount in writable]
-    if identity.dropped:
-        # The host's own, for all workspaces: whoever knows a name can open it. Names are random, and cannot be listed.
-        rules.append((_SHARED_MEMORY, landlock.rights & _BY_NAME))
+    rules += [(str(runner), _EXECUTE | _READ_FILE)]
+    rules += [(str(path), everything) for path in writable]
+    # The host's own, for all workspaces: whoever knows a name can open it. Names are random, and cannot be listed.
+    rules.append((_SHARED_MEMORY, landlock.rights & _BY_NAME))
     plan = _plan(
         landlock,
         identity,
         rules,
         capabilities=_CAPABILITIES if identity.dropped else 0,
-        max_processes=max_processes,
+        max_processes=policy.max_processes,
+        supervision=Supervision(
+            calls=supervised_calls(os.uname().machine),
+            roots=tuple(map(os.path.realpath, writable)),
+            proxy=proxy,
+            reserved=tuple(sorted(policy.reserved_ports)),
+        ),
     )
     return _launching(plan)
 
@@ -282,12 +319,15 @@ def _plan(
     *,
     capabilities: int,
     max_processes: int = _HELPER_PROCESSES,
+    supervision: Supervision | None = None,
 ) -> _Plan:
     version = landlock.version
     return _Plan(
         rules=rules,
         files=landlock.rights,
         file_rights=_OF_FILES,
+        # Rules that say nothing of it forbid moving files between directories.
+        kept_files=landlock.rights & (_MAKE_SOCKET | _REFER) if supervision else 0,
         network=_TCP if version >= 4 else 0,
         scoped=_SCOPES if landlock.keeps_signals else 0,
         size=24 if landlock.keeps_signals else 16 if version >= 4 else 8,
@@ -295,7 +335,13 @@ def _plan(
         gid=identity.gid,
         capabilities=capabilities,
         processes=max_processes,
-        filter=seccomp_filter(os.uname().machine, namespaces=False, overrides=bool(capabilities)).hex(),
+        filter=seccomp_filter(
+            os.uname().machine,
+            namespaces=False,
+            overrides=bool(capabilities),
+            supervised=supervision is not None,
+        ).hex(),
+        supervision=supervision,
     )
 
 

@@ -1,17 +1,22 @@
 """Confines itself by Landlock and a system call filter, without any namespace, and becomes a session.
 
-A script of its own (`python -I -S landlock_launcher.py PLAN ARGV...`): it imports nothing of the fleet. It splits in
-two. The keeper stays, in a Landlock domain that holds nothing but this session, adopts whatever the session's commands
-leave, and at the end kills everything in the domain; the other one takes the rules upon itself and becomes ARGV.
+A script of its own (`python -I -S landlock_launcher.py PLAN ARGV...`): it imports nothing of the fleet but
+supervisor.py, with a session's first socket. It splits in two. The keeper stays, in a Landlock domain that holds
+nothing but this session, adopts whatever the session's commands leave, makes their connections (see supervisor.py), and
+at the end kills everything in the domain; the other one takes the rules upon itself and becomes ARGV.
 """
 
 from __future__ import annotations
 
+import _socket
+import _thread
 import ctypes
+import errno
 import json
 import os
 import resource
 import signal
+import struct
 import sys
 import time
 from pathlib import Path
@@ -24,7 +29,6 @@ _RESTRICT_SELF = 446
 _RULE_PATH_BENEATH = 1
 _SCOPE_SIGNAL = 2
 _PR_SET_PDEATHSIG = 1
-_PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
 _PR_SET_SECUREBITS = 28
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,11 +36,16 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _AMBIENT_RAISE = 2
 _AMBIENT_CLEAR_ALL = 4
-_SECCOMP_MODE_FILTER = 2
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SET_MODE_FILTER = 1
+_NEW_LISTENER = 1 << 3
+# Once its supervisor has a call, no signal but a deadly one ends it (since Linux 5.19).
+_WAIT_KILLABLE = 1 << 5
 _CAPABILITY_VERSION = 0x2008_0522
 _LAST_CAPABILITY = 63
 _NO_SETUID_FIXUP = 4
 _FAILED = 125
+_PASSED = struct.Struct("=i")
 
 
 class _RulesetAttributes(ctypes.Structure):
@@ -123,11 +132,47 @@ def _limit_processes(uid: int, more: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
-def _filter_calls(program: bytes) -> None:
+def _filter_calls(program: bytes, *, supervised: bool) -> int | None:
+    """Put the filter over this process and all that it will start; the descriptor by which a supervisor hears of calls.
+
+    None: nobody is to, or the container's own filter has a supervisor and the kernel allows one.
+    """
     buffer = ctypes.create_string_buffer(program, len(program))
     described = _Program(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    address = ctypes.addressof(described)
-    _control(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, address)
+    number = _SECCOMP[os.uname().machine]
+    for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER) if supervised else ():
+        listener = _LIBC.syscall(number, _SET_MODE_FILTER, flags, ctypes.byref(described))
+        if listener >= 0:
+            return int(listener)
+        if ctypes.get_errno() not in (errno.EINVAL, errno.EBUSY):
+            break
+    _checked(_LIBC.syscall(number, _SET_MODE_FILTER, 0, ctypes.byref(described)), "seccomp")
+    return None
+
+
+def _supervise(channel: _socket.socket, supervision: dict[str, object]) -> None:
+    """Answer the session's calls; with this thread the listener ends, and all of them are refused."""
+    _, passed, _, _ = channel.recvmsg(1, _socket.CMSG_SPACE(_PASSED.size))
+    channel.close()
+    if not passed:
+        return
+    (listener,) = _PASSED.unpack(passed[0][2])
+    try:
+        # With the first call: most sessions make none, and what follows takes time and memory.
+        from select import select
+
+        select((listener,), (), ())
+        from importlib.util import module_from_spec, spec_from_file_location
+
+        spec = spec_from_file_location("supervisor", Path(__file__).with_name("supervisor.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        module.Supervisor(listener, **supervision).serve()
+    finally:
+        os.close(listener)
 
 
 def _require_isolation(outsider: int) -> None:
@@ -193,6 +238,7 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     rules = cast("list[tuple[str, int]]", plan["rules"])
     parent = os.getppid()
     scoped = bool(numbers["scoped"])
+    supervision = cast("dict[str, object] | None", plan["supervision"])
     _control(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
     # As long as this process may still open everything.
@@ -200,8 +246,13 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     for path, rights in rules:
         _allow(files, path, rights, numbers["file_rights"])
     _control(_PR_SET_NO_NEW_PRIVS, 1)
+    if scoped or supervision:
+        # Whatever path a command names, its supervisor can make no socket elsewhere.
+        kept = _ruleset(numbers["kept_files"], 0, _SCOPE_SIGNAL if scoped else 0, numbers["size"])
+        for path in cast("list[str]", supervision["roots"]) if supervision else ():
+            _allow(kept, path, numbers["kept_files"], numbers["file_rights"])
+        _enter(kept)
     if scoped:
-        _enter(_ruleset(0, 0, _SCOPE_SIGNAL, numbers["size"]))
         _require_isolation(parent)
     _shed(numbers["uid"], numbers["gid"], numbers["capabilities"])
     _limit_processes(numbers["uid"], numbers["processes"])
@@ -209,11 +260,16 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     if os.getppid() != parent:
         os._exit(_FAILED)
     keeper = os.getpid()
+    keeper_end, session_end = _socket.socketpair()
     session = os.fork()
     if session:
         for descriptor in (3, 4, 6):
             os.close(descriptor)
+        session_end.close()
+        if supervision:
+            _thread.start_new_thread(_supervise, (keeper_end, supervision))
         _keep(session, scoped)
+    keeper_end.close()
     os.setsid()
     _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
@@ -222,7 +278,10 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     if scoped:
         _require_isolation(keeper)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _filter_calls(bytes.fromhex(str(plan["filter"])))
+    listener = _filter_calls(bytes.fromhex(str(plan["filter"])), supervised=bool(supervision))
+    if listener is not None:
+        passed = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _PASSED.pack(listener))
+        session_end.sendmsg([b"\0"], [passed])
     os.execv(argv[0], argv)  # noqa: S606  (there is no shell to be had here)
 
 

@@ -27,7 +27,8 @@ class SandboxPolicy:
     `max_file_bytes` is the largest single file a command can write, `max_disk_bytes` what a workspace, its home and its
     /tmp may hold together (measured while a command runs; `max_disk_bytes` is passed by what is written between two
     looks). A command whose time is up gets SIGTERM, `grace_seconds` to tidy up, then SIGKILL. Of one workspace at most
-    `max_sessions` commands run at a time. What runs for nobody who was named runs for `tenant`.
+    `max_sessions` commands run at a time. What runs for nobody who was named runs for `tenant`. Where commands share
+    the host's loopback (`landlock`) they never listen at `reserved_ports`.
     """
 
     rung: Rung = Rung.BUBBLEWRAP
@@ -39,3 +40,4 @@ class SandboxPolicy:
     grace_seconds: float = 2.0
     max_sessions: int = 8
     tenant: str = ""
+    reserved_ports: frozenset[int] = frozenset()

@@ -12,7 +12,7 @@ from typing import Literal
 
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
-from swe_ai_fleet.sandbox.attacks import Attack, probe_workspace, successful_attacks
+from swe_ai_fleet.sandbox.attacks import Attack, has_loopback, probe_workspace, successful_attacks
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import Landlock, require_landlock
@@ -74,7 +74,10 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
             ),
         )
     succeeded = await successful_attacks(probe_workspace, host)
-    notes += _bubblewrap_notes(host.bubblewrap) if host.bubblewrap else _landlock_notes(host.landlock)
+    if host.bubblewrap:
+        notes += _bubblewrap_notes(host.bubblewrap)
+    if host.landlock:
+        notes += _landlock_notes(host.landlock, loopback=await has_loopback(probe_workspace, host))
     if Attack.FORK_BOMB in succeeded and os.geteuid() == 0:
         notes.append("the fleet is root and no pids control group is writable: fork bombs are not stopped")
     if not host.groups.memory:
@@ -94,18 +97,24 @@ def _bubblewrap_notes(bubblewrap: Bubblewrap) -> list[str]:
     return notes
 
 
-def _landlock_notes(landlock: Landlock | None) -> list[str]:
-    notes = [
-        "without namespaces commands have no sockets at all, not even for themselves, and no /tmp but $TMPDIR",
-        "environments that need set-up commands cannot be built: a network cannot be opened to some hosts only",
-    ]
+def _landlock_notes(landlock: Landlock, *, loopback: bool) -> list[str]:
+    if loopback:
+        notes = [
+            "commands have TCP on loopback and unix streams, for themselves alone, but no UDP, and no /tmp but $TMPDIR",
+            "what a command listens at can be reached by the host's processes beside the fleet's commands",
+        ]
+    else:
+        notes = [
+            "commands have no sockets here: tests that start servers fail, set-up commands cannot install anything (a "
+            "supervisor needs seccomp's user notification, /proc/PID/mem and sock_diag)",
+            "commands have no /tmp but $TMPDIR",
+        ]
+    notes.append("POSIX shared memory is the host's: commands can open what is there if they know its random name")
     if os.geteuid() == 0:
         notes.append("the fleet is root: a workspace belongs to a user of its own while it is open")
-        notes.append("POSIX shared memory is the host's: commands can open what is there if they know its random name")
     else:
         notes.append("commands can change modes and times (not the content) of all files of the fleet's user")
-        notes.append("POSIX shared memory and semaphores are refused: they would be shared with the fleet's user")
-    if landlock is not None and not landlock.keeps_signals:
+    if not landlock.keeps_signals:
         notes.append("this kernel (before 6.12) lets commands send signals to other processes of their user")
     return notes
 

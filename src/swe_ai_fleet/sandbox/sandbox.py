@@ -56,7 +56,7 @@ class Sandbox:
         nothing but themselves. Home and /tmp lie in a directory of their own below `scratch` (None: the system's
         temporary directory). `owner` is who commands run for: tenants share slots and CPUs evenly, then the executions
         of one. With the rung `none` mounts raise PreconditionFailed and the network is the host's; with
-        `landlock` mounts must stand at their own place, and a network grant raises PreconditionFailed.
+        `landlock` mounts must stand at their own place.
         """
         return LocalWorkspace(
             self._look,
@@ -69,6 +69,13 @@ class Sandbox:
             scratch=scratch,
             owner=owner if owner != NOBODY else Owner(tenant=self._policy.tenant),
         )
+
+    async def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
+        """The argv before a program of ours that reads what others may be writing to, so that it sees nothing else.
+
+        See `LocalWorkspace.confining`.
+        """
+        return (await self._look()).confining(readable, writable)
 
     async def _look(self) -> Host:
         async with self._looking:

@@ -18,6 +18,7 @@ _RETURN = 0x06
 _ALLOW = 0x7FFF_0000
 _KILL_PROCESS = 0x8000_0000
 _ERRNO = 0x0005_0000
+_ASK_SUPERVISOR = 0x7FC0_0000
 
 # Where the parts of `struct seccomp_data` lie; arguments are 64 bits, the low half first on both machines.
 _NUMBER = 0
@@ -30,6 +31,11 @@ _DEVICE_TYPES = (0x2000, 0x6000)
 _TYPE_MASK = 0xF000
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
+_STREAM, _SEQUENCED, _TYPE_OF_SOCKET = 1, 5, 0xF
+_TCP = 6
+# Connects while it sends, past `connect`.
+_MSG_FASTOPEN = 0x2000_0000
+_SOL_SOCKET, _SO_REUSEPORT = 1, 15
 # Of a file's mode: whoever executes the file becomes its owner, or one of its group.
 _SET_ID = 0o6000
 # O_CREAT, and what O_TMPFILE has beside O_DIRECTORY: with one of them `open` takes a mode.
@@ -66,6 +72,12 @@ _UNSUPPORTED: dict[str, _Numbers] = {
 }  # fmt: skip
 _SOCKET: _Numbers = (41, 198)
 _SOCKETPAIR: _Numbers = (53, 199)
+_CONNECT: _Numbers = (42, 203)
+_BIND: _Numbers = (49, 200)
+_LISTEN: _Numbers = (50, 201)
+_SETSOCKOPT: _Numbers = (54, 208)
+# (call, position of its flags)
+_SENDS: tuple[tuple[_Numbers, int], ...] = (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))
 _CLONE: _Numbers = (56, 220)
 _CLONE3: _Numbers = (435, 435)
 _UNSHARE: _Numbers = (272, 97)
@@ -104,13 +116,21 @@ def machine_known(machine: str) -> bool:
     return machine in _MACHINES
 
 
-def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False) -> bytes:
+def supervised_calls(machine: str) -> tuple[int, int, int]:
+    """The numbers of `connect`, `bind` and `listen`, which a supervisor answers."""
+    column = _MACHINES[machine].column
+    connect, bind, listen = _numbers((_CONNECT, _BIND, _LISTEN), column)
+    return connect, bind, listen
+
+
+def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False, supervised: bool = False) -> bytes:
     """The program for the kernel: `struct sock_filter` after `struct sock_filter`.
 
     Calls of another machine's kind end the process; what is forbidden answers EPERM. With `namespaces` of their own
     commands have sockets of the kinds that stay in there, may trace each other and share memory by name. Without them
-    there is no socket at all but pairs (EACCES): a unix socket's path cannot be judged here, and behind one may sit a
-    container engine. `overrides` also takes what a process may do to the names and times of files that it need not own.
+    there is no socket but pairs (EACCES), or, `supervised`, those of TCP and unix streams, of which a supervisor makes
+    each connection and each listener: a filter sees no address. Without one that listens these answer ENOSYS.
+    `overrides` also takes what a process may do to the names and times of files that it need not own.
     """
     known = _MACHINES[machine]
     column = known.column
@@ -133,7 +153,6 @@ def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False) -
     program += _refuse(_numbers([_CLONE3, _OPENAT2], column), errno.ENOSYS)
     for call in (_CLONE, _UNSHARE):
         program += _when(call, column, [_argument(0), (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), _answer(errno.EPERM)])
-    program += _when(_SOCKETPAIR, column, [_argument(0), (_JUMP_EQUAL, 1, 0, _AF_UNIX), _answer(errno.EACCES)])
     for request in _TERMINAL_REQUESTS:
         program += _when(_IOCTL, column, [_argument(1), (_JUMP_EQUAL, 0, 1, request), _answer(errno.EPERM)])
     for call, position in ((_MKNOD, 1), (_MKNODAT, 2)):
@@ -142,11 +161,13 @@ def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False) -
             kind += [(_JUMP_EQUAL, 0, 1, device), _answer(errno.EPERM)]
         program += _when(call, column, kind)
     if namespaces:
+        program += _when(_SOCKETPAIR, column, [_argument(0), (_JUMP_EQUAL, 1, 0, _AF_UNIX), _answer(errno.EACCES)])
         program += _when(_SOCKET, column, _families())
     else:
         program += _refuse(_numbers(_SHARED.values(), column), errno.EPERM)
         program += _refuse(_numbers(_UNSUPPORTED.values(), column), errno.EOPNOTSUPP)
-        program += _refuse(_numbers([_SOCKET], column), errno.EACCES)
+        program += _when(_SOCKETPAIR, column, _pairs())
+        program += _supervised(column) if supervised else _refuse(_numbers([_SOCKET], column), errno.EACCES)
     if overrides:
         program += _refuse(_numbers([_INOTIFY], column), errno.EACCES)
         for call, position in _UTIMES:
@@ -194,6 +215,52 @@ def _families() -> list[_Instruction]:
         (_JUMP_EQUAL, 1, 0, _NETLINK_ROUTE),
         _answer(errno.EPROTONOSUPPORT),
     ]
+
+
+def _pairs() -> list[_Instruction]:
+    """Pairs of unix sockets; one end of a pair of datagrams could send to any socket of the host by its name."""
+    return [
+        _argument(0),
+        (_JUMP_EQUAL, 0, 4, _AF_UNIX),
+        _argument(1),
+        (_AND, 0, 0, _TYPE_OF_SOCKET),
+        (_JUMP_EQUAL, 2, 0, _STREAM),
+        (_JUMP_EQUAL, 1, 0, _SEQUENCED),
+        _answer(errno.EACCES),
+    ]
+
+
+def _supervised(column: int) -> list[_Instruction]:
+    """Streams that a command's own calls can neither connect nor bind, nor share with a listener of the host's."""
+    streams: list[_Instruction] = [
+        _argument(1),
+        (_AND, 0, 0, _TYPE_OF_SOCKET),
+        (_JUMP_EQUAL, 0, 4, _STREAM),
+        _argument(0),
+        (_JUMP_EQUAL, 7, 0, _AF_UNIX),
+        (_JUMP_EQUAL, 2, 0, _AF_INET),
+        (_JUMP_EQUAL, 1, 0, _AF_INET6),
+        _answer(errno.EACCES),
+        _argument(2),
+        (_JUMP_EQUAL, 2, 0, 0),
+        (_JUMP_EQUAL, 1, 0, _TCP),
+        _answer(errno.EPROTONOSUPPORT),
+    ]
+    reuse: list[_Instruction] = [
+        _argument(1),
+        (_JUMP_EQUAL, 0, 3, _SOL_SOCKET),
+        _argument(2),
+        (_JUMP_EQUAL, 0, 1, _SO_REUSEPORT),
+        _answer(errno.ENOPROTOOPT),
+    ]
+    program = [*_when(_SOCKET, column, streams), *_when(_SETSOCKOPT, column, reuse)]
+    for call, flags in _SENDS:
+        program += _when(
+            call, column, [_argument(flags), (_JUMP_ANY_BIT, 0, 1, _MSG_FASTOPEN), _answer(errno.EOPNOTSUPP)]
+        )
+    for number in _numbers((_CONNECT, _BIND, _LISTEN), column):
+        program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ASK_SUPERVISOR)]
+    return program
 
 
 def _without_set_id(position: int) -> list[_Instruction]:

@@ -8,12 +8,14 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
@@ -59,12 +61,21 @@ class Host:
     bubblewrap: jail.Bubblewrap | None = None
     landlock: Landlock | None = None
 
+    def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
+        """The argv before a program of ours that is to see these places alone; empty with the rung `none`."""
+        if self.landlock is not None:
+            return tuple(landlock_helper(self.landlock, readable=readable, writable=writable))
+        if self.bubblewrap is not None:
+            return tuple(jail.helper_arguments(self.bubblewrap, readable=readable, writable=writable))
+        return ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
     host: Host
     scratch: jail.Scratch
     proxy: FilteringProxy | None
+    proxy_url: str
     disk: DiskWatch
     identity: Identity
     handover: Handover
@@ -99,15 +110,11 @@ class LocalWorkspace:
             )
         if rung is Rung.LANDLOCK:
             check_mounts((*environment.mounts, *writable))
-            if network:
-                raise PreconditionFailed(
-                    "without namespaces a network cannot be opened to some hosts only", hint="install bubblewrap"
-                )
         self._host = host
         self._root = root.resolve()
         self._rung = rung
         self._environment = environment
-        self._network = network if rung is Rung.BUBBLEWRAP else None
+        self._network = network if rung is not Rung.NONE else None
         self._writable = writable
         self._scratch_parent = scratch
         self._owner = owner
@@ -119,6 +126,7 @@ class LocalWorkspace:
         self._idle: list[Session] = []
         self._closed = False
         self._refusals: tuple[Refusal, ...] = ()
+        self._opened_at = time.time()
 
     @property
     def root(self) -> Path:
@@ -157,7 +165,7 @@ class LocalWorkspace:
         make room. What they wrote on stderr says so. Raises InvalidRequest for what no process can be given,
         PreconditionFailed where the sandbox does not start.
         """
-        before = jail.forwarding() if self._network is not None else ()
+        before = jail.forwarding() if self._network is not None and self._rung.mounts else ()
         source = render(command, mount=self.mount, before=before)
         ground = await self._prepare()
         disk = ground.disk
@@ -193,13 +201,7 @@ class LocalWorkspace:
         process of the workspace that lives could swap a directory for a link to any place while the program works. With
         the rung `none` there is nothing before it. Raises PreconditionFailed where the sandbox is not to be had.
         """
-        host = await self._host()
-        seen = (self._root, *readable)
-        if host.landlock is not None:
-            return tuple(landlock_helper(host.landlock, readable=seen, writable=writable))
-        if host.bubblewrap is not None:
-            return tuple(jail.helper_arguments(host.bubblewrap, readable=seen, writable=writable))
-        return ()
+        return (await self._host()).confining((self._root, *readable), writable)
 
     async def warm(self) -> None:
         """Start a session ahead of the first command, while something else is waited for. Raises as `run` does."""
@@ -218,7 +220,8 @@ class LocalWorkspace:
                     await ground.proxy.close()
                 await asyncio.to_thread(remove_tree, ground.scratch.directory)
                 await asyncio.to_thread(ground.handover.take_back)
-                await asyncio.to_thread(remove_shared_memory, ground.identity)
+                if ground.host.landlock is not None:
+                    await asyncio.to_thread(remove_shared_memory, ground.identity, self._opened_at)
 
     @property
     def _writable_sources(self) -> tuple[Path, ...]:
@@ -240,10 +243,14 @@ class LocalWorkspace:
         shared = (self._root, scratch.home, scratch.tmp, *self._writable_sources)
         handover = Handover(identity, shared)
         proxy = FilteringProxy(self._network) if self._network is not None else None
+        proxy_url = ""
         try:
             await asyncio.to_thread(handover.give)
-            if proxy is not None:
+            if proxy is not None and self._rung.mounts:
                 await proxy.start(scratch.proxy_socket)
+                proxy_url = jail.PROXY_URL
+            elif proxy is not None:
+                proxy_url = await proxy.start_on_loopback()
         except BaseException:
             await asyncio.to_thread(remove_tree, scratch.directory)
             with suppress(OSError):
@@ -253,6 +260,7 @@ class LocalWorkspace:
             host=host,
             scratch=scratch,
             proxy=proxy,
+            proxy_url=proxy_url,
             disk=DiskWatch(shared, host.policy.max_disk_bytes),
             identity=identity,
             handover=handover,
@@ -285,17 +293,17 @@ class LocalWorkspace:
             arguments = landlock_arguments(
                 host.landlock,
                 ground.identity,
-                root=self._root,
-                scratch=scratch,
+                runner=scratch.runner,
                 environment=self._environment,
-                writable=self._writable,
-                max_processes=policy.max_processes,
+                writable=(self._root, scratch.home, scratch.tmp, *self._writable_sources),
+                policy=policy,
+                proxy=urlsplit(ground.proxy_url).port or 0,
             )
             return Launch(
                 argv=(*arguments, str(scratch.runner), _CONTROL),
                 prologue=prologue(
                     # Git takes a file that it may not look into for a fault, unlike one that is not there.
-                    {"GIT_CONFIG_NOSYSTEM": "1", **self._own_variables(scratch)},
+                    {"GIT_CONFIG_NOSYSTEM": "1", **self._own_variables(ground)},
                     max_file_bytes=policy.max_file_bytes,
                     max_processes=None,
                     sweep=Sweep.DOMAIN if host.landlock.keeps_signals else Sweep.NOTHING,
@@ -307,7 +315,7 @@ class LocalWorkspace:
             return Launch(
                 argv=(jail.shell(), _CONTROL),
                 prologue=prologue(
-                    self._own_variables(scratch),
+                    self._own_variables(ground),
                     max_file_bytes=policy.max_file_bytes,
                     max_processes=None,
                     sweep=Sweep.NOTHING,
@@ -326,7 +334,7 @@ class LocalWorkspace:
         return Launch(
             argv=(*arguments, jail.RUNNER, _CONTROL),
             prologue=prologue(
-                jail.variables(self._environment, os.environ, networked=self._network is not None),
+                jail.variables(self._environment, os.environ, proxy=ground.proxy_url),
                 max_file_bytes=policy.max_file_bytes,
                 max_processes=policy.max_processes if limits_per_namespace() else None,
                 sweep=Sweep.NAMESPACE,
@@ -337,13 +345,14 @@ class LocalWorkspace:
     def _slot(self, slots: CpuSlots | None, command: Command) -> AbstractAsyncContextManager[None]:
         return nullcontext() if slots is None or command.light else slots.hold(self._owner)
 
-    def _own_variables(self, scratch: jail.Scratch) -> dict[str, str]:
+    def _own_variables(self, ground: _Ground) -> dict[str, str]:
         """The variables of a session that sees the host's files at their own places."""
         return jail.variables(
             self._environment,
             os.environ,
-            home=str(scratch.home),
-            tmp=str(scratch.tmp),
+            home=str(ground.scratch.home),
+            tmp=str(ground.scratch.tmp),
+            proxy=ground.proxy_url,
             isolated=self._rung is not Rung.NONE,
             interpreters=str(stand_ins().interpreter(own_interpreter(), linked=True)),
         )

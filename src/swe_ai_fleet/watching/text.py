@@ -7,7 +7,9 @@ is on the screen. None of them reaches the terminal.
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
+from collections.abc import Iterable
 
 # CSI and string sequences (OSC, DCS, SOS, PM, APC) in their 7-bit and 8-bit forms, then any other escape.
 _ESCAPES = re.compile(
@@ -31,6 +33,27 @@ def one_line(text: str, limit: int = 0) -> str:
     """The text clean and on one line; longer than `limit` characters (0: none) it is cut."""
     line = " ".join(clean(text).split())
     return line if not limit or len(line) <= limit else line[: limit - 1].rstrip() + _ELLIPSIS
+
+
+def command_line(words: Iterable[str]) -> str:
+    """Words as a shell takes them, for people who paste them. What `clean` drops is written by number.
+
+    Dropped after quoting it would take quotes along, and text of strangers would stand outside of any.
+    """
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    if clean(word) == word:
+        return shlex.quote(word)
+    # Each quote by number too: shells that do not know this form take the word for another one, and run nothing of it.
+    return "$'" + "".join(_escaped(character) for character in word) + "'"
+
+
+def _escaped(character: str) -> str:
+    if (character.isalnum() and character.isascii()) or character in " ./:=@%+,-_":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
 def visible(text: str) -> str:

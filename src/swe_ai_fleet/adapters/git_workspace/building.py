@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
 from swe_ai_fleet.environments.lock_files import Lock, offending_pins, unavailable_packages
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
-from swe_ai_fleet.environments.recipe import Step
+from swe_ai_fleet.environments.recipe import Removal, Step
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox import LocalWorkspace, Refusal, RefusalReason
 
@@ -165,7 +165,7 @@ class Build:
                 self._note(missing, StepOutcome.LEFT_OUT, 0.0, self._message(result, self._workspace.refusals))
             rest = {name: arguments for name, arguments in step.optional.items() if name not in blamed}
             return replace(step, argv=tuple(word for word in step.argv if word not in gone), optional=rest)
-        if step.removal is not None and (names := step.removal.blamed(output)):
+        if step.removal is not None and (names := await self._removable(step, step.removal, output)):
             removed = await self._workspace.run(self._command(replace(step, argv=(*step.removal.remove, *names))))
             if removed.ok:
                 for name in names:
@@ -175,6 +175,13 @@ class Build:
                 rest = {name: wanted for name, wanted in step.removal.packages.items() if name not in names}
                 return replace(step, argv=step.removal.then, removal=replace(step.removal, packages=rest))
         return None
+
+    async def _removable(self, step: Step, removal: Removal, output: str) -> tuple[str, ...]:
+        """The packages to go on without: those that are blamed, else those that need what is blamed."""
+        if (names := removal.blamed(output)) or not removal.log:
+            return names
+        log = await self._workspace.run(self._command(replace(step, argv=removal.log)))
+        return removal.needing(output, log.stdout.text())
 
     async def _execute(self, step: Step) -> tuple[CommandResult, float, tuple[Refusal, ...]]:
         before = {id(refusal) for refusal in self._workspace.refusals}

@@ -127,7 +127,8 @@ class GitClone:
         Left out: what .gitignore names, by-products of tools (caches, `node_modules`), the content of submodules.
         Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
-        layout = self._premises.layout
+        # Of the index alone: whatever stands in the tree by now (attributes too) is not asked again.
+        layout = replace(self._premises.layout, work_tree=None)
         async with self._staged():
             against = ("diff", "--cached", self._base_commit)
             try:
@@ -179,7 +180,7 @@ class GitClone:
         async with self._staged():
             taken = await checkpoints.take(
                 self._git,
-                self._premises.layout,
+                replace(self._premises.layout, work_tree=None),
                 self._workspace,
                 base=self._base_commit,
                 head=head or self._base_commit,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
-from swe_ai_fleet.domain.errors import ResourceExhausted
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 
 MAX_FILES_BYTES = 10 * 1024**3
-_LISTING_BYTES = 64 * 1024 * 1024
+MAX_NAME_BYTES = 64 * 1024 * 1024
 _LISTING_SECONDS = 900.0
 _HINT = "let .gitignore name generated files"
 
@@ -18,35 +18,45 @@ async def check_size(
 ) -> None:
     """Raise ResourceExhausted for a commit that is more than a clone may hold.
 
-    Of a few small trees there can be any number of files, and of a few bytes any size. Raises GitFailed where it cannot
-    be read.
+    Of a few small trees there can be any number of files, and of a few bytes any size. Raises PreconditionFailed where
+    the repository lacks a file of it, GitFailed where it cannot be read.
     """
     try:
         listed = await git.run(
             *("ls-tree", "-r", "-l", "-z", "--full-tree", commit),
             layout=layout,
             timeout_seconds=_LISTING_SECONDS,
-            output_limit=_LISTING_BYTES,
+            output_limit=MAX_NAME_BYTES,
         )
     except GitFailed:
         raise
     except ResourceExhausted as error:
         raise ResourceExhausted(
-            f"commit {commit[:12]} has too many files: their names are more than {_LISTING_BYTES} bytes",
+            f"commit {commit[:12]} has too many files: their names are more than {MAX_NAME_BYTES} bytes",
             field=field,
             hint=_HINT,
         ) from error
-    if await asyncio.to_thread(_files_bytes, listed.stdout) > most_bytes:
+    files_bytes, missing = await asyncio.to_thread(_files, listed.stdout)
+    if missing:
+        raise PreconditionFailed(
+            f"commit {commit[:12]} is incomplete: the repository has no contents of {', '.join(missing[:3])}",
+            field=field,
+            hint="in a partial clone, a checkout of the commit fetches what is missing",
+        )
+    if files_bytes > most_bytes:
         raise ResourceExhausted(
             f"the files of commit {commit[:12]} have more than {most_bytes} bytes", field=field, hint=_HINT
         )
 
 
-def _files_bytes(listing: bytes) -> int:
-    """The bytes of all files in what `ls-tree -l` lists."""
-    total = 0
+def _files(listing: bytes) -> tuple[int, list[str]]:
+    """The bytes of all files in what `ls-tree -l` lists, and the files that the repository has no contents of."""
+    total, missing = 0, list[str]()
     for entry in listing.split(b"\0"):
-        words = entry.partition(b"\t")[0].split()
+        attributes, _, name = entry.partition(b"\t")
+        words = attributes.split()
         if len(words) == 4 and words[3].isdigit():
             total += int(words[3])
-    return total
+        elif len(words) == 4 and words[3] == b"BAD":
+            missing.append(name.decode("utf-8", "replace"))
+    return total, missing

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from swe_ai_fleet.domain.errors import PreconditionFailed
+
 T = TypeVar("T")
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -119,6 +121,24 @@ def _rename(draft: Path, target: Path) -> None:
     except OSError:
         if not target.is_dir():
             raise
+
+
+def copy_tree(root: Path, copy: Path) -> None:
+    """Copy a directory that strangers have written to a new place, and nothing that its links lead to. Blocking.
+
+    The copy takes no more of the disk: holes stay holes, and a file with several names is one. Raises
+    PreconditionFailed where something cannot be read.
+    """
+    done = subprocess.run(
+        ["cp", "--archive", "--sparse=always", "--reflink=auto", "--", str(root), str(copy)],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        raise PreconditionFailed(f"what a build left cannot be copied: {done.stderr[-500:]}", field="environment")
 
 
 def remove_tree(root: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import shutil
-import stat
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,7 +13,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.building import Build
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
-from swe_ai_fleet.adapters.git_workspace.directories import finished, read_file, remove_tree, write_file
+from swe_ai_fleet.adapters.git_workspace.directories import copy_tree, finished, read_file, remove_tree, write_file
 from swe_ai_fleet.adapters.git_workspace.facts import Facts, read_facts, read_furnishing, write_facts
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
@@ -437,13 +435,7 @@ def _copied(root: Path | None, copy: Path) -> None:
     if root is None:
         copy.mkdir()
     else:
-        shutil.copytree(root, copy, symlinks=True, ignore=_special)
-
-
-def _special(directory: str, names: list[str]) -> list[str]:
-    """Pipes, sockets and devices that a build left: there is nothing in them to copy."""
-    modes = {name: Path(directory, name).lstat().st_mode for name in names}
-    return [name for name, mode in modes.items() if stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)]
+        copy_tree(root, copy)
 
 
 def _derived(key: str, mark: str) -> str:

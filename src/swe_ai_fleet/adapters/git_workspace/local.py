@@ -6,7 +6,8 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import AsyncGenerator, Mapping
+import stat
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,10 @@ from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
 
 _SHOWN_CHANGES = 5
+# Beyond that git refuses to borrow as well.
+_DEEPEST_STORE = 7
+Confine = Callable[[tuple[Path, ...], tuple[Path, ...]], Awaitable[Sequence[str]]]
+"""What it may read and what it may write, beside /usr; the argv before a program."""
 _UNMERGED = {"DD", "AU", "UD", "UA", "DU", "AA", "UU"}
 
 
@@ -61,13 +66,20 @@ class Resolved:
 
 
 class LocalRepositories:
-    """Reads local repositories. `excludes` is the user's own global ignore file, if there is one."""
+    """Reads local repositories. `excludes` is the user's own global ignore file, if there is one.
 
-    def __init__(self, git: Git, policy: LocationPolicy, *, scratch: Path, excludes: Path | None) -> None:
+    `confine` gives the argv by which our git reads a work tree and sees nothing else: whoever may write to the tree
+    could lead it elsewhere meanwhile. None: this process reads what is its user's own.
+    """
+
+    def __init__(
+        self, git: Git, policy: LocationPolicy, *, scratch: Path, excludes: Path | None, confine: Confine | None = None
+    ) -> None:
         self._git = git
         self._policy = policy
         self._scratch = scratch
         self._excludes = excludes
+        self._confine = confine
 
     async def find(self, path: Path, tenant: str = "") -> LocalRepository:
         """The repository around a path that a tenant names.
@@ -100,12 +112,14 @@ class LocalRepositories:
             shallow=_content(Path(shallow)),
             tenant=tenant,
         )
-        for part in (repository.top, repository.git_dir, repository.common_dir, *object_stores(repository.objects)):
-            if not self._policy.contains(part.resolve(), tenant):
-                raise InvalidRequest(
-                    f"{path} keeps a part of its repository outside the allowed roots", field="repo.path"
-                )
+        parts = (repository.git_dir, repository.common_dir, repository.objects)
+        if not self._policy.contains(repository.top.resolve(), tenant) or not await self.holds(parts, tenant):
+            raise InvalidRequest(f"{path} keeps a part of its repository outside the allowed roots", field="repo.path")
         return repository
+
+    async def holds(self, parts: Iterable[Path], tenant: str) -> bool:
+        """Whether git directories and object stores lie where a tenant may name paths, with all that they lead to."""
+        return await asyncio.to_thread(_stays_within, parts, lambda path: self._policy.contains(path, tenant))
 
     async def resolve(self, repository: LocalRepository, repo: RepoRef, objects: Path) -> Resolved:
         """The commit that a reference means; uncommitted changes, where wanted, become a commit in `objects`.
@@ -172,7 +186,8 @@ class LocalRepositories:
         self, repository: LocalRepository, repo: RepoRef, resolved: Resolved, objects: Path
     ) -> Resolved:
         async with self._private(repository, resolved.commit, objects) as layout:
-            changes = await self._changes(layout, repository.top)
+            confining = await self._confined(repository, layout)
+            changes = await self._changes(layout, repository.top, confining)
             if not changes:
                 return resolved
             if repo.uncommitted is UncommittedChanges.REFUSE:
@@ -187,7 +202,8 @@ class LocalRepositories:
                 raise PreconditionFailed(
                     "a merge with conflicts is under way", field="repo.path", hint="finish it or use --ignore-dirty"
                 )
-            await stage(self._git, layout, repository.top, await gitlinks(self._git, layout))
+            submodules = await gitlinks(self._git, layout)
+            await stage(self._git, layout, repository.top, submodules, confining=confining)
             commit = await self._commit(layout, resolved.commit)
         return Resolved(commit=commit, branch=resolved.branch, snapshot_of=resolved.commit)
 
@@ -211,11 +227,21 @@ class LocalRepositories:
         finally:
             await finished(asyncio.to_thread(remove_tree, private))
 
-    async def _changes(self, layout: Layout, tree: Path) -> list[tuple[str, str]]:
+    async def _confined(self, repository: LocalRepository, layout: Layout) -> Sequence[str]:
+        if self._confine is None:
+            return ()
+        stores = await asyncio.to_thread(object_stores, repository.objects)
+        # The git directories for submodules, which are asked for their commit.
+        readable = (repository.top, repository.git_dir, repository.common_dir, *stores)
+        writable = (layout.git_dir, *([layout.objects] if layout.objects else []))
+        return await self._confine(readable, writable)
+
+    async def _changes(self, layout: Layout, tree: Path, confining: Sequence[str]) -> list[tuple[str, str]]:
         listing = await self._git.run(
             *("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=dirty"),
             layout=layout,
             cwd=tree,
+            confining=confining,
         )
         lines = listing.stdout.decode("utf-8", "surrogateescape").split("\0")
         return [(line[:2], line[3:]) for line in lines if line]
@@ -257,15 +283,54 @@ def _content(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-def object_stores(objects: Path, depth: int = 5) -> list[Path]:
-    """An object directory and those that it borrows from. Blocking."""
+def object_stores(objects: Path, depth: int = _DEEPEST_STORE) -> list[Path]:
+    """An object directory and those that it borrows from, as git finds them. Blocking.
+
+    Raises InvalidRequest for quoted entries: what git makes of them depends on the one before.
+    """
     stores = [objects]
     alternates = objects / "info/alternates"
-    if depth and alternates.is_file():
-        for line in alternates.read_text("utf-8", "surrogateescape").splitlines():
-            if line and not line.startswith("#"):
-                stores += object_stores(objects / os.fsdecode(line), depth - 1)
+    if not depth or not alternates.is_file():
+        return stores
+    for line in alternates.read_bytes().split(b"\n"):
+        if line.startswith(b'"'):
+            raise InvalidRequest("the repository borrows objects from a quoted path", field="repo.path")
+        if line and not line.startswith(b"#"):
+            place = Path(os.path.realpath(objects), os.fsdecode(line))
+            by_letter = Path(os.path.normpath(place))
+            if by_letter.resolve() != place.resolve():
+                # Behind a link `..` leads elsewhere, and what counts depends on git's version.
+                raise InvalidRequest("the repository borrows objects from an ambiguous path", field="repo.path")
+            stores += object_stores(by_letter, depth - 1)
     return stores
+
+
+def _stays_within(parts: Iterable[Path], contains: Callable[[Path], bool]) -> bool:
+    """Whether directories, the stores that they borrow from, and whatever their links lead to are contained. Blocking.
+
+    A pipe is not: whoever opens it may wait for ever.
+    """
+    pending = [store.resolve() for part in parts for store in object_stores(part)]
+    seen = set[Path]()
+    while pending:
+        directory = pending.pop()
+        if directory in seen or not directory.exists():
+            continue
+        seen.add(directory)
+        if not contains(directory):
+            return False
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    place = Path(entry.path).resolve()
+                    if not contains(place):
+                        return False
+                    pending += [place] if place.is_dir() else []
+                elif entry.is_dir(follow_symlinks=False):
+                    pending.append(Path(entry.path))
+                elif stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode):
+                    return False
+    return True
 
 
 def user_excludes(surroundings: Mapping[str, str]) -> Path | None:

@@ -56,7 +56,7 @@ class Origins:
         self._remotes = remotes
         self._uploads = uploads
         self._seeds = Seeds(home / "seeds", git)
-        self._submodules = Submodules(git, policy, self._seeds)
+        self._submodules = Submodules(git, policy, self._seeds, holds=local.holds)
         self._fetch = fetch
 
     async def pin(self, tenant: str, repo: RepoRef) -> tuple[PinnedRepository, Path]:

@@ -26,6 +26,8 @@ async def apply_patch(
     try:
         await git.run(
             *("apply", where, "--whitespace=nowarn", "-p1", "-"),
+            # A sandbox may have given the files to its own user since they were checked out.
+            options=("-c", "core.checkStat=minimal"),
             layout=layout,
             cwd=cwd,
             stdin=patch,

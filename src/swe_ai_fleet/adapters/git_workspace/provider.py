@@ -96,7 +96,10 @@ class GitWorkspaceProvider:
             hosts=hosts,
         )
         self._git = Git(surroundings)
-        self._local = LocalRepositories(self._git, self._policy, scratch=scratch, excludes=user_excludes(surroundings))
+        excludes = user_excludes(surroundings)
+        self._local = LocalRepositories(
+            self._git, self._policy, scratch=scratch, excludes=excludes, confine=sandbox.confining
+        )
         routes = Routes(
             self._policy.reach,
             surroundings=surroundings,

@@ -63,8 +63,9 @@ class Seeds:
         """The seed of a commit, made from a repository that holds it.
 
         `over` is the seed of an ancestor, whose packs, tags and submodules it shares. `tags` are the lines of a
-        packed-refs file for tags that point into the commit's ancestry. Raises PreconditionFailed where it is broken,
-        ResourceExhausted where its files are more than a clone may hold.
+        packed-refs file for tags that point into the commit's ancestry. A partial clone will do, as far as the commit's
+        own files are there. Raises PreconditionFailed where they are not, ResourceExhausted where they are more than a
+        clone may hold.
         """
         seed = self.find(repository_key, commit)
         if seed is not None:
@@ -84,7 +85,8 @@ class Seeds:
                     wanted += f"^{over.name}\n"
                 try:
                     await self._git.run(
-                        *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "objects/pack/pack"),
+                        *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "--missing=allow-any"),
+                        "objects/pack/pack",
                         layout=Layout(git_dir=draft),
                         stdin=wanted.encode(),
                         timeout_seconds=_PACK_TIMEOUT_SECONDS,

@@ -8,8 +8,10 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.commit_size import MAX_NAME_BYTES
+from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, open_directory
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
-from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 
 _GITLINK = b"160000 "
 
@@ -85,28 +87,49 @@ def _exists(tree: Path, path: bytes) -> bool:
 
 
 def _nested_repositories(tree: Path, submodules: frozenset[bytes]) -> tuple[set[bytes], set[bytes]]:
-    """(their roots, the files in them), as paths relative to the tree."""
-    top = os.fsencode(tree)
+    """(their roots, the files in them), as paths relative to the tree. Raises ResourceExhausted.
+
+    By descriptors: a process that lives may swap a directory for a link to any place while this looks around.
+    """
+    top = os.open(tree, DIRECTORY)
     roots: set[bytes] = set()
     files: set[bytes] = set()
+    room = MAX_NAME_BYTES
     pending = [(b"", False)]
-    while pending:
-        directory, inside = pending.pop()
-        try:
-            with os.scandir(os.path.join(top, directory)) as listing:  # noqa: PTH118 - bytes paths
-                entries = list(listing)
-        except OSError:
-            continue  # unreadable: git says so itself when it matters
-        if directory and any(entry.name == b".git" for entry in entries):
-            roots.add(directory)
-            inside = True
-        for entry in entries:
-            path = directory + b"/" + entry.name if directory else entry.name
-            if entry.name == b".git" or path in submodules:
-                continue
-            mode = entry.stat(follow_symlinks=False).st_mode
-            if stat.S_ISDIR(mode):
-                pending.append((path, inside))
-            elif inside and (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-                files.add(path)
+    try:
+        while pending:
+            directory, inside = pending.pop()
+            for name, mode in (entries := _entries(top, directory)).items():
+                path = directory + b"/" + name if directory else name
+                room -= len(path)
+                if room < 0:
+                    raise ResourceExhausted(
+                        f"the work tree has more than {MAX_NAME_BYTES // 1024**2} MiB of names",
+                        hint="let .gitignore name generated files",
+                    )
+                if name == b".git" or path in submodules:
+                    continue
+                is_inside = inside or bool(directory and b".git" in entries)
+                if stat.S_ISDIR(mode):
+                    pending.append((path, is_inside))
+                elif is_inside and (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                    files.add(path)
+            if directory and b".git" in entries:
+                roots.add(directory)
+    finally:
+        os.close(top)
     return roots, files
+
+
+def _entries(top: int, directory: bytes) -> dict[bytes, int]:
+    """The modes of what a directory holds; nothing where it cannot be read: git says so itself when it matters."""
+    opened = open_directory(top, os.fsdecode(directory).split("/") if directory else [], create=False)
+    if opened is None:
+        return {}
+    try:
+        with os.scandir(opened) as listing:
+            return {os.fsencode(entry.name): entry.stat(follow_symlinks=False).st_mode for entry in listing}
+    except OSError:
+        return {}
+    finally:
+        os.close(opened)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import posixpath
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.local import LocalRepository, object_stores
+from swe_ai_fleet.adapters.git_workspace.local import LocalRepository
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.seeds import Seeds, Submodule, submodules_of
 from swe_ai_fleet.adapters.git_workspace.skeleton import History
@@ -20,6 +19,8 @@ _MAX_SUBMODULES = 100
 _DEEPEST = 3
 Fetch = Callable[[Remote, str], Awaitable[History]]
 """Brings a commit of a remote repository here; raises FleetError."""
+Holds = Callable[[Iterable[Path], str], Awaitable[bool]]
+"""Whether a tenant may name git directories; see `LocalRepositories.holds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,9 @@ class _Pinned:
 class Submodules:
     """Takes the files of submodules into seeds. What cannot be had is noted there with its reason, not raised."""
 
-    def __init__(self, git: Git, policy: LocationPolicy, seeds: Seeds) -> None:
+    def __init__(self, git: Git, policy: LocationPolicy, seeds: Seeds, *, holds: Holds) -> None:
         self._git = git
+        self._holds = holds
         self._policy = policy
         self._seeds = seeds
 
@@ -82,7 +84,7 @@ class Submodules:
         await self._seeds.add_submodule(seed, missing, None)
 
     async def _history(self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch, *, tenant: str) -> History:
-        if store is not None and await asyncio.to_thread(self._is_allowed, store, tenant):
+        if store is not None and await self._holds((store, store / "objects"), tenant):
             asked = await self._git.run(
                 "cat-file", "-e", f"{pinned.commit}^{{commit}}", layout=Layout(git_dir=store), expect=(0, 1, 128)
             )
@@ -92,10 +94,6 @@ class Submodules:
         if not isinstance(remote, Remote) or remote.upload:
             raise InvalidRequest("only URLs of remote repositories are followed")
         return await fetch(remote, pinned.commit)
-
-    def _is_allowed(self, store: Path, tenant: str) -> bool:
-        parts = (store, *object_stores(store / "objects"))
-        return all(self._policy.contains(part.resolve(), tenant) for part in parts)
 
     async def _pinned(self, layout: Layout, commit: str) -> list[_Pinned]:
         """The submodules that a commit pins and its .gitmodules names."""

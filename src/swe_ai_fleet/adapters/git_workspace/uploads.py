@@ -140,7 +140,7 @@ class UploadedRepositories:
         most = min(MAX_FILES_BYTES, _FREE_BYTES + _MOST_TIMES * status.st_size)
         try:
             await check_size(self._git, layout, resolved.commit, most_bytes=most)
-        except GitFailed as error:
+        except (GitFailed, PreconditionFailed) as error:
             raise InvalidRequest(f"the commit cannot be read: {error.message[:400]}", field="chunk") from error
         except ResourceExhausted as error:
             raise InvalidRequest(error.message, field="chunk", hint="leave out what a build generates") from error

@@ -67,7 +67,7 @@ def judge_messages(
         if found := _reviews([one for one in assignment.critiques if one.candidate_id == name]):
             text += ["What reviewers found:", fence(found, part)]
         asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
-    return opening("judge", asked, letters=LETTERS[: len(order)], warning=fence.warning)
+    return opening("judge", asked, warning=fence.warning)
 
 
 def _reviews(critiques: Sequence[Critique]) -> str:

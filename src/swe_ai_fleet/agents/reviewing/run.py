@@ -20,7 +20,7 @@ from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
 from swe_ai_fleet.agents.sub_agents.shapes import read, schema_of
-from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.agents.toolbox import Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Artifacts
@@ -228,8 +228,8 @@ def limits_of(limits: Limits) -> Limits:
 def _toolbox(clone: Clone, pipeline: Pipeline) -> Toolbox:
     """What only reads, of that which the task allows its agents."""
     kits: dict[str, Toolkit] = {kit.name: kit for kit in (FileTool(clone, pipeline), GitTool(clone, pipeline))}
-    names = offered(kits, pipeline, LOOKING)
+    names, answer = offered(kits, pipeline, LOOKING), final_answer_in(schema_of(CritiqueShape))
     if not names:
-        return Toolbox({}, pipeline)
+        return Toolbox({}, pipeline, answer=answer)
     narrow = pipeline.under(replace(pipeline.policy, allowed=frozenset(names)))
-    return Toolbox(kits, narrow)
+    return Toolbox(kits, narrow, answer=answer)

@@ -11,9 +11,9 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.run_parts import RunParts
-from swe_ai_fleet.agents.sub_agents.shapes import Shape, read
+from swe_ai_fleet.agents.sub_agents.shapes import Shape, read, schema_of
 from swe_ai_fleet.agents.sub_agents.structured import reply_in_shape
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
@@ -73,7 +73,7 @@ async def explore(
     seconds = min(MAX_LAST_WORDS_SECONDS, budget.limits.timeout_seconds / 4)
     parts = RunParts(
         model=model,
-        toolbox=Toolbox(toolkits, narrow),
+        toolbox=Toolbox(toolkits, narrow, answer=final_answer_in(schema_of(shape))),
         history=history,
         budget=budget,
         rules=Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True, last_words_seconds=seconds),

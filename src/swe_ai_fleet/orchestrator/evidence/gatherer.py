@@ -31,7 +31,7 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
 )
 from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
 from swe_ai_fleet.orchestrator.evidence.rubric import rubric_check
-from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_test_settings
+from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
 from swe_ai_fleet.orchestrator.evidence.source_files import inline_tests, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite, TestRuns
 from swe_ai_fleet.orchestrator.evidence.trial import WHOLE_RERUN_SECONDS, Trial
@@ -276,7 +276,8 @@ class _Gathering:
                 self._own_tests = await self._with_own_tests(patch, base, inline)
             return self._own_tests
 
-        settings = await asyncio.to_thread(changed_test_settings, patch, files.text, listed, suites)
+        search = SearchPaths.of(base.environment)
+        settings = await asyncio.to_thread(changed_test_settings, patch, files.text, listed, suites, search)
         inline = await asyncio.to_thread(_inline_tests, patch, files.text)
 
         async def by_old_rules() -> Subject | None:

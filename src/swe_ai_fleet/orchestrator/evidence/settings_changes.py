@@ -8,10 +8,12 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import cast
 
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
@@ -38,6 +40,8 @@ _SILENCERS = re.compile(
 _RUNS_TESTS = (
     *("conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", ".npmrc", "vite.config.*", "babel.config.*"),
     *(".babelrc*", ".env.test", "*.mk", ".cargo/config", ".cargo/config.toml"),
+    # What tests assert with, and the programs that run them, where the repository itself has them.
+    *("node_modules/*", "*/node_modules/*", "vendor/*", "*/vendor/*"),
 )
 # pytest, what it imports first, and every module of the standard library: whoever puts another in its place runs the
 # tests.
@@ -45,16 +49,44 @@ _RUNNER_MODULES = frozenset(
     {
         *("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "exceptiongroup", "tomli", "py", "xdist", "execnet"),
         *("pytest_asyncio", "anyio", "coverage", "pytest_cov", "colorama", "pygments", "attr", "attrs"),
+        *("fleet_pytest", "fleet_unittest"),
     }
 ) | frozenset(sys.stdlib_module_names)
 _TEST_SETTING = re.compile(r"\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)")
 _TEST_SETTINGS = re.compile(r"(?:pytest\.ini|jest\.config|vitest\.config|\.mocharc)\S{0,300} the settings")
 # A file of a check's command that is no source under test: a script of a shell, or what is called after testing.
 _SCRIPT = re.compile(
-    r"\.(?:sh|bash|zsh|mk|bat|ps1)$|(?:^|[/_.-])(?:tests?|checks?|verify|ci|scripts?|tools?|runtests?)(?:[/_.-]|$)",
+    r"\.(?:sh|bash|zsh|mk|bat|ps1)$|(?:^|[/_.-])(?:tests?|checks?|verify|ci|scripts?|tools?|run(?:tests?|ner)?)(?:[/_.-]|$)",
     re.I,
 )
 _NAMED = 3
+# Programs whose own files say what they run.
+_SCRIPTED = (*MAKEFILES, "package.json")
+_STARTERS = frozenset({"make", "gmake", "npm", "npx", "pnpm", "yarn", "bun"})
+_PATH = re.compile(r"[\w.@+/-]+")
+_STEP = re.compile(r"(?:^|[\s;&|(])(?:cd|-C|--prefix|--cwd)[ =]+([\w.@+/-]+)", re.M)
+_MOST_SCRIPTS = 50
+_MOST_SCRIPT_CHARACTERS = 100_000
+_WORKSPACE = "/workspace/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPaths:
+    """Directories of the repository in which commands look first: for programs, and Python for modules."""
+
+    programs: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, environment: Environment) -> SearchPaths:
+        """Those of an environment. Relative ones count from the top."""
+        modules = environment.variables.get("PYTHONPATH", "").split(":")
+        return cls(programs=_inside(environment.path), modules=_inside(modules))
+
+
+def _inside(places: Iterable[str]) -> frozenset[str]:
+    own = (place.removeprefix(_WORKSPACE) for place in places if place)
+    return frozenset(_place("", place) for place in own if not place.startswith("/"))
 
 
 def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
@@ -72,7 +104,11 @@ def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vi
 
 
 def changed_test_settings(
-    patch: Patch, text_of: Callable[[str], str], listed: Collection[str], suites: Iterable[Suite]
+    patch: Patch,
+    text_of: Callable[[str], str],
+    listed: Collection[str],
+    suites: Iterable[Suite],
+    search: SearchPaths = SearchPaths(),
 ) -> list[str]:
     """The files by which the patch changes how tests are run: a candidate must not be verified by rules of its own.
 
@@ -80,12 +116,12 @@ def changed_test_settings(
         patch: What is changed.
         text_of: As for `changed_settings`.
         listed: All files with the patch applied.
-        suites: What is run; scripts that their commands name decide about tests too.
+        suites: What is run; scripts that their commands name decide about tests too, and those that these name.
+        search: Where commands look first.
     """
     suites = tuple(suites)
-    lines = [(suite, [*suite.argv, *_words(suite.line)]) for suite in suites]
-    named = {_place(suite.directory, word) for suite, words in lines for word in words if _SCRIPT.search(word)}
-    roots = {_place(suite.directory, "") for suite in suites}
+    named = _scripts(suites, text_of)
+    roots = {_place(suite.directory, "") for suite in suites} | search.modules
     added = {file.path for file in patch.files if file.is_new}
     shadows = {root: _RUNNER_MODULES - {_module(path, root) for path in listed if path not in added} for root in roots}
     return [
@@ -94,9 +130,32 @@ def changed_test_settings(
         if PurePosixPath(file.path).name in MAKEFILES
         or _fits(file.path, _RUNS_TESTS)
         or (file.path in named and not is_test(file.path))
+        or any(file.path.startswith(f"{place}/") if place else "/" not in file.path for place in search.programs)
         or any(_module(file.path, root) in names for root, names in shadows.items())
         or _decides_tests(f"{file.path} {_changed(file, text_of)}")
     ]
+
+
+def _scripts(suites: Iterable[Suite], text_of: Callable[[str], str]) -> set[str]:
+    """The scripts that run tests: what commands name, what the rules of `make` and package.json name, and so on."""
+    named, read = set[str](), set[str]()
+    pending: list[tuple[str, str]] = []
+    for suite in suites:
+        words = [*suite.argv, *_words(suite.line)]
+        named |= {_place(suite.directory, word) for word in words if _SCRIPT.search(word)}
+        pending.append((suite.directory, " ".join(words)))
+    while pending:
+        directory, text = pending.pop()
+        text = text[:_MOST_SCRIPT_CHARACTERS]
+        words = dict.fromkeys(_PATH.findall(text))
+        names = [*filter(_SCRIPT.search, words), *(_SCRIPTED if _STARTERS.intersection(words) else ())]
+        # Scripts go to directories before they name files there.
+        places = [directory, *(_place(directory, match[1]) for match in _STEP.finditer(text))]
+        for path in {_place(place, name) for name in names for place in places} - read:
+            if len(read) < _MOST_SCRIPTS and (content := text_of(path)):
+                read.add(path)
+                pending += [(directory, content), (posixpath.dirname(path), content)]
+    return named | {path for path in read if posixpath.basename(path) not in _SCRIPTED}
 
 
 def _module(path: str, root: str) -> str:

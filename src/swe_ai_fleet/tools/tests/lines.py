@@ -12,7 +12,12 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 def lines(text: str) -> list[str]:
     """The lines, split at line feeds only; of too many, the last ones."""
     found = text.split("\n")
-    return [_ANSI.sub("", line[:_MAX_LINE_CHARS]).rstrip() for line in found[-MAX_LINES:]]
+    return [uncoloured(line[:_MAX_LINE_CHARS]).rstrip() for line in found[-MAX_LINES:]]
+
+
+def uncoloured(text: str) -> str:
+    """The text without the sequences that colour it."""
+    return _ANSI.sub("", text)
 
 
 def seconds(text: str) -> float:

@@ -14,6 +14,7 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import jail, programs
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.tests.events import read_events
+from swe_ai_fleet.tools.tests.lines import uncoloured
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan
 from swe_ai_fleet.tools.tests.runners.premises import leave, leaving_nothing, probe, written
@@ -80,10 +81,12 @@ async def _supervised(
         "stream": plan.stream,
         "events": events,
         "key": f"{events}.key",
+        # Automation has colours, and tests of colours expect them.
+        "unset": ["NO_COLOR"] if "NO_COLOR" not in {**workspace.environment.variables, **plan.variables} else [],
         "shown_key": plan.framework not in ("pytest", "unittest"),
         "seconds": limits.whole,
-        # Whoever says nothing of single tests cannot be found silent.
-        "start_seconds": limits.whole if plan.stream == "output" else min(limits.start, limits.whole),
+        # Nothing is said of tests while they are compiled, or of single tests at all.
+        "start_seconds": _start_seconds(plan, limits),
         "test_seconds": limits.test,
         "limits": {name: limits.known[name] for name in longest},
     }
@@ -103,6 +106,11 @@ async def _supervised(
     return await asyncio.to_thread(_run_of, plan, limits, result, data or b"", key)
 
 
+def _start_seconds(plan: Plan, limits: TestLimits) -> float:
+    silent = plan.stream == "output" or plan.framework in ("go", "cargo")
+    return limits.whole if silent else min(limits.start, limits.whole)
+
+
 def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, key: str) -> TestRun:
     said = result.stdout.text()
     events = read_events(data, key)
@@ -112,7 +120,7 @@ def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, 
     timed_out = result.timed_out or result.exit_code == TIME_IS_UP
     stopped = ""
     if events.stop == "silent":
-        stopped = f"no test began within {min(limits.start, limits.whole):g} s"
+        stopped = f"no test began within {_start_seconds(plan, limits):g} s"
     elif timed_out:
         stopped = f"the time limit of {limits.whole:g} s was reached"
     elif events.stop:
@@ -131,7 +139,7 @@ def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, 
         hung=events.hung,
         crashed=events.crashed,
         notes=(*plan.notes, *by_exit_code),
-        output=_shortened(said),
+        output=_shortened(uncoloured(said)),
     )
 
 

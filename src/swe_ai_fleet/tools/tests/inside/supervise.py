@@ -9,6 +9,7 @@ Executed by the fleet's Python with the standard library alone; `supervise.py SP
     events         the path of the events, one JSON object a line with its seal (see `events.py`)
     key            the path of the key of the seals, which is read and removed before anything else runs
     shown_key      whether the runner is told the key in a variable: one that starts others hands on no descriptors
+    unset          variables that the runner does not get
     seconds        limit of the whole; the rest of the suite is given up when it is over
     start_seconds  limit until the first test begins, and between two tests
     test_seconds   limit of one test
@@ -112,7 +113,7 @@ class Attempt:
         os.write(writing, progress.key.encode())
         os.close(writing)
         variables = dict(
-            os.environ,
+            {name: value for name, value in os.environ.items() if name not in spec["unset"]},
             FLEET_TEST_EVENTS=spec["events"],
             FLEET_TEST_DONE=done,
             FLEET_TEST_SECONDS=str(spec["test_seconds"]),

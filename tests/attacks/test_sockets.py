@@ -1,0 +1,364 @@
+"""Ways out by sockets where commands share the host's network: to the fleet's ports, other workspaces, local sockets.
+
+Each is tried for real by `socket_calls.py`, as root and as an ordinary user; the controls run where nothing is in the
+way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox.landlock import Landlock
+from swe_ai_fleet.sandbox.seccomp import seccomp_filter
+from tests.attacks import socket_calls
+from tests.confinement import drive, needs_bwrap, python, require_ordinary_user
+
+pytestmark = pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
+
+_SCRIPT = Path(socket_calls.__file__).read_text()
+_OUT = ("spellings", "sending", "unix", "supervisor", "flipped_address", "swapped_descriptor", "sharing")
+_HARMLESS = ("far_away", "listening_elsewhere", "nonsense", "crowd")
+
+
+class Neighbours:
+    """What listens on this host beside a sandbox, and who came there."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.came: list[str] = []
+        self.token = f"fleet-{uuid.uuid4().hex}"
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-outside-")))
+        place.chmod(0o755)
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = tcp.getsockname()[1]
+        other = stack.enter_context(socket.create_server(("127.0.0.2", port)))
+        v6 = stack.enter_context(socket.create_server(("::1", port), family=socket.AF_INET6))
+        shared = stack.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=True))
+        udp = [
+            stack.enter_context(socket.socket(kind, socket.SOCK_DGRAM)) for kind in (socket.AF_INET, socket.AF_INET6)
+        ]
+        for receiver, host in zip(udp, ("127.0.0.1", "::1"), strict=True):
+            receiver.bind((host, port))
+        named, abstract = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
+        datagrams, hidden = (stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) for _ in range(2))
+        for listener, name in ((named, place / "s"), (datagrams, place / "d")):
+            listener.bind(str(name))
+            name.chmod(0o777)
+        abstract.bind(f"\0{self.token}")
+        hidden.bind(f"\0{self.token}-d")
+        for listener in (named, abstract):
+            listener.listen()
+        for listener in (tcp, other, v6, shared, named, abstract):
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        for receiver in (*udp, datagrams, hidden):
+            threading.Thread(target=self._receive, args=(receiver,), daemon=True).start()
+        for listener in (tcp, other, v6, shared, named, abstract, *udp, datagrams, hidden):
+            stack.callback(_shut, listener)
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            self.reserved = unused.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            self.free = unused.getsockname()[1]
+        self.told = {
+            "port": port,
+            "shared": shared.getsockname()[1],
+            "reserved": self.reserved,
+            "free": self.free,
+            "unix": str(place / "s"),
+            "datagrams": str(place / "d"),
+            "token": self.token,
+        }
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                self.came.append(str(listener))
+                client.close()
+
+    def _receive(self, receiver: socket.socket) -> None:
+        with suppress(OSError):
+            while receiver.recv(100):
+                self.came.append(str(receiver))
+
+
+def _shut(listener: socket.socket) -> None:
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(params=["as we are", "as an ordinary user"])
+def ordinary(request: pytest.FixtureRequest) -> bool:
+    if request.param == "as an ordinary user":
+        require_ordinary_user()
+    return request.param == "as an ordinary user"
+
+
+def _braced(text: str) -> str:
+    """As the driver takes it, for which braces stand for its own places."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+@pytest.fixture
+def neighbours() -> Iterator[Neighbours]:
+    with ExitStack() as stack:
+        yield Neighbours(stack)
+
+
+def _order(name: str, told: dict[str, Any]) -> Command:
+    return python(_SCRIPT, name, json.dumps(told), timeout_seconds=120)
+
+
+def _sandbox(rung: Rung, neighbours: Neighbours) -> Sandbox:
+    return Sandbox(SandboxPolicy(rung=rung, reserved_ports=frozenset({neighbours.reserved}), grace_seconds=0.3))
+
+
+async def _reached(workspace: LocalWorkspace, name: str, neighbours: Neighbours) -> list[str]:
+    result = await workspace.run(_order(name, neighbours.told))
+    assert result.ok, result.stderr.text()
+    return json.loads(result.stdout.text())
+
+
+@pytest.mark.parametrize("name", _OUT)
+async def test_control_without_a_sandbox_everything_is_reached(
+    name: str, tmp_path: Path, neighbours: Neighbours
+) -> None:
+    async with _sandbox(Rung.NONE, neighbours).workspace(tmp_path) as workspace:
+        assert await _reached(workspace, name, neighbours)
+
+
+@needs_bwrap
+async def test_control_in_a_network_of_its_own_a_command_listens_anywhere(
+    tmp_path: Path, neighbours: Neighbours
+) -> None:
+    async with _sandbox(Rung.BUBBLEWRAP, neighbours).workspace(tmp_path) as workspace:
+        assert await _reached(workspace, "listening_elsewhere", neighbours)
+
+
+@pytest.mark.parametrize("name", [*_OUT, *_HARMLESS])
+def test_nothing_of_the_host_is_reached(name: str, ordinary: bool, neighbours: Neighbours) -> None:
+    told = json.dumps(neighbours.told)
+    command = (["python3", "-c", _braced(_SCRIPT), name, _braced(told)], {"timeout_seconds": 120})
+    (result,) = drive("landlock", ordinary, command, policy={"reserved_ports": [neighbours.reserved]})["results"]
+    assert result["exit"] == 0, result["err"]
+    assert json.loads(result["out"]) == []
+    assert neighbours.came == []
+
+
+@pytest.mark.parametrize("rung", [Rung.LANDLOCK, Rung.NONE])
+async def test_a_connection_on_its_way_ends_with_its_listener(
+    rung: Rung, tmp_path: Path, neighbours: Neighbours
+) -> None:
+    def came(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        neighbours.came.append("the port that was free")
+        writer.close()
+
+    async with _sandbox(rung, neighbours).workspace(tmp_path) as workspace:
+        running = asyncio.create_task(workspace.run(_order("on_the_way", neighbours.told)))
+        while not (tmp_path / "free").exists() and not running.done():
+            await asyncio.sleep(0.01)
+        async with await asyncio.start_server(came, "127.0.0.1", neighbours.free):
+            result = await running
+    assert result.ok, result.stderr.text()
+    # The control: what was sent again arrived at whoever had the port by then.
+    assert bool(neighbours.came) == (rung is Rung.NONE)
+
+
+_SERVER = """
+import os, socket
+with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as named:
+    named.bind("socket")
+    named.listen()
+    with open("port.new", "w") as file:
+        file.write(str(server.getsockname()[1]))
+    os.rename("port.new", "port")
+    for listener in (server, named):
+        listener.settimeout(60)
+        listener.accept()[0].sendall(b"here")
+"""
+_CLIENT = """
+import socket, sys
+for family, address in ((socket.AF_INET, ("127.0.0.1", int(sys.argv[1]))), (socket.AF_UNIX, sys.argv[2])):
+    with socket.socket(family) as client:
+        try:
+            client.connect(address)
+            print(client.recv(10))
+        except OSError as error:
+            print(error.errno)
+"""
+
+
+@pytest.mark.parametrize("rung", [Rung.LANDLOCK, Rung.NONE])
+async def test_what_a_workspace_serves_is_its_own(rung: Rung, tmp_path: Path, neighbours: Neighbours) -> None:
+    roots = [tmp_path / "one", tmp_path / "other"]
+    for root in roots:
+        root.mkdir()
+    sandbox = _sandbox(rung, neighbours)
+    async with sandbox.workspace(roots[0]) as server, sandbox.workspace(roots[1]) as client:
+        serving = asyncio.create_task(server.run(python(_SERVER, timeout_seconds=60)))
+        while not (roots[0] / "port").exists() and not serving.done():
+            await asyncio.sleep(0.01)
+        port = (roots[0] / "port").read_text()
+        result = await client.run(python(_CLIENT, port, str(roots[0] / "socket")))
+        if rung is Rung.NONE:
+            # The control: where nothing keeps them apart it answers.
+            assert result.stdout.text() == "b'here'\nb'here'\n"
+        else:
+            assert result.stdout.text() == f"{errno.ECONNREFUSED}\n{errno.EACCES}\n", result.stderr.text()
+            # A process of the host does reach it, which docs/sandbox.md says.
+            for family, address in (
+                (socket.AF_INET, ("127.0.0.1", int(port))),
+                (socket.AF_UNIX, str(roots[0] / "socket")),
+            ):
+                with socket.socket(family) as beside:
+                    await asyncio.to_thread(beside.connect, address)
+        assert (await serving).ok, (await serving).stderr.text()
+
+
+async def test_a_proxy_is_one_workspaces_alone(tmp_path: Path, neighbours: Neighbours) -> None:
+    roots = [tmp_path / "granted", tmp_path / "other"]
+    for root in roots:
+        root.mkdir()
+    sandbox = _sandbox(Rung.LANDLOCK, neighbours)
+    granted = NetworkGrant(hosts=("*",))
+    connect = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 10); print('there')"
+    async with sandbox.workspace(roots[0], network=granted) as first, sandbox.workspace(roots[1]) as second:
+        named = await first.run(python("import os; print(os.environ['http_proxy'])"))
+        port = named.stdout.text().strip().rpartition(":")[2]
+        assert (await first.run(python(connect, port))).stdout.text() == "there\n"
+        assert "ConnectionRefusedError" in (await second.run(python(connect, port))).stderr.text()
+
+
+_SERVERS = """
+import asyncio, http.server, multiprocessing, os, shutil, socket, subprocess, sys, threading, urllib.request
+from multiprocessing.connection import Client, Listener
+
+def fetched(url):
+    return urllib.request.urlopen(url, timeout=30).read()
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"http")
+
+def threaded():
+    for host in ("", "127.0.0.1", "localhost"):
+        with http.server.ThreadingHTTPServer((host, 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            assert fetched(f"http://localhost:{server.server_address[1]}/") == b"http"
+            server.shutdown()
+    # Its port is free again, and nobody answers there.
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", server.server_address[1])) == 111
+    with socket.create_server(("127.0.0.1", server.server_address[1])):
+        pass
+
+async def echo(reader, writer):
+    writer.write(await reader.readline())
+    await writer.drain()
+    writer.close()
+
+async def asynchronous():
+    for host in (None, "127.0.0.1", "::"):
+        async with await asyncio.start_server(echo, host, 0) as server:
+            # All at once, more than most servers let wait.
+            ports = [server.sockets[-1].getsockname()[1]] * 200
+            ways = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
+            for _, writer in ways:
+                writer.write(b"line\\n")
+            assert [await reader.readline() for reader, _ in ways] == [b"line\\n"] * 200
+    async with await asyncio.start_unix_server(echo, "named"):
+        reader, writer = await asyncio.open_unix_connection(os.path.abspath("named"))
+        writer.write(b"line\\n")
+        assert await reader.readline() == b"line\\n"
+
+def processes():
+    with multiprocessing.Manager() as manager:
+        shared = manager.dict(a=1)
+        assert dict(shared) == {"a": 1}
+    with multiprocessing.get_context("forkserver").Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+    # A child inherits a listener, and serves while its parent has closed it.
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    child = os.fork()
+    if not child:
+        server.accept()[0].sendall(b"child")
+        os._exit(0)
+    server.close()
+    with socket.create_connection(("127.0.0.1", port), 30) as client:
+        assert client.recv(10) == b"child"
+    os.waitpid(child, 0)
+    script = "require('http').createServer((q, a) => a.end('node')).listen(0, function () {" \\
+        "require('http').get('http://127.0.0.1:' + this.address().port, a => {" \\
+        "a.on('data', d => console.log(String(d))); a.on('end', () => process.exit()) }) })"
+    if shutil.which("node"):
+        done = subprocess.run(["node", "-e", script], capture_output=True, timeout=60)
+        assert done.stdout == b"node\\n", done
+
+if __name__ == "__main__":
+    threaded()
+    asyncio.run(asynchronous())
+    processes()
+    print("all of it")
+"""
+
+
+def test_servers_of_a_commands_own_work(ordinary: bool) -> None:
+    write = ["python3", "-c", "import sys; open('servers.py', 'w').write(sys.argv[1])", _braced(_SERVERS)]
+    written, served = drive("landlock", ordinary, (write, {}), (["python3", "servers.py"], {"timeout_seconds": 120}))[
+        "results"
+    ]
+    assert written["exit"] == 0, written["err"]
+    assert served["out"] == "all of it\n", served["err"]
+
+
+def _without_supervisor(program: bytes) -> list[int]:
+    """What sockets come to in a process under the filter whose listener nobody has."""
+    script = """
+import ctypes, json, socket, sys
+program = bytes.fromhex(sys.argv[1])
+held = ctypes.create_string_buffer(program, len(program))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+described = Program(len(program) // 8, ctypes.cast(held, ctypes.c_void_p))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+if program:
+    assert libc.prctl(22, 2, ctypes.byref(described), 0, 0) == 0
+answers = []
+here, there = ("127.0.0.1", 0), ("127.0.0.1", int(sys.argv[2]))
+for act in (lambda s: s.bind(here), lambda s: s.listen(), lambda s: s.connect(there)):
+    with socket.socket() as client:
+        try:
+            act(client)
+            answers.append(0)
+        except OSError as error:
+            answers.append(error.errno)
+print(json.dumps(answers))
+"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argv = [sys.executable, "-c", script, program.hex(), str(server.getsockname()[1])]
+        return json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)
+
+
+def test_without_its_supervisor_every_call_is_refused() -> None:
+    assert _without_supervisor(b"") == [0, 0, 0]
+    program = seccomp_filter(os.uname().machine, namespaces=False, supervised=True)
+    assert _without_supervisor(program) == [errno.ENOSYS] * 3
