@@ -11,7 +11,8 @@ class Proxy:
     """Stands between a client and the server; can swallow what the server answers, from an answer with `only` on."""
 
     def __init__(self, url: str, *, only: bytes = b"") -> None:
-        self.host, port = url.removeprefix("nats://").rsplit(":", 1)
+        self._login, _, address = url.removeprefix("nats://").rpartition("@")
+        self.host, port = address.rsplit(":", 1)
         self.port = int(port)
         self.url = ""
         self.swallowing = False
@@ -22,7 +23,7 @@ class Proxy:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Proxy]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self.url = f"nats://{self._login}@127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield self
         finally:

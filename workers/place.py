@@ -12,13 +12,14 @@ from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.runtime.job_board import JobBoard
 from swe_ai_fleet.settings import listed
 
-JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS = (
+JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN = (
     "FLEET_JOB_ID",
     "FLEET_JOB_TENANT",
     "FLEET_WORKSPACE",
     "FLEET_GIT_CREDENTIALS",
     "FLEET_CLONE_PROTOCOLS",
     "FLEET_CLONE_HOSTS",
+    "FLEET_NATS_LOGIN",
 )
 DEFAULT_WORKSPACE = "/workspace"
 TOLD, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143

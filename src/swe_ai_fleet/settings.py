@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from pydantic import AliasChoices, Field, JsonValue, field_validator
 from pydantic_settings import (
@@ -143,10 +143,15 @@ class Settings(BaseSettings):
     nats_nkey_file: Path | None = Field(
         default=None, description="File with the nkey seed that this process shows to NATS, instead of a token."
     )
-    nats_agents_nkey_file: Path | None = Field(
+    nats_issuer_file: Path | None = Field(
         default=None,
-        description="File with the nkey seed that agents' hosts show to NATS, on their own nodes; empty = that of "
-        "`nats_nkey_file`.",
+        description="File with the nkey seed of the account that NATS trusts to say who hosts of agents are; the "
+        "orchestrators' alone. Empty: hosts log in with `nats_token`, which opens everything.",
+    )
+    nats_login: str = Field(
+        default="",
+        description="What a host of agents shows to NATS; whoever starts it sets it.",
+        repr=False,
     )
     nats_ca: Path | None = Field(
         default=None, description="PEM file of the authority that signed the certificate of NATS; makes TLS required."
@@ -507,6 +512,8 @@ class Settings(BaseSettings):
                 self.model_api_key,
                 self.fireworks_api_key,
                 self.nats_token,
+                self.nats_login,
+                *(urlsplit(url).password or "" for url in listed(self.nats_url) if "@" in url),
                 self.ray_token,
                 self.audit_key,
                 self.audit_signing_key,
@@ -525,6 +532,15 @@ def on_loopback(address: str) -> bool:
     """Whether only this machine reaches an address, `host:port`."""
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def without_login(urls: str) -> str:
+    """Addresses, separated by commas, without the names and passwords that stand in them."""
+    return ",".join(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) for parts in _split(urls))
+
+
+def _split(urls: str) -> tuple[SplitResult, ...]:
+    return tuple(urlsplit(url) if "://" in url else urlsplit(f"nats://{url}") for url in listed(urls))
 
 
 def _with_key(name: str, profile: dict[str, str]) -> dict[str, str]:

@@ -147,7 +147,7 @@ async def a_world(nats: EmbeddedNats, home: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(connect_log(settings, name="recording-test"))
         await log.ensure_streams()
-        client = await nats_client.connect(nats.address.url, token=nats.address.token)
+        client = await nats_client.connect(nats.address.url)
         stack.push_async_callback(client.close)
         mask = Secrets()
         recorder = Recorder(

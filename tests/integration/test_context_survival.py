@@ -174,7 +174,7 @@ async def test_kill_9_of_the_process_and_of_nats_loses_nothing_acknowledged(tmp_
 
 
 async def test_what_is_known_does_not_grow_old(nats_server: EmbeddedNats) -> None:
-    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    client = await nats.connect(nats_server.address.url)
     try:
         async with connected(nats_server.address):
             info = await client.jetstream().stream_info("CONTEXT_CHANGES")
@@ -187,7 +187,7 @@ async def test_what_is_known_does_not_grow_old(nats_server: EmbeddedNats) -> Non
 
 async def test_what_is_no_change_does_not_hide_the_others(nats_server: EmbeddedNats) -> None:
     tenant = f"t-{uuid.uuid4().hex}"
-    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    stranger = await nats.connect(nats_server.address.url)
     try:
         async with connected(nats_server.address) as log:
             await log.append(note(tenant, 1, "before"))

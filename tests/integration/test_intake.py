@@ -51,7 +51,7 @@ async def connected(address: NatsAddress) -> AsyncIterator[JetStream]:
 @asynccontextmanager
 async def foreign(address: NatsAddress) -> AsyncIterator[Client]:
     """A client that knows nothing of us."""
-    client = await nats.connect(address.url, token=address.token)
+    client = await nats.connect(address.url)
     try:
         yield client
     finally:

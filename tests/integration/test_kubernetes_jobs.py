@@ -57,14 +57,14 @@ class World:
                 "repo": {"url": f"{self.repositories.url}/origin.git"},
             }
         }
-        client = await nats.connect(self.address.url, token=self.address.token)
+        client = await nats.connect(self.address.url)
         try:
             await client.jetstream().publish("agent.cmd.execute", json.dumps(body).encode())
         finally:
             await client.close()
 
     async def result(self, name: str) -> dict[str, Any]:
-        client = await nats.connect(self.address.url, token=self.address.token)
+        client = await nats.connect(self.address.url)
         try:
             subscription = await client.jetstream().subscribe(f"agent.results.{name}", ordered_consumer=True)
             return json.loads((await subscription.next_msg(timeout=SECONDS)).data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.jetstream.subjects import event_subject, result_subject, token
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import (
     AlreadyExists,
     Fenced,
@@ -29,6 +31,7 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.event import CancelRequested, StoredEvent, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
+from swe_ai_fleet.settings import without_login
 from tests.lost_answers import Proxy
 
 
@@ -130,13 +133,13 @@ async def test_secrets_are_for_the_owner_only(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
 
 
-async def test_a_wrong_token_is_refused(nats_server: EmbeddedNats) -> None:
-    with pytest.raises(PreconditionFailed, match="refused the credentials"):
-        async with JetStream.connect(nats_server.address.url, credentials=Credentials(token="wrong")):
-            pass
-    with pytest.raises(PreconditionFailed, match="refused the credentials"):
-        async with JetStream.connect(nats_server.address.url):
-            pass
+async def test_a_wrong_login_is_refused(nats_server: EmbeddedNats) -> None:
+    url = without_login(nats_server.address.url)
+    for credentials in (Credentials(user="fleet", password="wrong"), Credentials(token="wrong"), Credentials()):
+        # Who is no user is asked about, and there is no orchestrator here that would answer.
+        with pytest.raises(PreconditionFailed, match="refused the credentials"):
+            async with JetStream.connect(url, credentials=credentials):
+                pass
 
 
 async def test_no_server_at_all_is_unavailable(unused_tcp_port: int) -> None:
@@ -146,10 +149,31 @@ async def test_no_server_at_all_is_unavailable(unused_tcp_port: int) -> None:
     assert "secret" not in str(fault.value)
 
 
-async def test_the_url_may_carry_the_token(nats_server: EmbeddedNats) -> None:
-    address = nats_server.address
-    async with JetStream.connect(address.url.replace("//", f"//{address.token}@")) as jetstream:
-        assert (await jetstream.ping()).ok
+async def test_what_a_server_without_accounts_stored_is_still_there(tmp_path: Path) -> None:
+    """Servers of ours knew a token only, and kept everything in the account of nobody in particular."""
+    async with EmbeddedNats(tmp_path) as server, connected(server.address) as log:
+        ref = await log.put("default", "e", b"kept", "text/plain")
+    store = tmp_path / "jetstream" / "jetstream"
+    (store / "FLEET").rename(store / "$G")
+    async with EmbeddedNats(tmp_path) as server, connected(server.address) as log:
+        assert await log.get(ref) == b"kept"
+
+
+async def test_blobs_of_before_are_read_and_replaced(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    """Their chunks had ids without a tenant, and stood where no other version of the fleet would put them."""
+    client = await nats.connect(nats_server.address.url)
+    store = await client.jetstream().object_store("agent-blobs")
+    execution = f"old-{uuid.uuid4().hex}"
+    info = await store.put(f"default/{execution}/work", b"old" * 100_000)
+    digest = hashlib.sha256(b"old" * 100_000).hexdigest()
+    old = BlobRef(name=info.name, digest=digest, size=300_000, media_type="text/plain")
+    assert await jetstream.get(old) == b"old" * 100_000
+    new = await jetstream.put("default", execution, b"new", "text/plain", place="work")
+    assert new.name == old.name
+    assert await jetstream.get(new) == b"new"
+    left = await client.jetstream().get_last_msg("OBJ_agent-blobs", f"$O.agent-blobs.C.{info.nuid}")
+    assert not left.data
+    await client.close()
 
 
 async def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
@@ -301,7 +325,7 @@ async def test_a_result_whose_answer_got_lost_is_published_once(nats_server: Emb
 async def test_the_same_id_from_somebody_else_is_a_fence(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
     who = writer()
     subject = event_subject(who.tenant, who.execution_id, who.agent_id)
-    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    stranger = await nats.connect(nats_server.address.url)
     try:
         with pytest.raises(Fenced):
             async with jetstream.journal(who, fresh=True) as journal:
@@ -316,7 +340,7 @@ async def test_the_same_id_from_somebody_else_is_a_fence(nats_server: EmbeddedNa
 
 async def test_a_duplicate_this_writer_did_not_send_is_a_fence(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
     who = writer()
-    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    stranger = await nats.connect(nats_server.address.url)
     try:
         headers = {"Nats-Msg-Id": f"default/{who.execution_id}/{who.agent_id}/1/1"}
         await stranger.jetstream().publish(f"agent.events.elsewhere.{uuid.uuid4()}.agent", b"{}", headers=headers)
@@ -329,7 +353,7 @@ async def test_a_duplicate_this_writer_did_not_send_is_a_fence(nats_server: Embe
 
 async def test_what_is_no_event_does_not_hide_the_others(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
     who, broken = writer("_"), writer("_")
-    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    stranger = await nats.connect(nats_server.address.url)
     try:
         subject = event_subject(broken.tenant, broken.execution_id, broken.agent_id)
         await stranger.jetstream().publish(subject, b'{"body": {"type": "from_the_future"}}')
@@ -390,7 +414,7 @@ async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream
     async with jetstream.journal(who, fresh=True) as journal:
         await journal.append(note(text))
     assert reasons(await everything(jetstream, who)) == [text]
-    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    client = await nats.connect(nats_server.address.url)
     try:
         subject = event_subject(who.tenant, who.execution_id, who.agent_id)
         message = await client.jetstream().get_last_msg("AGENT_EVENTS", subject)
@@ -411,7 +435,7 @@ async def test_a_reader_that_leaves_early_leaves_no_consumer(nats_server: Embedd
     async with jetstream.journal(who, fresh=True) as journal:
         for number in range(5):
             await journal.append(note(str(number)))
-    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    client = await nats.connect(nats_server.address.url)
 
     async def readers() -> list[str]:
         """The consumers that are there for one reader; durable ones stay."""
@@ -461,7 +485,7 @@ async def test_a_late_subscriber_hears_every_result(nats_server: EmbeddedNats, j
             agent_id=agent_id,
             payload=json.dumps({"execution_id": execution_id}).encode(),
         )
-    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    client = await nats.connect(nats_server.address.url)
     try:
         heard = await client.jetstream().subscribe("agent.results.>", ordered_consumer=True)
         found: list[tuple[str, str]] = []

@@ -20,6 +20,8 @@ from services.orchestrator.intake import PLANNING_BUCKET
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, WorkQueue
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Forbidden
+from swe_ai_fleet.adapters.jetstream.host_requests import Ask
+from swe_ai_fleet.adapters.jetstream.login import host_inbox
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS, EVENTS, JOBS, STREAM_SUBJECTS, job_subject
 from swe_ai_fleet.agents.plan_session import LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET
 from swe_ai_fleet.conversations.store import CHATS_BUCKET
@@ -27,10 +29,13 @@ from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunClaimed, Writer
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
 from swe_ai_fleet.notifications.book import WEBHOOKS_BUCKET
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
+from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, tenant_key
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET
 from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
 from swe_ai_fleet.runtime.installation.installing import install
-from swe_ai_fleet.runtime.installation.nats_users import streams_of_the_fleet
+from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET, streams_of_the_fleet
 from swe_ai_fleet.runtime.installation.nkeys_files import new_seed, public_key
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET
 from swe_ai_fleet.runtime.lease_keeper import BUCKET as LEASES
@@ -41,6 +46,7 @@ from tests.secured import SecuredNats, secured_nats
 BUCKETS = (
     *(KEYS_BUCKET, PLANNING_BUCKET, LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET, CHATS_BUCKET, OUTCOMES_BUCKET),
     *(WEBHOOKS_BUCKET, COUNCILS_BUCKET, JOBS_BUCKET, LEASES, "agent-memories", "fleet-view"),
+    *(HOSTS_BUCKET, TEST_RUNS_BUCKET, RECIPES_BUCKET),
 )
 STREAMS = (*streams_of_the_fleet(), *(f"KV_{bucket}" for bucket in BUCKETS))
 STREAM_VERBS = (
@@ -63,6 +69,12 @@ def every_subject() -> set[str]:
     found |= {f"$JS.API.CONSUMER.CREATE.{stream}.x.agent.events.b.>" for stream in STREAMS}
     found |= {f"$JS.API.CONSUMER.{verb}.{stream}" for verb in ("NAMES", "LIST") for stream in STREAMS}
     found |= {f"$JS.API.DIRECT.GET.{stream}" for stream in STREAMS}
+    for tenant in TENANTS:
+        found |= {f"agent.ask.{what}.{tenant}.e" for what in Ask}
+        found |= {f"$O.agent-blobs.C.{tenant}.x", f"$JS.API.DIRECT.GET.{EVENTS}.agent.events.{tenant}.e.w"}
+        keys = {f"$KV.{JOBS_BUCKET}.{tenant}.j.{what}" for what in ("job", "login", "stop", "outcome", "pinned")}
+        keys |= {f"$KV.{bucket}.{tenant_key(tenant)}.x" for bucket in (TEST_RUNS_BUCKET, RECIPES_BUCKET)}
+        found |= keys | {f"$JS.API.DIRECT.GET.KV_{key.split('.')[1]}.{key}" for key in keys if ".outcome" not in key}
     found |= {f"$JS.ACK.{stream}.c.1.1.1.1.0" for stream in STREAMS}
     found |= {"$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.FLEET.CONNZ"}
     return found
@@ -127,7 +139,7 @@ class Said:
 
 
 @asynccontextmanager
-async def client_of(secured: SecuredNats, user: str) -> AsyncIterator[Said]:
+async def client_of(secured: SecuredNats, user: str, *, login: str = "") -> AsyncIterator[Said]:
     faults: list[str] = []
     news = asyncio.Event()
 
@@ -135,12 +147,16 @@ async def client_of(secured: SecuredNats, user: str) -> AsyncIterator[Said]:
         faults.append(str(error))
         news.set()
 
-    seed = secured.layout.nkey(user)
+    if login:
+        inbox = host_inbox(login.partition(".")[0])
+    else:
+        inbox = "_INBOX" if user.startswith("tenant-") else f"_INBOX.{public_key(secured.layout.nkey(user))}"
     client = await nats.connect(
         secured.url,
-        nkeys_seed=str(seed),
+        nkeys_seed=None if login else str(secured.layout.nkey(user)),
+        token=login or None,
         tls=ssl.create_default_context(cafile=str(secured.layout.authority)),
-        inbox_prefix="_INBOX" if user.startswith("tenant-") else f"_INBOX.{public_key(seed)}",
+        inbox_prefix=inbox,
         error_cb=told,
         allow_reconnect=False,
     )
@@ -225,27 +241,47 @@ async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNat
     assert set(heard) == expected
 
 
-async def test_agents_cannot_say_what_executions_people_and_others_say(secured: SecuredNats) -> None:
-    async with client_of(secured, "agents") as agents:
+@pytest.fixture(scope="module")
+async def logins(secured: SecuredNats, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HostLogins]:
+    settings = Settings(
+        home=tmp_path_factory.mktemp("home"),
+        nats_url=secured.url,
+        nats_ca=secured.layout.authority,
+        nats_nkey_file=secured.layout.nkey("orchestrator"),
+        nats_issuer_file=secured.layout.nkey("issuer"),
+    )
+    async with connect_log(settings, name="orchestrator") as log, open_host_logins(settings, log) as opened:
+        assert opened is not None
+        yield opened
+
+
+async def test_a_host_says_what_agents_of_its_tenant_say_and_nothing_else(
+    secured: SecuredNats, logins: HostLogins
+) -> None:
+    login = await logins.grant("a")
+    async with client_of(secured, "", login=login) as host:
         everything = every_subject()
-        refused = await agents.refused(everything, "publish")
-        heard = await agents.refused(FILTERS, "subscription")
-    allowed = everything - refused
+        allowed = everything - await host.refused(everything, "publish")
+        heard = await host.refused(FILTERS, "subscription")
     assert heard == set(FILTERS)
-    heads = {one for one in everything if one.startswith("agent.events.") and one[-2:] in ("._", ".~")}
-    assert heads and heads <= refused
-    assert {
-        one for one in everything if one.startswith(("agent.cmd", "agent.plans", "agent.jobs", "agent.dlq"))
-    } <= refused
-    assert {one for one in everything if one.startswith(("context.", "$JS.ACK."))} <= refused
-    assert {f"$KV.{bucket}.key" for bucket in BUCKETS if bucket != JOBS_BUCKET} <= refused
-    assert {"agent.results.a", "agent.results._a.x", "agent.results._b.x"} <= refused
-    verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "MSG.DELETE")
-    assert {f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in STREAMS} <= refused
-    read = {EVENTS, "AGENT_RESULTS", "OBJ_agent-blobs", f"KV_{JOBS_BUCKET}"}
-    assert {one.rpartition(".")[2] for one in allowed if one.startswith("$JS.API.STREAM.MSG.GET.")} == read
-    consumers = {one.split(".")[4] for one in allowed if one.startswith("$JS.API.CONSUMER.CREATE.")}
-    assert consumers == read - {"AGENT_RESULTS"}
+    own, get = tenant_key("a"), "$JS.API.DIRECT.GET"
+    assert allowed == {
+        *("agent.events.a.x.y", "agent.live.text.a.e.w", "$O.agent-blobs.C.a.x"),
+        *(f"$KV.{JOBS_BUCKET}.a.j.outcome", f"$KV.{JOBS_BUCKET}.a.j.pinned", f"$KV.{TEST_RUNS_BUCKET}.{own}.x"),
+        *(
+            f"{get}.{EVENTS}.agent.events.a.e.w",
+            *(f"{get}.KV_{JOBS_BUCKET}.$KV.{JOBS_BUCKET}.a.j.{what}" for what in ("job", "login", "stop", "pinned")),
+        ),
+        *(f"{get}.KV_{bucket}.$KV.{bucket}.{own}.x" for bucket in (TEST_RUNS_BUCKET, RECIPES_BUCKET)),
+        *(f"agent.ask.{what}.a.e" for what in Ask),
+    }
+
+
+async def test_a_tenant_without_an_account_has_no_hosts(secured: SecuredNats, logins: HostLogins) -> None:
+    credentials = Credentials(host=await logins.grant("nobody"), ca=str(secured.layout.authority))
+    with pytest.raises(PreconditionFailed, match="refused the credentials"):
+        async with JetStream.connect(secured.url, credentials=credentials):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -268,7 +304,7 @@ async def test_services_write_their_own_buckets_only(secured: SecuredNats, user:
 
 async def test_no_service_hears_the_answers_to_another(secured: SecuredNats) -> None:
     inbox = f"_INBOX.{public_key(secured.layout.nkey('orchestrator'))}.>"
-    for user in ("agents", "context", "gateway", "worker", "tenant-b"):
+    for user in ("context", "gateway", "worker", "tenant-b"):
         if user.startswith("tenant-"):
             continue
         async with client_of(secured, user) as other:
@@ -276,28 +312,33 @@ async def test_no_service_hears_the_answers_to_another(secured: SecuredNats) -> 
 
 
 async def test_what_a_user_may_not_do_fails_at_once_and_says_so(secured: SecuredNats) -> None:
-    async with Connection.open([secured.url], secured.credentials("agents"), name="agents") as connection:
+    async with Connection.open([secured.url], secured.credentials("gateway"), name="gateway") as connection:
         async with asyncio.timeout(2):
             with pytest.raises(Forbidden, match=r"agent\.plans"):
                 await connection.publish("agent.plans", b"{}", headers={}, patience=60)
 
 
-async def test_agents_write_their_journals_blobs_and_results(secured: SecuredNats) -> None:
+async def test_hosts_write_their_journals_blobs_and_results(secured: SecuredNats, logins: HostLogins) -> None:
+    async with (
+        JetStream.connect(secured.url, credentials=secured.credentials("orchestrator")) as log,
+        log.journal(Writer(tenant="a", execution_id="e-1", task_id="t-1")) as journal,
+    ):
+        await journal.append(RunClaimed(generation=1, host="h"))
+    credentials = Credentials(host=await logins.grant("a"), ca=str(secured.layout.authority))
     with structlog.testing.capture_logs() as told:
-        async with JetStream.connect(secured.url, credentials=secured.credentials("agents")) as log:
-            await log.ensure_streams()  # they stand, and that is all that it needs
+        async with JetStream.connect(secured.url, credentials=credentials) as log:
             writer = Writer(tenant="a", execution_id="e-1", task_id="t-1", agent_id="agent-dev-1")
             async with log.journal(writer) as journal:
                 await journal.append(RunClaimed(generation=1, host="h"))
-            read = [event async for event in log.read("a", "e-1")]
+            read = [event async for event in log.read("a", "e-1", agent_id="agent-dev-1")]
             assert [type(one.event.body) for one in read] == [RunClaimed]
-            blob = await log.put("a", "e-1", b"patch" * 100_000, "text/x-diff")
-            assert await log.get(blob) == b"patch" * 100_000
+            blob = await log.put("a", "e-1", b"patch" * 300_000, "text/x-diff")
+            assert await log.get(blob) == b"patch" * 300_000
             published = await log.publish(
                 tenant="a", task_id="t-1", execution_id="e-1", agent_id="agent-dev-1", payload=b"{}"
             )
             assert published
-            with pytest.raises(PreconditionFailed, match="does not let"):
+            with pytest.raises(PreconditionFailed, match="results of agents only"):
                 await log.publish(tenant="a", task_id="t-1", execution_id="e-1", agent_id="", payload=b"{}")
             async with log.live_texts():
                 pass
@@ -364,7 +405,7 @@ async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(
         async with JetStream.connect(url, credentials=Credentials(token=nats_server.address.token)):
             pass
     await asyncio.to_thread(install, tmp_path / "other")
-    stranger = Credentials(nkey=str(secured.layout.nkey("agents")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
+    stranger = Credentials(nkey=str(secured.layout.nkey("context")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
     with pytest.raises(PreconditionFailed, match="not to be trusted") as fault:
         async with JetStream.connect(secured.url, credentials=stranger):
             pass

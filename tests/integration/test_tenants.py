@@ -427,7 +427,7 @@ async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -
         {"deliberate": {"taskId": a_name(), "taskDescription": "Add", "numAgents": 1, "repo": {"path": "/srv/app"}}}
     )
     task_id = json.loads(body)["deliberate"]["taskId"]
-    client = await nats.connect(world.nats.address.url, token=world.nats.address.token)
+    client = await nats.connect(world.nats.address.url)
     try:
         heard = await client.subscribe(f"agent.results._{NORTH}.{task_id}")
         lost = await client.subscribe(f"agent.dlq.{TASKS.consumer}")

@@ -417,7 +417,7 @@ async def test_what_cannot_be_delivered_is_a_dead_letter(world: World, nats: Emb
         await service.idle(task_id)
         marked = (await service.list())[task_id]
         assert (marked.active, marked.dead_letters, marked.last_error) == (True, 1, "HTTP 500")
-        client = await nats_client.connect(nats.address.url, token=nats.address.token)
+        client = await nats_client.connect(nats.address.url)
         letter = await client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{made.webhook.consumer}")
         await client.close()
         assert json.loads(letter.data or b"")["execution_id"] == execution_id
@@ -528,7 +528,7 @@ async def test_secrets_are_told_once(world: World, nats: EmbeddedNats, capsys: p
         assert "HTTP 404: no such hook" in attempts[0].error
         await service.delete(task_id)
     text = capsys.readouterr()
-    client = await nats_client.connect(nats.address.url, token=nats.address.token)
+    client = await nats_client.connect(nats.address.url)
     stored = ""
     for stream in ("AGENT_DLQ", STREAM):
         info = await client.jetstream().stream_info(stream)

@@ -94,7 +94,7 @@ class World:
         """The result of a task, once it stands."""
         import nats
 
-        client = await nats.connect(self.settings.nats_url, token=self.settings.nats_token)
+        client = await nats.connect(self.settings.nats_url)
         try:
             subscription = await client.jetstream().subscribe(f"agent.results.{task_id}", ordered_consumer=True)
             message = await subscription.next_msg(timeout=SECONDS)
@@ -115,7 +115,7 @@ class World:
                 "numAgents": 1,
             }
         }
-        client = await nats.connect(self.settings.nats_url, token=self.settings.nats_token)
+        client = await nats.connect(self.settings.nats_url)
         try:
             await client.jetstream().publish(subject, json.dumps(body).encode())
         finally:
@@ -287,7 +287,7 @@ async def test_what_is_no_task_is_a_dead_letter_with_the_reason(world: World) ->
     import nats
 
     async with runner(world, takes="commands"):
-        client = await nats.connect(world.settings.nats_url, token=world.settings.nats_token)
+        client = await nats.connect(world.settings.nats_url)
         try:
             await client.jetstream().publish("agent.cmd.execute", b'{"deliberate": {}}')
             subscription = await client.jetstream().subscribe("agent.dlq.>", ordered_consumer=True)

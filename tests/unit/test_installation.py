@@ -90,17 +90,17 @@ def test_another_time_leaves_the_nats_server_where_it_listens(tmp_path: Path) ->
     assert '"127.0.0.1:14222"' in before
 
 
-def test_agents_write_no_final_result_of_a_tenant_without_an_account(tmp_path: Path) -> None:
+def test_the_hosts_of_a_tenant_have_an_account_where_the_tenant_has_none(tmp_path: Path) -> None:
     install(tmp_path, tenants=("a",))
     layout = Layout(directory=tmp_path)
     with layout.access.open("a") as file:
         file.write("\n[tenants.later]\n")
-    assert "agent.results._later.*" not in layout.accounts.read_text()
+    assert "HOSTS_later" not in layout.accounts.read_text()
     assert [(one.file, one.fault) for one in check(tmp_path)] == [
         (layout.accounts, "does not fit the nkeys and the tenants")
     ]
     install(tmp_path)
-    assert "agent.results._later.*" in layout.accounts.read_text()
+    assert "HOSTS_later" in layout.accounts.read_text()
     assert "TENANT_later" not in layout.accounts.read_text()
     assert layout.tenants() == ("a",)
     assert check(tmp_path) == ()
@@ -129,7 +129,7 @@ def test_a_rotation_changes_what_it_names_and_nothing_else(tmp_path: Path, what:
     expected = {
         "certificates": {f"tls/{server}{end}.pem" for server in SERVERS for end in ("", "-key")},
         "nats": {
-            *(f"nats/{user}.nkey" for user in ("orchestrator", "agents", "context", "gateway", "worker", "operator")),
+            *(f"nats/{user}.nkey" for user in ("orchestrator", "issuer", "context", "gateway", "worker", "operator")),
             *("nats/sys.nkey", "nats/accounts.conf"),
         },
         "ray": {"secrets/ray-token"},
@@ -218,14 +218,14 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
         "fleet-tls": {"ca.crt", *(f"{server}.{end}" for server in SERVERS for end in ("crt", "key"))},
         "fleet-nats": {
             "accounts.conf",
-            *(f"{u}.nk" for u in ("orchestrator", "agents", "context", "gateway", "worker")),
+            *(f"{u}.nk" for u in ("orchestrator", "issuer", "context", "gateway", "worker")),
         },
         "fleet-access": {"access.toml", "orchestrator.token", "gateway.token"},
         "fleet-ray": {"auth_token"},
         "fleet-audit": {"signing-key.pem", "public-keys.pem"},
         "fleet-model": {"api-key"},
         "fleet-agents-model": {"FLEET_MODEL_API_KEY"},
-        "fleet-agents": {"ca.crt", "agents.nk"},
+        "fleet-agents": {"ca.crt"},
     }
     everything = b"".join(base64.b64decode(text) for one in kept.values() for text in one["data"].values())
     for secret in (layout.authority_key, layout.nkey("operator"), layout.nkey("sys"), layout.nkey("tenant-a")):
@@ -256,7 +256,7 @@ def test_the_settings_that_it_writes_are_settings(tmp_path: Path, monkeypatch: p
     read = Settings()
     layout = Layout(directory=directory)
     assert read.access_file == layout.access
-    assert read.nats_agents_nkey_file == layout.nkey("agents")
+    assert read.nats_issuer_file == layout.nkey("issuer")
     assert read.ray_token == layout.ray_token.read_text().strip()
     assert read.ray_token in read.secrets
     assert read.home == directory / "home"

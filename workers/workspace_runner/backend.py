@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -37,7 +37,10 @@ class JobRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What a backend starts. `run_id` is shared by all generations of a run; `deadline_seconds` ends it by force."""
+    """What a backend starts. `run_id` is shared by all generations of a run; `deadline_seconds` ends it by force.
+
+    With a `login` its containers log in to NATS as themselves, and get nothing else to log in with.
+    """
 
     ref: JobRef
     job_id: str
@@ -49,6 +52,7 @@ class JobSpec:
     agent_id: str
     clones: bool
     deadline_seconds: float
+    login: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,19 +9,23 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
-from workers.place import CLONE_FROM, CLONE_HOSTS, JOB_ID, TENANT, WORKSPACE
+from swe_ai_fleet.settings import without_login
+from workers.place import CLONE_FROM, CLONE_HOSTS, JOB_ID, LOGIN, TENANT, WORKSPACE
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.local_job import EXIT, GIT_DIRECTORY, LOCK, LOG, PID, SPEC
 
 _LOOK_SECONDS = 0.1
 _LOG_BYTES = 4_000
 _GRACE_SECONDS = 15.0
+_LOGINS = ("FLEET_NATS_TOKEN", "FLEET_NATS_TOKEN_FILE", "FLEET_NATS_NKEY_FILE", "FLEET_NATS_ISSUER_FILE")
+"""How this process itself may log in to NATS, which a container with a login of its own must not."""
 
 
 class LocalBackend:
@@ -62,7 +66,7 @@ class LocalBackend:
         if lock is None:
             raise Unavailable(f"{spec.ref.name} is held by another process")
         try:
-            (directory / SPEC).write_bytes(to_json(spec))
+            (directory / SPEC).write_bytes(to_json(replace(spec, login="")))
             workspace = directory / "workspace"
             told = {
                 JOB_ID: spec.job_id,
@@ -71,10 +75,18 @@ class LocalBackend:
                 "TASK_ID": spec.task_id,
                 "HOSTNAME": spec.ref.name,
             }
+            environment = {**self._environment, **told}
+            if spec.login:
+                environment |= {
+                    "FLEET_NATS_URL": without_login(environment.get("FLEET_NATS_URL", "")),
+                    LOGIN: spec.login,
+                }
+                for name in _LOGINS:
+                    environment.pop(name, None)
             with (directory / LOG).open("ab") as log:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "workers.workspace_runner.local_job", str(directory)),
-                    env={**self._environment, **told},
+                    env=environment,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -15,6 +15,7 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Handler, JetStream, Room, Work, WorkQueue
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBoard
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
@@ -63,7 +64,14 @@ async def open_runner(
         board = await stack.enter_async_context(JobBoard(bucket, log).watching())
         if backend is None:
             backend = await stack.enter_async_context(open_backend(settings, chosen))
-        runner = Runner(board=board, backend=backend, settings=chosen, slots=Slots(chosen.concurrency, len(RANKS)))
+        runner = Runner(
+            board=board,
+            backend=backend,
+            settings=chosen,
+            slots=Slots(chosen.concurrency, len(RANKS)),
+            # Orchestrators tell NATS who somebody is; without any, or without accounts, nobody does.
+            lets_in=chosen.takes == "jobs" and await log.has_bucket(HOSTS_BUCKET),
+        )
         await _sweep(runner)
         # What is pulled is held back while this is not set.
         taking = asyncio.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import structlog
@@ -60,6 +60,7 @@ class Runner:
         backend: Where they run.
         settings: The runner's.
         slots: The room for jobs.
+        lets_in: Whether containers get a login to NATS of their own.
         counts: What is told of all this.
     """
 
@@ -67,6 +68,7 @@ class Runner:
     backend: Backend
     settings: RunnerSettings
     slots: Slots
+    lets_in: bool = False
     counts: Counts = field(default_factory=Counts)
 
     async def handle(self, work: Work, rank: int) -> None:
@@ -110,6 +112,9 @@ class Runner:
             return await self._settled(job, outcome_of(told))
         await self.board.post(job)
         await self._retire(job)
+        if self.lets_in and not any(held.job_id == job.job_id for held in await self.backend.held()):
+            # What is adopted has its login already.
+            spec = replace(spec, login=await self.board.let_in(job))
         try:
             fresh = await self.backend.start(spec)
         except PreconditionFailed as fault:
@@ -118,7 +123,10 @@ class Runner:
         self.counts.started[str(job.kind)] += fresh
         self.counts.adopted += not fresh
         _log.info("job.started" if fresh else "job.adopted", job=job.job_id, kind=job.kind, name=spec.ref.name)
-        return await self._watched(job, spec.ref)
+        outcome = await self._watched(job, spec.ref)
+        if self.lets_in:
+            await self.board.shut_out(job)
+        return outcome
 
     async def _watched(self, job: Job, ref: JobRef) -> JobOutcome:
         """Wait for whichever comes first: a word on the board, the end of the container, or that it is called off."""

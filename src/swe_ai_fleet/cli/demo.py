@@ -32,7 +32,7 @@ from swe_ai_fleet.cli.sample import TASK, git, make_sample
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import audit_table
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, without_login
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.watching.chains import verify_events
 from swe_ai_fleet.watching.text import one_line
@@ -93,7 +93,7 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
             screen.note("\nstarting NATS, Ray and the orchestrator ...")
             running = await stack.enter_async_context(started_fleet(settings))
             signals.arm()
-            screen.note(f"gRPC at {running.address}, NATS at {running.nats_url}")
+            screen.note(f"gRPC at {running.address}, NATS at {without_login(running.nats_url)}")
             client = await stack.enter_async_context(connect(running.address, running.token, tls=running.tls))
             results = await stack.enter_async_context(_results(running.nats_url, running.nats_token))
             _heading(screen, "The agents at work")

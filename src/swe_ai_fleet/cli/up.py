@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.place import running_place
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, vllm_interpreter
 from swe_ai_fleet.runtime.vllm_server import vllm_served
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, without_login
 
 
 async def up(screen: Screen, settings: Settings, vllm: VLLMOrder | None = None) -> Exit:
@@ -52,7 +52,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
                     "context": fleet.context,
                     "http": fleet.http,
                     "page": page,
-                    "nats_url": fleet.nats_url,
+                    "nats_url": without_login(fleet.nats_url),
                     "model_url": settings.model_url,
                     "card": str(card),
                     "pid": os.getpid(),
@@ -62,7 +62,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
             screen.line(f"gRPC    {fleet.address}", style="bold")
             screen.line(f"page    {page or 'none; FLEET_HTTP_LISTEN is off'}", style="bold")
             screen.line(f"context {fleet.context}")
-            screen.line(f"NATS    {fleet.nats_url}")
+            screen.line(f"NATS    {without_login(fleet.nats_url)}")
             if settings.executor == "ray" and not settings.ray_address:
                 screen.line("Ray     loopback, free ports")
             screen.line(f"model   {settings.model_url or 'none; set FLEET_MODEL_URL'}")

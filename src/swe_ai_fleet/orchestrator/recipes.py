@@ -48,5 +48,10 @@ class Recipes:
             await self._store.put(_name(tenant, key), to_json(proposal))
 
 
+def tenant_key(tenant: str) -> str:
+    """What the keys of a tenant begin with in buckets whose values tenants must not share."""
+    return hashlib.sha256(tenant.encode()).hexdigest()[:16]
+
+
 def _name(tenant: str, key: str) -> str:
-    return f"{hashlib.sha256(tenant.encode()).hexdigest()[:16]}.{key}"
+    return f"{tenant_key(tenant)}.{key}"

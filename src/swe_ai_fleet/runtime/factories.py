@@ -110,11 +110,13 @@ def connect_log(
 
 
 def nats_credentials(settings: Settings) -> Credentials:
-    """How this process logs in to NATS; an nkey goes before a token."""
-    nkey = str(settings.nats_nkey_file or "")
+    """How this process logs in to NATS; a host's login goes before an nkey, and that before a token."""
+    host = settings.nats_login
+    nkey = "" if host else str(settings.nats_nkey_file or "")
     return Credentials(
-        token="" if nkey else settings.nats_token,
+        token="" if nkey or host else settings.nats_token,
         nkey=nkey,
+        host=host,
         ca=str(settings.nats_ca or ""),
         cert=str(settings.nats_cert or ""),
         key=str(settings.nats_key or ""),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import secrets
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -66,6 +69,24 @@ class JobBoard:
         """The commit that the first container of a run resolved; later ones work on the same. Raises Unavailable."""
         found = await self._store.get(_key(job.tenant, job.run_id, "pinned"))
         return from_json(PinnedRepository, found.value) if found else None
+
+    async def let_in(self, job: Job) -> str:
+        """A login to NATS for the containers of a job, until `shut_out` or its outcome. Raises Unavailable."""
+        secret = secrets.token_urlsafe(32)
+        await self._store.put(_key(job.tenant, job.job_id, "login"), digest_of(secret).encode())
+        return f"{job.job_id}.{secret}.{quote(job.tenant, safe='')}"
+
+    async def shut_out(self, job: Job) -> None:
+        """Let the containers of a job log in no more. Raises Unavailable."""
+        await self._store.delete(_key(job.tenant, job.job_id, "login"))
+
+    async def logging_in(self, tenant: str, job_id: str, secret: str) -> Job | None:
+        """The job whose container knows a secret; None where there is none that has not ended. Raises Unavailable."""
+        found = await self._store.get(_key(tenant, job_id, "login"))
+        if found is None or not hmac.compare_digest(found.value, digest_of(secret).encode()):
+            return None
+        ended = await self.outcome(tenant, job_id) is not None or await self.called_off(tenant, job_id)
+        return None if ended else await self.job(tenant, job_id)
 
     async def settle(self, job: Job, outcome: JobOutcome) -> bool:
         """Store how a job ended; False where that stands already. Raises ResourceExhausted, Unavailable."""
@@ -169,7 +190,16 @@ def fault_of(outcome: JobOutcome) -> FleetError:
     return kind(outcome.message, field=outcome.field, hint=outcome.hint)
 
 
-def _key(tenant: str, name: str, what: str) -> str:
+def digest_of(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def tenant_token(tenant: str) -> str:
+    """What the keys of a tenant's jobs begin with."""
     # Of what stands in a quoted name only these are no letters of a key.
-    quoted = quote(tenant, safe="").translate({ord("%"): "=", ord("."): "=2E", ord("~"): "=7E"})
-    return f"{quoted}.{name}.{what}"
+    return quote(tenant, safe="").translate({ord("%"): "=", ord("."): "=2E", ord("~"): "=7E"})
+
+
+def _key(tenant: str, name: str, what: str) -> str:
+    return f"{tenant_token(tenant)}.{name}.{what}"

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -19,13 +20,19 @@ from types import TracebackType
 from typing import BinaryIO, cast
 
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
-from swe_ai_fleet.runtime.private_files import write_private
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.runtime.installation.nats_config import own_accounts
+from swe_ai_fleet.runtime.installation.nats_users import ACCOUNT
+from swe_ai_fleet.runtime.installation.nkeys_files import new_seed, public_key
+from swe_ai_fleet.runtime.private_files import keep_private, write_private
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 _LOCK_SECONDS = 1.0
 _LOG_TAIL_BYTES = 2000
+_USER = "fleet"
+_RELOADED = b"Reloaded server configuration"
 # Below what Linux gives to outgoing connections, one of which could hold the port when the server comes back.
 _PORTS = range(20_000, 32_768)
 
@@ -45,7 +52,10 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsAddress:
-    """How to reach a server. `pid` is its own process."""
+    """How to reach a server: the address has a login, and the token is one where an orchestrator runs.
+
+    `pid` is the server's own process.
+    """
 
     url: str
     token: str
@@ -56,7 +66,8 @@ class EmbeddedNats:
     """A `nats-server` with JetStream on loopback for as long as the context lasts.
 
     The data and the token outlive it: the next server on the same directory goes on with them, on the same port when
-    that is free. The server ends with this process, however it ends.
+    that is free. The server ends with this process, however it ends. It has the fleet's account, with one user, and one
+    for the hosts of each tenant, which orchestrators let in.
 
     Args:
         directory: Where everything lies; created with access for the owner only. One server at a time.
@@ -71,6 +82,12 @@ class EmbeddedNats:
         self._lock: BinaryIO | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._address: NatsAddress | None = None
+        self._admitting = asyncio.Lock()
+
+    @property
+    def issuer_file(self) -> Path:
+        """The key of those who let hosts in."""
+        return self._directory / "issuer.nkey"
 
     @property
     def address(self) -> NatsAddress:
@@ -107,9 +124,41 @@ class EmbeddedNats:
             raise PreconditionFailed("the embedded NATS server is not running")
         return await self._process.wait()
 
+    async def admit(self, tenant: str) -> None:
+        """Have an account for the hosts of a tenant; a new one costs all other hosts their connection once.
+
+        Raises Unavailable where the server does not take it.
+        """
+        async with self._admitting:
+            known = _tenants(self._directory)
+            if tenant in known:
+                return
+            write_private(self._directory / "tenants.json", json.dumps([*known, tenant]))
+            write_private(self._directory / "nats.conf", self._config(_token(self._directory)))
+            # What an account of the first reload imports, the server subscribes to with the second one.
+            for _ in range(2):
+                await self._reload()
+
+    async def _reload(self) -> None:
+        if self._process is None:
+            raise PreconditionFailed("the embedded NATS server is not running")
+        log = self._directory / "nats.log"
+        seen = log.stat().st_size
+        self._process.send_signal(signal.SIGHUP)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                # The server tells nobody else.
+                while _RELOADED not in await asyncio.to_thread(_since, log, seen):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise Unavailable(f"nats-server did not read its configuration anew:\n{_tail(log)}") from None
+
     async def _start(self, binary: str) -> NatsAddress:
         token = _token(self._directory)
+        keep_private(self.issuer_file, lambda: new_seed(account=True))
+        _into_account(self._directory / "jetstream" / "jetstream")
         config = self._directory / "nats.conf"
+        self._port = self._port or _choose_port(self._directory)
         write_private(config, self._config(token))
         for stale in self._directory.glob("*.ports"):
             stale.unlink()
@@ -131,6 +180,7 @@ class EmbeddedNats:
                 url = await self._listening(self._process)
         except TimeoutError:
             raise Unavailable(f"nats-server did not listen within {START_SECONDS:g} s:\n{_tail(log)}") from None
+        url = url.replace("://", f"://{_USER}:{token}@")
         address = NatsAddress(url=url, token=token, pid=self._process.pid)
         content = {"url": address.url, "token": address.token, "pid": address.pid}
         write_private(self._directory / "address.json", json.dumps(content))
@@ -138,11 +188,12 @@ class EmbeddedNats:
 
     def _config(self, token: str) -> str:
         quoted = partial(json.dumps, ensure_ascii=False)
+        accounts = own_accounts((_USER, token), public_key(self.issuer_file), _tenants(self._directory))
         limit = f"max_file_store: {self._max_file_bytes}" if self._max_file_bytes else ""
         return f"""\
-listen: "127.0.0.1:{self._port or _choose_port(self._directory)}"
+listen: "127.0.0.1:{self._port}"
 server_name: "fleet"
-authorization {{ token: {quoted(token)} }}
+{accounts}
 jetstream {{
   store_dir: {quoted(str(self._directory / "jetstream"))}
   {limit}
@@ -245,6 +296,28 @@ def _token(directory: Path) -> str:
     token = secrets.token_urlsafe(32)
     write_private(path, token)
     return token
+
+
+def _tenants(directory: Path) -> tuple[str, ...]:
+    """The tenants whose hosts have an account."""
+    try:
+        return tuple(cast("list[str]", json.loads((directory / "tenants.json").read_text())))
+    except FileNotFoundError:
+        return (DEFAULT_TENANT,)
+
+
+def _into_account(store: Path) -> None:
+    """Move what a server without accounts stored to the account of the fleet."""
+    old, new = store / "$G", store / ACCOUNT
+    if old.exists() and not new.exists():
+        old.rename(new)
+
+
+def _since(log: Path, offset: int) -> bytes:
+    with log.open("rb") as file:
+        # A log that was begun anew meanwhile is shorter.
+        file.seek(offset if log.stat().st_size >= offset else 0)
+        return file.read()
 
 
 def _choose_port(directory: Path) -> int:

@@ -18,9 +18,11 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errand import Errand
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
 from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, without_login
 
 _log = structlog.get_logger()
 
@@ -42,14 +44,16 @@ class ObjectRef(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Host:
-    """One actor of the pool, how many calls it has under way, and whom it serves: nobody yet, or one tenant."""
+    """One actor of the pool, how many calls it has under way, the tenant it serves, and its login."""
 
     name: str
     actor: Any
+    tenant: str
     busy: int = 0
-    tenant: str = ""
     started_at: float = field(default_factory=time.time)
     idle_since: float = field(default_factory=time.monotonic)
+    login: str = ""
+    granting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(kw_only=True)
@@ -60,10 +64,13 @@ class RayFleet:
 
     Args:
         settings: What hosts are made with.
+        logins: Lets hosts log in to NATS; None: with what `settings` have.
     """
 
     settings: Settings
+    logins: HostLogins | None = None
     _hosts: list[Host] = field(default_factory=list[Host])
+    _ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _nodes: int = 1
     _counted_at: float = float("-inf")
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -80,7 +87,9 @@ class RayFleet:
     async def carry_out(self, errand: Errand[T]) -> T:
         """One errand on the least busy host. Raises AgentLost when the host dies, FleetErrors of the work."""
         sent = to_json(errand)
-        value = await self._call(lambda actor: actor.run_assignment.remote(errand.kind, sent), errand.task.tenant)
+        value = await self._call(
+            lambda actor, login: actor.run_assignment.remote(errand.kind, sent, login), errand.task.tenant
+        )
         return from_json(errand.gives, value)
 
     async def measure(self) -> tuple[HostStatus, ...]:
@@ -105,7 +114,7 @@ class RayFleet:
         if self._alone:
             return
         try:
-            await self._call(lambda actor: actor.ready.remote())
+            await self._call(lambda actor, login: actor.ready.remote(login), DEFAULT_TENANT)
         except AgentLost as error:
             # The first task starts another one.
             _log.warning("the first host was lost", reason=str(error))
@@ -116,34 +125,31 @@ class RayFleet:
         for host in self._hosts[1:]:
             if not host.busy and host.idle_since < before:
                 _log.info("a host without work ends", host=host.name)
-                self._forget(host)
-                _end(host)
+                self._end(host)
 
     async def close(self) -> None:
         """End every host and what runs on it."""
-        for host in self._hosts:
-            _end(host)
-        self._hosts.clear()
+        for host in tuple(self._hosts):
+            self._end(host)
+        await asyncio.gather(*self._ending)
 
-    async def _call(self, call: Callable[[Any], ObjectRef], tenant: str = "") -> bytes:
+    async def _call(self, call: Callable[[Any, str], ObjectRef], tenant: str) -> bytes:
         if time.monotonic() - self._counted_at > _COUNT_SECONDS:
             self._counted_at = time.monotonic()
             self._nodes = await asyncio.to_thread(_nodes, self.settings.ray_resources)
         host = self._host(tenant)
         host.busy += 1
         try:
-            return await self._settled(call(host.actor))
+            return await self._settled(call(host.actor, await self._login(host)))
         except RayError as error:
             # One that is only out of reach must not go on beside the one that takes its place.
-            self._forget(host)
-            _end(host)
+            self._end(host)
             raise AgentLost(f"{host.name} died while it ran this ({type(error).__name__})") from None
         finally:
             host.busy -= 1
             host.idle_since = time.monotonic()
             if self._alone and host in self._hosts:
-                self._forget(host)
-                _end(host)
+                self._end(host)
 
     async def _settled(self, reference: ObjectRef) -> Any:
         """The call's value; its fault as the exception it was; cancelled together with the caller."""
@@ -163,35 +169,45 @@ class RayFleet:
             _log.error("a run met a fault of ours", fault=type(fault).__name__, trace=str(error))
             raise InternalFault(f"a run met a fault of ours ({type(fault).__name__}); see the log") from error
 
-    def _host(self, tenant: str = "") -> Host:
+    async def _login(self, host: Host) -> str:
+        """How a host logs in to NATS, granted with the first call to it. Raises Unavailable."""
+        async with host.granting:
+            if self.logins is not None and not host.login:
+                host.login = await self.logins.grant(host.tenant)
+            return host.login
+
+    def _host(self, tenant: str) -> Host:
         """The tenant's least busy host with room, else a new one; every node gets one before any gets a second.
 
         No host ever serves two tenants. Where there may be no more, one that does nothing for another tenant ends; only
         where all of them work, a tenant without any gets one beyond.
         """
-        mine = [host for host in self._hosts if not tenant or host.tenant in ("", tenant)]
+        mine = [host for host in self._hosts if host.tenant == tenant]
         spread = len(mine) < self._nodes and all(host.busy for host in mine)
         free = [] if spread else [host for host in mine if host.busy < self.settings.agents_per_actor]
         if free:
-            return _serving(min(free, key=lambda host: (host.busy, not host.tenant)), tenant)
+            return min(free, key=lambda host: host.busy)
         if len(self._hosts) * self.settings.agents_per_actor >= self.settings.max_agents:
             idle = next((host for host in self._hosts if host not in mine and not host.busy), None)
             if idle is not None:
-                self._forget(idle)
-                _end(idle)
+                self._end(idle)
             elif mine:
-                return _serving(min(mine, key=lambda host: host.busy), tenant)
-        host = _serving(self._new_host(f"agent-host-{next(self._names)}"), tenant)
+                return min(mine, key=lambda host: host.busy)
+        host = self._new_host(f"agent-host-{next(self._names)}", tenant)
         self._hosts.append(host)
         return host
 
     def host_settings(self) -> str:
         """What hosts are made with (JSON): as little of the orchestrator's secrets as agents can do with."""
-        nkey = self.settings.nats_agents_nkey_file or self.settings.nats_nkey_file
-        withheld = dict.fromkeys(("orchestrator_token", "telegram_token", "ray_token", "audit_signing_key"), "")
-        return self.settings.model_copy(update={"nats_nkey_file": nkey, **withheld}).model_dump_json()
+        withheld: dict[str, object] = dict.fromkeys(
+            ("orchestrator_token", "telegram_token", "ray_token", "audit_signing_key"), ""
+        )
+        withheld |= {"nats_issuer_file": None}
+        if self.logins is not None:
+            withheld |= {"nats_nkey_file": None, "nats_token": "", "nats_url": without_login(self.settings.nats_url)}
+        return self.settings.model_copy(update=withheld).model_dump_json()
 
-    def _new_host(self, name: str) -> Host:
+    def _new_host(self, name: str, tenant: str) -> Host:
         settings = self.host_settings()
         options: dict[str, Any] = {
             "num_cpus": 0,
@@ -206,22 +222,27 @@ class RayFleet:
             room = max(self.settings.agents_per_actor, self.settings.max_agents) + _CHECKS_PER_HOST
             pooled = cast("Any", ray.remote(AgentHost))  # pyright: ignore[reportUnknownMemberType]
             actor = pooled.options(**options, max_concurrency=room).remote(settings, name)
-        return Host(name=name, actor=actor)
+        return Host(name=name, actor=actor, tenant=tenant)
 
     @property
     def _alone(self) -> bool:
         """Whether every agent gets an actor of its own, which ends with it."""
         return self.settings.agents_per_actor == 1
 
-    def _forget(self, host: Host) -> None:
+    def _end(self, host: Host) -> None:
         if host in self._hosts:
             self._hosts.remove(host)
+        cast("Any", ray).kill(host.actor, no_restart=True)
+        if self.logins is not None and host.login:
+            ending = asyncio.create_task(self.logins.end(host.login), name="end of a host's login")
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
 
 @asynccontextmanager
-async def open_ray_fleet(settings: Settings) -> AsyncGenerator[RayFleet]:
+async def open_ray_fleet(settings: Settings, logins: HostLogins | None = None) -> AsyncGenerator[RayFleet]:
     """A fleet on the Ray this process is connected to; its hosts end with the context."""
-    fleet = RayFleet(settings=settings)
+    fleet = RayFleet(settings=settings, logins=logins)
     shedding = asyncio.create_task(_shed(fleet), name="shed-hosts") if settings.ray_idle_seconds else None
     try:
         yield fleet
@@ -245,16 +266,6 @@ def _nodes(wanted: Mapping[str, float]) -> int:
         bool(node["Alive"]) and all(node["Resources"].get(name, 0.0) >= amount for name, amount in wanted.items())
         for node in nodes
     )
-
-
-def _serving(host: Host, tenant: str) -> Host:
-    """The host, from now on the tenant's."""
-    host.tenant = host.tenant or tenant
-    return host
-
-
-def _end(host: Host) -> None:
-    cast("Any", ray).kill(host.actor, no_restart=True)
 
 
 async def _reported(host: Host) -> HostReport | None:

@@ -31,6 +31,7 @@ from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, seed_seconds, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import FleetView, open_fleet_view
+from swe_ai_fleet.runtime.host_logins import open_host_logins
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
 from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
@@ -152,8 +153,10 @@ async def open_stack(
         pause = pause_seconds(seed_seconds(settings))
         await stack.enter_async_context(housekeeping(workspaces.reap, pause=pause))
         jobs = settings.executor == "kubernetes"
-        fleet = await stack.enter_async_context(open_job_fleet(log) if jobs else open_ray_fleet(settings))
-        replicas = await stack.enter_async_context(open_leases(settings, anew=state.embedded))
+        admit = state.server.admit if state.server is not None else None
+        logins = await stack.enter_async_context(open_host_logins(settings, log, admit=admit))
+        fleet = await stack.enter_async_context(open_job_fleet(log) if jobs else open_ray_fleet(settings, logins))
+        replicas = await stack.enter_async_context(open_leases(settings, anew=state.server is not None))
         recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
         surroundings = Surroundings(
             log=telemetry.observed(log),

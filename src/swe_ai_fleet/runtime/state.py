@@ -14,11 +14,11 @@ from swe_ai_fleet.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The log, its streams made. `settings` hold the address that was really taken; `embedded`: by a server of ours."""
+    """The log, its streams made. `settings` hold the address that was really taken; `server`: that of ours."""
 
     settings: Settings
     log: JetStream
-    embedded: bool = False
+    server: EmbeddedNats | None = None
 
 
 @asynccontextmanager
@@ -29,10 +29,16 @@ async def open_state(settings: Settings, *, name: str) -> AsyncGenerator[State]:
     """
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
-        embedded = not settings.nats_url
-        if embedded:
-            address = (await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))).address
-            settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
+        server = None
+        if not settings.nats_url:
+            server = await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))
+            settings = settings.model_copy(
+                update={
+                    "nats_url": server.address.url,
+                    "nats_token": server.address.token,
+                    "nats_issuer_file": server.issuer_file,
+                }
+            )
         log = await stack.enter_async_context(connect_log(settings, name=name))
         await log.ensure_streams()
-        yield State(settings=settings, log=log, embedded=embedded)
+        yield State(settings=settings, log=log, server=server)

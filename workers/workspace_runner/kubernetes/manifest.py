@@ -6,7 +6,18 @@ import re
 from collections.abc import Mapping
 
 from swe_ai_fleet.domain.job import job_id
-from workers.place import CLONE_FROM, CLONE_HOSTS, DEFAULT_WORKSPACE, FENCED, GIT_CREDENTIALS, JOB_ID, TENANT, WORKSPACE
+from swe_ai_fleet.settings import without_login
+from workers.place import (
+    CLONE_FROM,
+    CLONE_HOSTS,
+    DEFAULT_WORKSPACE,
+    FENCED,
+    GIT_CREDENTIALS,
+    JOB_ID,
+    LOGIN,
+    TENANT,
+    WORKSPACE,
+)
 from workers.workspace_runner.backend import JobSpec
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -88,10 +99,11 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
     git_secret = settings.git_secret_of(spec.ref.tenant)
     common = {
         "TASK_ID": spec.task_id,
-        "NATS_URL": nats_url,
+        "NATS_URL": without_login(nats_url),
         JOB_ID: spec.job_id,
         TENANT: spec.ref.tenant,
         WORKSPACE: DEFAULT_WORKSPACE,
+        LOGIN: spec.login,
         "FLEET_HOME": f"{HOME}/state",
         "HOME": HOME,
         "TMPDIR": "/tmp",  # noqa: S108 - of the container
@@ -123,7 +135,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         image=settings.image,
         module="workers.agent",
         variables=working,
-        secrets=(*settings.agent_secrets, settings.nats_secret),
+        secrets=(*settings.agent_secrets, "" if spec.login else settings.nats_secret),
         mounts=mounts,
     )
     clone = _container(
@@ -132,7 +144,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         image=settings.clone_image or settings.image,
         module="workers.cloning",
         variables=cloning,
-        secrets=(settings.nats_secret,),
+        secrets=("" if spec.login else settings.nats_secret,),
         mounts=[*mounts, *git_mounts],
     )
     pod: Json = {

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
+from swe_ai_fleet.adapters.jetstream.callout import Issuer, NatsLogin, answer_logins
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
 from swe_ai_fleet.adapters.jetstream.holdings import blobs_held, events_held, results_held
+from swe_ai_fleet.adapters.jetstream.host_requests import Answers, Ask, answer_hosts, asked_messages
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
-from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue
+from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
 from swe_ai_fleet.adapters.jetstream.login import Credentials
 from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
@@ -39,7 +43,7 @@ from swe_ai_fleet.adapters.jetstream.work_queue import (
 )
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.storage import StoredPiece
 from swe_ai_fleet.ports import ChangeLog, Journal, KeyValue
@@ -49,8 +53,10 @@ __all__ = [
     "Credentials",
     "Handler",
     "Hopeless",
+    "Issuer",
     "JetStream",
     "Later",
+    "NatsLogin",
     "Ping",
     "Room",
     "StreamSettings",
@@ -61,6 +67,8 @@ __all__ = [
 
 PATIENCE_SECONDS = 60.0
 _PING_SECONDS = 2.0
+_STAMPED = ("traceparent", "tracestate")
+"""What a host may have a result say beside what it is."""
 
 _log = structlog.get_logger(__name__)
 
@@ -149,6 +157,16 @@ class JetStream:
         )
         return JetStreamKeyValue(self._connection, name, patience=self._patience)
 
+    async def has_bucket(self, name: str) -> bool:
+        """Whether somebody has made a key-value bucket. Raises Unavailable."""
+        try:
+            await self._connection.api(f"STREAM.INFO.{bucket_stream(name)}", patience=self._patience)
+        except ApiFault as fault:
+            if fault.code == 404:
+                return False
+            raise fault.as_fleet_error() from fault
+        return True
+
     def made_bucket(self, name: str) -> KeyValue:
         """A key-value bucket that somebody else has made, for those who may not."""
         return JetStreamKeyValue(self._connection, name, patience=self._patience)
@@ -187,13 +205,27 @@ class JetStream:
             PreconditionFailed: An event cannot be read (a newer version wrote it, say).
             Unavailable: NATS did not answer in time; once following there is no such limit.
         """
+        if self._connection.is_host:
+            # Whoever may make a consumer may have the server deliver to anybody: orchestrators read for hosts.
+            if follow or not agent_id:
+                raise PreconditionFailed("a host of agents reads one writer's events, as they stand", field="nats")
+            stored = asked_messages(
+                self._connection, Ask.EVENTS, tenant, execution_id, {"agent_id": agent_id}, start=from_sequence
+            )
+        else:
+            stored = self._of_execution(tenant, execution_id, agent_id, from_sequence, follow=follow)
+        async with aclosing(stored) as messages:
+            async for message in messages:
+                if message is not None:
+                    yield await self._event(message)
+
+    def _of_execution(
+        self, tenant: str, execution_id: str, agent_id: str, start: int, *, follow: bool = False
+    ) -> AsyncGenerator[StoredMessage | None]:
         subject = subjects.execution_filter(tenant, execution_id)
         if agent_id:
             subject = subjects.event_subject(tenant, execution_id, agent_id)
-        async with aclosing(self._messages(subject, from_sequence=from_sequence, follow=follow)) as stored:
-            async for message in stored:
-                if message is not None:
-                    yield await self._event(message)
+        return self._messages(subject, from_sequence=start, follow=follow)
 
     async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
         """What all executions say and are told; with `follow` a None after everything stored before the call.
@@ -240,6 +272,49 @@ class JetStream:
         return await self._results.publish(
             tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
         )
+
+    async def answer_logins(
+        self, issuer: Issuer, who: Callable[[str], Awaitable[NatsLogin]], *, heard: asyncio.Event
+    ) -> None:
+        """Tell NATS who logs in, of those whom it does not know itself, until cancelled; `heard` says from when on."""
+        await answer_logins(self._connection, issuer, who, heard=heard)
+
+    async def answer_hosts(self) -> None:
+        """Read and publish for hosts of agents what they may not themselves, until cancelled."""
+
+        async def result(tenant: str, execution_id: str, told: Mapping[str, Any]) -> bool:
+            # What a host says of its agent; what executions come to, orchestrators say.
+            if not told["agent_id"] or told["agent_id"] == EXECUTION_SUBJECT:
+                raise PreconditionFailed("a host of agents publishes results of agents only", field="agent_id")
+            if await self._task_of(tenant, execution_id) != told["task_id"]:
+                raise PreconditionFailed("the task is not that of the execution", field="task_id")
+            given = {name: str(told["headers"].get(name, "")) for name in _STAMPED}
+            stamp = {name: text for name, text in given.items() if text and text.isascii() and text.isprintable()}
+            bus = JetStreamResults(self._connection, patience=self._patience, stamp=lambda: stamp)
+            return await bus.publish(
+                tenant=tenant,
+                task_id=str(told["task_id"]),
+                execution_id=execution_id,
+                agent_id=str(told["agent_id"]),
+                payload=base64.b64decode(told["payload"]),
+            )
+
+        answers = Answers(
+            events=self._of_execution,
+            result=result,
+            info=self._blobs.info,
+            content=self._blobs.content,
+            describe=self._blobs.describe,
+        )
+        await answer_hosts(self._connection, answers)
+
+    async def _task_of(self, tenant: str, execution_id: str) -> str:
+        """The task of an execution, as its first event says; empty where there is none."""
+        async with aclosing(self._of_execution(tenant, execution_id, EXECUTION_SUBJECT, 0)) as stored:
+            async for message in stored:
+                if message is not None:
+                    return (await self._event(message)).event.task_id
+        return ""
 
     async def consume(self, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
         """Handle the messages of a work queue until cancelled, side by side with the other replicas.

@@ -1,4 +1,8 @@
-"""Large content in a JetStream object store (the layout that every NATS client reads), named by its digest."""
+"""Large content in a JetStream object store (the layout that every NATS client reads), named by its digest.
+
+The ids of chunks begin with their tenant. Descriptions lie under a hash of their names, as that layout has it, so a
+host of agents asks the orchestrators for them and gives them its own.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,29 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 import secrets
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
+from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.host_requests import Ask, ask, asked_messages
+from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message, object_stream
 from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import NotFound
+from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
 
 CHUNK_BYTES = 128 * 1024
 _OFF_LOOP_BYTES = 1024 * 1024
 _ROLLUP = "Nats-Rollup"
 _OF_SUBJECT = "sub"
+_OBJECT_ID = re.compile(r"([A-Za-z0-9%_~-]+\.)?[A-Za-z0-9]+")
 
 
 class JetStreamBlobs:
@@ -42,17 +52,17 @@ class JetStreamBlobs:
         digest = await _sha256(data)
         name = f"{tenant}/{execution_id}/{place or digest.hex()}"
         ref = BlobRef(name=name, digest=digest.hex(), size=len(data), media_type=media_type)
-        info = None if place else await self._info(name)
+        info = None if place else await self.info(name)
         if info is not None and not info.get("deleted") and info.get("size") == len(data):
             return ref
         attempt = secrets.token_hex(11)
-        object_id = _object_id(name) if place else attempt
+        object_id = f"{subjects.chunk_prefix(tenant)}{_object_id(name) if place else attempt}"
         chunks = range(0, len(data), CHUNK_BYTES)
         for number, offset in enumerate(chunks):
             # The first chunk takes the place of all that were there.
             replacing = {_ROLLUP: _OF_SUBJECT} if place and not number else {}
             await self._publish(
-                f"$O.{self._bucket}.C.{object_id}",
+                self._chunk_subject(object_id),
                 data[offset : offset + CHUNK_BYTES],
                 {MESSAGE_ID: f"{attempt}/{number}", **replacing},
             )
@@ -68,9 +78,7 @@ class JetStreamBlobs:
             "options": {"max_chunk_size": CHUNK_BYTES},
         }
         # The description comes last: what it names is whole.
-        await self._publish(
-            self._meta_subject(name), json.dumps(meta).encode(), {MESSAGE_ID: attempt, _ROLLUP: _OF_SUBJECT}
-        )
+        await self._describe(meta)
         return ref
 
     async def discard(self, ref: BlobRef) -> None:
@@ -78,7 +86,8 @@ class JetStreamBlobs:
 
         Nothing but the right to publish is needed for it, which every writer has.
         """
-        object_id, attempt = _object_id(ref.name), secrets.token_hex(11)
+        tenant = ref.name.split("/")[0]
+        object_id = f"{subjects.chunk_prefix(tenant)}{_object_id(ref.name)}"
         meta = {
             "name": ref.name,
             "bucket": self._bucket,
@@ -89,21 +98,17 @@ class JetStreamBlobs:
             "deleted": True,
         }
         # The description first: what it names is whole, or it names nothing.
-        for subject, payload in (
-            (self._meta_subject(ref.name), json.dumps(meta).encode()),
-            (f"$O.{self._bucket}.C.{object_id}", b""),
-        ):
-            await self._publish(subject, payload, {MESSAGE_ID: f"{attempt}/{subject}", _ROLLUP: _OF_SUBJECT})
+        await self._describe(meta)
+        await self._clear(object_id)
 
     async def get(self, ref: BlobRef) -> bytes:
         """The content, checked against its digest. Raises NotFound (also for damaged content), Unavailable."""
-        info = await self._info(ref.name)
+        info = await self.info(ref.name)
         if info is None or info.get("deleted"):
             raise NotFound(f"no blob {ref.name}")
+        stored = self._chunks(ref, str(info["nuid"])) if info["size"] else None
         parts: list[bytes] = []
-        if info["size"]:
-            chunks = f"$O.{self._bucket}.C.{info['nuid']}"
-            stored = messages(self._connection, self._stream, chunks, follow=False, patience=self._patience)
+        if stored is not None:
             async with aclosing(stored):
                 parts.extend([chunk.data async for chunk in stored if chunk is not None])
         data = b"".join(parts)
@@ -111,9 +116,69 @@ class JetStreamBlobs:
             raise NotFound(f"blob {ref.name} is damaged: {len(data)} of {ref.size} bytes")
         return data
 
-    async def _info(self, name: str) -> dict[str, Any] | None:
+    async def info(self, name: str) -> dict[str, Any] | None:
+        """The description under a name. Raises Unavailable."""
+        if self._connection.is_host:
+            return (await ask(self._connection, Ask.INFO, *_place(name), {"name": name}))["info"]
         meta = await last_message(self._connection, self._stream, self._meta_subject(name), patience=self._patience)
         return None if meta is None else json.loads(meta.data)
+
+    async def content(self, name: str, start: int) -> AsyncGenerator[StoredMessage | None, None]:
+        """The chunks under a name from a sequence on; for a host, which reads none itself. Raises Unavailable."""
+        info = await self.info(name)
+        if info is not None and info.get("size"):
+            async with aclosing(self._messages(str(info["nuid"]), start=start)) as stored:
+                async for chunk in stored:
+                    yield chunk
+
+    async def describe(self, meta: dict[str, Any]) -> None:
+        """Put a description in the place of the one before it; of a place, chunks that lie elsewhere go.
+
+        Raises ResourceExhausted, Unavailable, PreconditionFailed for chunks that can't be anywhere.
+        """
+        name, object_id = str(meta["name"]), str(meta["nuid"])
+        self._chunk_subject(object_id)
+        before = await self.info(name) if object_id.endswith(f".{_object_id(name)}") else None
+        await self._publish(
+            self._meta_subject(name),
+            json.dumps(meta).encode(),
+            {MESSAGE_ID: secrets.token_hex(11), _ROLLUP: _OF_SUBJECT},
+        )
+        if before is not None and before.get("size") and before["nuid"] != object_id:
+            await self._clear(str(before["nuid"]))
+
+    async def _describe(self, meta: dict[str, Any]) -> None:
+        if self._connection.is_host:
+            await ask(self._connection, Ask.DESCRIBE, *_place(meta["name"]), {"meta": meta})
+        else:
+            await self.describe(meta)
+
+    async def _clear(self, object_id: str) -> None:
+        """Leave one empty chunk where there were others."""
+        await self._publish(
+            self._chunk_subject(object_id), b"", {MESSAGE_ID: secrets.token_hex(11), _ROLLUP: _OF_SUBJECT}
+        )
+
+    def _chunks(self, ref: BlobRef, object_id: str) -> AsyncGenerator[StoredMessage | None, None]:
+        if self._connection.is_host:
+            return asked_messages(self._connection, Ask.CONTENT, *_place(ref.name), {"name": ref.name})
+        return self._messages(object_id)
+
+    def _messages(self, object_id: str, *, start: int = 1) -> AsyncGenerator[StoredMessage | None, None]:
+        return messages(
+            self._connection,
+            self._stream,
+            self._chunk_subject(object_id),
+            start=start,
+            follow=False,
+            patience=self._patience,
+        )
+
+    def _chunk_subject(self, object_id: str) -> str:
+        # Whoever describes a blob says it: it must be nothing but an id where it stands in a subject.
+        if not _OBJECT_ID.fullmatch(object_id):
+            raise PreconditionFailed(f"{object_id[:80]!r} is no id of an object")
+        return f"$O.{self._bucket}.C.{object_id}"
 
     def _meta_subject(self, name: str) -> str:
         return f"$O.{self._bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
@@ -123,6 +188,12 @@ class JetStreamBlobs:
             await self._connection.publish(subject, payload, headers=headers, patience=self._patience)
         except Refused as refusal:
             raise refusal.fault.as_fleet_error() from refusal
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The tenant and the execution that a name begins with."""
+    tenant, execution_id, _ = name.split("/", 2)
+    return tenant, execution_id
 
 
 def _object_id(name: str) -> str:

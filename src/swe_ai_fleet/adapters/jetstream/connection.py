@@ -25,7 +25,7 @@ from nats.aio.subscription import Subscription as ClientSubscription
 from swe_ai_fleet.adapters.jetstream.backoff import FIRST_SECONDS, LAST_SECONDS, Backoff
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Forbidden, Refused, Unanswered
 from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials, Protected
-from swe_ai_fleet.adapters.jetstream.messages import Ack, Message
+from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, StoredMessage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
@@ -50,6 +50,8 @@ class Connection:
         self._urls = list(urls)
         # A URL may carry a login, which has no business in logs and errors.
         self._servers = ", ".join(url.rpartition("@")[2].rpartition("/")[2] for url in urls)
+        self._named = any("@" in url for url in urls)
+        self._expired = False
         self._credentials = credentials
         self._name = name
         self._client: Client | None = None
@@ -86,14 +88,21 @@ class Connection:
             try:
                 await connection._connect(REQUEST_SECONDS)
                 break
-            except Unavailable as fault:
-                if not backoff.remaining:
+            except (Unavailable, PreconditionFailed) as fault:
+                # The server refuses a host where no orchestrator speaks for it in time; the next one may.
+                passing = isinstance(fault, Unavailable) or connection.is_host
+                if not backoff.remaining or not passing:
                     raise
                 await backoff.wait(fault)
         try:
             yield connection
         finally:
             await connection._close()
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this is the connection of a host of agents, which reads by subject and asks for the rest."""
+        return bool(self._credentials.host)
 
     @property
     def connected(self) -> bool:
@@ -220,14 +229,35 @@ class Connection:
                 raise fault
             await backoff.wait(fault)
 
-    async def subscribe(self, subject: str, deliver: Callable[[Message | None], None]) -> Subscription:
-        """Hear a subject until the connection is lost. Raises Unanswered when not connected."""
+    async def direct(self, stream: str, subject: str, *, patience: float | None) -> StoredMessage | None:
+        """The last message on a subject from any server that has the stream. Raises Unavailable."""
+        backoff = Backoff.lasting(patience)
+        while True:
+            try:
+                await self._until_ready(backoff)
+                message = await self.request(f"$JS.API.DIRECT.GET.{stream}.{subject}", b"")
+            except Unanswered as reason:
+                await backoff.wait(reason)
+                continue
+            if message.status == "404":
+                return None
+            return StoredMessage(
+                sequence=int(message.headers["Nats-Sequence"]),
+                subject=message.headers["Nats-Subject"],
+                data=message.data,
+                headers=message.headers,
+            )
+
+    async def subscribe(
+        self, subject: str, deliver: Callable[[Message | None], None], *, queue: str = ""
+    ) -> Subscription:
+        """Hear a subject until the connection is lost, in turns with others of a `queue`. Raises Unanswered."""
         client = self._client
         if client is None or not self._ready.is_set():
             raise Unanswered("not connected")
         subscription = Subscription(deliver)
         try:
-            subscription.inner = await _subscribed(client, subject, deliver)
+            subscription.inner = await _subscribed(client, subject, deliver, queue)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
         self._subscriptions.add(subscription)
@@ -271,7 +301,7 @@ class Connection:
                     skip_subject_validation=True,
                     error_cb=self._report,
                     closed_cb=closed,
-                    token=login.token or None,
+                    token=login.host or (None if self._named else login.token) or None,
                     user=login.user or None,
                     password=login.password or None,
                     user_credentials=login.file or None,
@@ -310,6 +340,7 @@ class Connection:
 
     async def _report(self, error: Exception) -> None:
         text = str(error) or type(error).__name__
+        self._expired = self._expired or "authentication expired" in text.lower()
         if "permissions violation" not in text:
             _log.debug("nats.client_error", error=text)
             return
@@ -319,7 +350,7 @@ class Connection:
         waiting = [self._pending[inbox] for inbox, asked in self._asked.items() if asked == subject]
         for future in waiting:
             if not future.done():
-                future.set_exception(Forbidden(subject))
+                future.set_exception(Forbidden.to(subject))
         if not waiting:
             _log.warning("nats.forbidden", reason=text)
 
@@ -340,7 +371,9 @@ class Connection:
         for subscription in subscriptions:
             subscription.deliver(None)
         if not self._closing:
-            _log.warning("nats.connection_lost", servers=self._servers)
+            if not self._expired:
+                _log.warning("nats.connection_lost", servers=self._servers)
+            self._expired = False
             self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -379,7 +412,9 @@ def _expire(future: asyncio.Future[Message]) -> None:
         future.set_exception(Unanswered("no answer in time"))
 
 
-async def _subscribed(client: Client, subject: str, deliver: Callable[[Message | None], None]) -> ClientSubscription:
+async def _subscribed(
+    client: Client, subject: str, deliver: Callable[[Message | None], None], queue: str = ""
+) -> ClientSubscription:
     async def receive(message: Msg) -> None:
         deliver(
             Message(
@@ -388,4 +423,4 @@ async def _subscribed(client: Client, subject: str, deliver: Callable[[Message |
         )
 
     subscribe = cast("Callable[..., Awaitable[ClientSubscription]]", client.subscribe)  # pyright: ignore[reportUnknownMemberType]
-    return await subscribe(subject, cb=receive)
+    return await subscribe(subject, queue=queue, cb=receive)

@@ -19,8 +19,10 @@ class Unanswered(Exception):
 class Forbidden(PreconditionFailed):
     """The server does not let this user send to a subject; no repetition changes that."""
 
-    def __init__(self, subject: str) -> None:
-        super().__init__(
+    @classmethod
+    def to(cls, subject: str) -> Forbidden:
+        """The fault of whoever sends to a subject."""
+        return cls(
             f"NATS does not let this process send to {subject}", field="nats", hint="see the permissions of its user"
         )
 

@@ -19,6 +19,9 @@ INBOX = "_INBOX"
 class Credentials:
     """How to log in: a token, a user with a password, the path of a `.creds` file or of an nkey seed; empty for none.
 
+    `host` is the login of a host of agents (`<id>.<secret>`), which may do what is its own alone. A login that stands
+    in the address goes before a token.
+
     With `ca`, the PEM file of the authority behind the server's certificate, or a `cert` and its `key` to show, nothing
     is said to a server without TLS. Files are read at every connection, so that they may change.
     """
@@ -28,6 +31,7 @@ class Credentials:
     password: str = field(default="", repr=False)
     file: str = ""
     nkey: str = ""
+    host: str = field(default="", repr=False)
     ca: str = ""
     cert: str = ""
     key: str = ""
@@ -38,10 +42,12 @@ class Credentials:
         return bool(self.ca or self.cert)
 
     def inbox(self) -> str:
-        """Where answers go: for an nkey a place of its own, which a server can keep others from listening to.
+        """Where answers go: for an nkey and a host a place of its own, which others cannot listen to.
 
         Raises PreconditionFailed where the seed cannot be read.
         """
+        if self.host:
+            return host_inbox(self.host.partition(".")[0])
         return f"{INBOX}.{_public_key(self.nkey)}" if self.nkey else INBOX
 
     def context(self) -> ssl.SSLContext | None:
@@ -68,6 +74,11 @@ class Credentials:
                     hint="PEM files that belong together, the key without a passphrase",
                 ) from error
         return context
+
+
+def host_inbox(host_id: str) -> str:
+    """Where the answers to a host of agents go."""
+    return f"{INBOX}.{host_id}"
 
 
 class Protected(Client):

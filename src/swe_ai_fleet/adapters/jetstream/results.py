@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 
@@ -9,6 +10,7 @@ from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.backoff import Backoff
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.host_requests import Ask, ask
 from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
@@ -28,7 +30,14 @@ class JetStreamResults:
         self._stamp = stamp
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
-        """Publish a result once; False when it stands there already. Raises ResourceExhausted, Unavailable."""
+        """Publish a result once; False when it stands there already. Raises ResourceExhausted, Unavailable.
+
+        An orchestrator publishes what a host has: of the default tenant's results subjects could be another tenant's.
+        """
+        if self._connection.is_host:
+            content = base64.b64encode(payload).decode()
+            told = {"task_id": task_id, "agent_id": agent_id, "payload": content, "headers": dict(self._stamp())}
+            return bool((await ask(self._connection, Ask.RESULT, tenant, execution_id, told))["published"])
         subject = subjects.result_subject(tenant, task_id, agent_id)
         headers = {
             MESSAGE_ID: f"{subject}/{execution_id}",

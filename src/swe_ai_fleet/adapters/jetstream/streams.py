@@ -147,7 +147,13 @@ async def last_sequence(connection: Connection, stream: str, *, patience: float)
 async def last_message(
     connection: Connection, stream: str, subject: str, *, patience: float | None
 ) -> StoredMessage | None:
-    """The last message on a subject (wildcards allowed), read from the stream's leader so that it is never stale."""
+    """The last message on a subject (wildcards allowed), read from the stream's leader so that it is never stale.
+
+    A host reads from any server that has the stream, since only there the subject stands in the request's own; what
+    that is behind, the server refuses when the host writes on it.
+    """
+    if connection.is_host:
+        return await connection.direct(stream, subject, patience=patience)
     try:
         answer = await connection.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, patience=patience)
     except ApiFault as fault:

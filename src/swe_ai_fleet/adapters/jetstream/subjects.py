@@ -29,6 +29,7 @@ STREAM_SUBJECTS = {
     CONTEXT_CHANGES: ("context.changes.>", "context.work.>"),
 }
 
+ASKED = "agent.ask.*.*.*"
 ALL_HEADS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
 
 
@@ -77,6 +78,16 @@ def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
 def job_subject(tenant: str, priority: str) -> str:
     """Where jobs of a tenant wait for a container; `*` as tenant is all of them."""
     return f"agent.jobs.{tenant if tenant == '*' else token(tenant)}.{token(priority)}"
+
+
+def ask_subject(what: str, tenant: str, execution_id: str) -> str:
+    """Where a host of agents asks the orchestrators for something of an execution."""
+    return f"agent.ask.{what}.{token(tenant)}.{token(execution_id)}"
+
+
+def chunk_prefix(tenant: str) -> str:
+    """What the ids of a tenant's chunks in the object store begin with, so that their subjects tell tenants apart."""
+    return f"{token(tenant)}."
 
 
 def dead_letter_subject(consumer: str) -> str:

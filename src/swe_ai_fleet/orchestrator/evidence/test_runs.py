@@ -17,6 +17,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import TestRun
+from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.tools.tests.runners.plan import Selection
 
@@ -71,7 +72,7 @@ def run_key(tenant: str, environment: Environment, suite: Suite, selection: Sele
         *(selection.paths, selection.keyword, selection.deselect, repetition),
     ]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    return f"{hashlib.sha256(tenant.encode()).hexdigest()[:16]}.{digest}"
+    return f"{tenant_key(tenant)}.{digest}"
 
 
 class KnownBaselines:

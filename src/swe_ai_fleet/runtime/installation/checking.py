@@ -9,9 +9,8 @@ from pathlib import Path
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.installation.authority import days_left, signed_by
 from swe_ai_fleet.runtime.installation.files import others_may_read
-from swe_ai_fleet.runtime.installation.layout import SERVERS, SERVICES, Layout, users
+from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, public_keys_of, users
 from swe_ai_fleet.runtime.installation.nats_config import accounts_file
-from swe_ai_fleet.runtime.installation.nkeys_files import public_key
 
 SOON_DAYS = 30.0
 
@@ -33,7 +32,7 @@ def check(directory: Path) -> tuple[Finding, ...]:
     needed = [layout.settings, layout.access, layout.authority, layout.accounts, layout.server, layout.ray_token]
     needed += [layout.audit_key, layout.audit_public_keys]
     needed += [layout.service_token(service) for service in SERVICES]
-    needed += [layout.nkey(user) for user in users(tenants)]
+    needed += [layout.nkey(user) for user in (*users(tenants), ISSUER)]
     needed += [path for server in SERVERS for path in (layout.certificate(server), layout.key(server))]
     missing = [Finding(file=path, fault="is missing", mend=again) for path in needed if not path.exists()]
     if not tenants:
@@ -89,7 +88,7 @@ def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
 
 def _accounts(layout: Layout, tenants: tuple[str, ...], mend: str) -> list[Finding]:
     try:
-        keys = {user: public_key(layout.nkey(user)) for user in users(tenants)}
+        keys = public_keys_of(layout, tenants)
         others = layout.named_tenants()
     except FleetError as error:
         return [Finding(file=layout.accounts, fault=str(error), mend=error.hint)]

@@ -15,9 +15,9 @@ from swe_ai_fleet.runtime.audit_keys import PublicKeys, new_key_pem, public_keys
 from swe_ai_fleet.runtime.installation.authority import KeyPair, host_names, new_authority, new_certificate
 from swe_ai_fleet.runtime.installation.files import make_directory, update_private
 from swe_ai_fleet.runtime.installation.kubernetes import manifests
-from swe_ai_fleet.runtime.installation.layout import SERVERS, SERVICES, Layout, users
+from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, public_keys_of, users
 from swe_ai_fleet.runtime.installation.nats_config import accounts_file, server_file
-from swe_ai_fleet.runtime.installation.nkeys_files import new_seed, public_key
+from swe_ai_fleet.runtime.installation.nkeys_files import new_seed
 from swe_ai_fleet.runtime.installation.server_names import server_names
 from swe_ai_fleet.runtime.private_files import keep_private
 
@@ -26,6 +26,7 @@ ROTATIONS = ("certificates", "nats", "ray", "services", "audit")
 """What can be made anew: servers' certificates, the fleet's nkeys, Ray's token, the services', the key of audits."""
 _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _TOKEN_BYTES = 32
+_FORMER = "agents"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ def install(
     _tokens(layout, done, rotate)
     _audit_keys(layout, done, anew="audit" in rotate)
     _access(layout, done, everybody)
-    keys = {user: public_key(layout.nkey(user)) for user in users(everybody)}
+    keys = public_keys_of(layout, everybody)
     _write(done, layout.accounts, accounts_file(keys, everybody, others=layout.named_tenants()))
     text = server_file(
         listen=nats_listen,
@@ -146,6 +147,11 @@ def _nkeys(layout: Layout, done: Installed, tenants: tuple[str, ...], *, anew: b
             _write(done, path, new_seed())
         else:
             _keep(done, path, new_seed())
+    write = _write if anew else _keep
+    write(done, layout.nkey(ISSUER), new_seed(account=True))
+    if layout.nkey(_FORMER).exists():
+        # The one user of all hosts, which no server lets in any more.
+        layout.nkey(_FORMER).unlink()
 
 
 def _tokens(layout: Layout, done: Installed, rotate: Sequence[str]) -> None:
@@ -200,7 +206,7 @@ def _settings(layout: Layout, nats_listen: str) -> str:
         "nats_url": f"tls://{nats_listen}",
         "nats_ca": layout.authority,
         "nats_nkey_file": layout.nkey("orchestrator"),
-        "nats_agents_nkey_file": layout.nkey("agents"),
+        "nats_issuer_file": layout.nkey(ISSUER),
         "ray_token_file": layout.ray_token,
         "audit_signing_key_file": layout.audit_key,
         "audit_public_keys": layout.audit_public_keys,

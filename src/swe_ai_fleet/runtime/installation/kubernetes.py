@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.runtime.installation.layout import SERVERS, SERVICES, Layout
-from swe_ai_fleet.runtime.installation.nats_users import AGENTS, OPERATOR, fleet_users
+from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout
+from swe_ai_fleet.runtime.installation.nats_users import OPERATOR, fleet_users
 
 NAMESPACE = "fleet"
 AGENTS_NAMESPACE = "fleet-agents"
@@ -30,7 +30,8 @@ def manifests(layout: Layout) -> Mapping[str, str]:
     for server in SERVERS:
         certificates[f"{server}.crt"] = layout.certificate(server).read_text()
         certificates[f"{server}.key"] = layout.key(server).read_text()
-    nkeys = {f"{user.name}.nk": layout.nkey(user.name).read_text() for user in fleet_users(()) if user.name != OPERATOR}
+    names = [*(user.name for user in fleet_users() if user.name != OPERATOR), ISSUER]
+    nkeys = {f"{name}.nk": layout.nkey(name).read_text() for name in names}
     access = {"access.toml": layout.access.read_text()}
     access |= {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
     ray = {"auth_token": layout.ray_token.read_text().strip()}
@@ -47,11 +48,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         "fleet-agents-model.json": _secret(
             "fleet-agents-model", {"FLEET_MODEL_API_KEY": key}, namespace=AGENTS_NAMESPACE
         ),
-        "fleet-agents.json": _secret(
-            "fleet-agents",
-            {"ca.crt": authority, "agents.nk": nkeys[f"{AGENTS}.nk"]},
-            namespace=AGENTS_NAMESPACE,
-        ),
+        "fleet-agents.json": _secret("fleet-agents", {"ca.crt": authority}, namespace=AGENTS_NAMESPACE),
     }
     resources = "".join(f"  - {name}\n" for name in files)
     head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"

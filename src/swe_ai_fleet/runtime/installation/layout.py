@@ -10,11 +10,14 @@ from typing import TypeVar, cast
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.installation.nats_users import fleet_users
+from swe_ai_fleet.runtime.installation.nkeys_files import public_key
 
 SERVERS = ("orchestrator", "context", "gateway", "nats")
 """Who shows a certificate."""
 SERVICES = ("orchestrator", "gateway")
 """Who calls other services for somebody."""
+ISSUER = "issuer"
+"""Whose key lets hosts of agents in on NATS."""
 _Told = TypeVar("_Told", dict[str, object], list[object])
 
 
@@ -119,5 +122,10 @@ def _is_table(entry: object) -> bool:
 
 
 def users(tenants: tuple[str, ...]) -> tuple[str, ...]:
-    """Everybody who has an nkey."""
-    return (*(user.name for user in fleet_users(tenants)), "sys", *(f"tenant-{tenant}" for tenant in tenants))
+    """Everybody who has an nkey of a user."""
+    return (*(user.name for user in fleet_users()), "sys", *(f"tenant-{tenant}" for tenant in tenants))
+
+
+def public_keys_of(layout: Layout, tenants: tuple[str, ...]) -> Mapping[str, str]:
+    """The public nkeys of all users and of who lets hosts of agents in. Raises PreconditionFailed."""
+    return {name: public_key(layout.nkey(name)) for name in (*users(tenants), ISSUER)}

@@ -8,40 +8,70 @@ from pathlib import Path
 
 from swe_ai_fleet.runtime.installation.nats_users import (
     ACCOUNT,
+    HOSTS,
+    ORCHESTRATOR,
     SYSTEM,
     NatsUser,
     account_name,
     fleet_users,
+    heard_by_hosts,
     heard_by_tenant,
+    hosts_account,
+    sent_by_hosts,
     sent_by_tenant,
 )
 
 _NOTE = "# Written by `fleet init` from the keys beside it; the next one writes it anew.\n"
+_LOGIN_SECONDS = 3
+"""How long the server waits for an orchestrator to say who logs in."""
 _SERVER_NOTE = "# Written by `fleet init` once; it is yours to change.\n"
 
 
 def accounts_file(public_keys: Mapping[str, str], tenants: Sequence[str], *, others: Sequence[str] = ()) -> str:
-    """The accounts: the fleet's with its users, that of NATS itself, one for each tenant.
+    """The accounts: the fleet's with its users, that of NATS itself, two for each tenant; and who lets hosts in.
 
     Args:
-        public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`.
+        public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`; and `issuer`.
         tenants: Names of the tenants that have an account.
-        others: Of those that may have none, whose results agents must not write either.
+        others: Of those whose hosts have one only.
     """
+    hosted = sorted({*tenants, *others})
     accounts: dict[str, object] = {
         SYSTEM: {"users": [{"nkey": public_keys["sys"]}]},
         ACCOUNT: {
             "jetstream": "enabled",
-            "users": [_user(user, public_keys[user.name]) for user in fleet_users(sorted({*tenants, *others}))],
-            "exports": [export for tenant in tenants for export in _exports(tenant)],
+            "users": [_user(user, public_keys[user.name]) for user in fleet_users()],
+            "exports": [*(export for tenant in tenants for export in _exports(tenant)), *_for_hosts(hosted)],
         },
+        **_accounts_of_hosts(hosted),
     }
     for tenant in tenants:
         accounts[account_name(tenant)] = {
             "users": [{"nkey": public_keys[f"tenant-{tenant}"], "permissions": _of_tenant(tenant)}],
             "imports": _imports(tenant),
         }
-    return f'{_NOTE}"accounts": {_json(accounts)}\n"system_account": "{SYSTEM}"\n'
+    callout = _callout(public_keys["issuer"], public_keys[ORCHESTRATOR])
+    return f'{_NOTE}"accounts": {_json(accounts)}\n"system_account": "{SYSTEM}"\n"authorization": {_json(callout)}\n'
+
+
+def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str]) -> str:
+    """The accounts of a server of our own: one user who may do everything, and the hosts of tenants' agents.
+
+    Args:
+        login: Name and password of that user.
+        issuer: The public nkey of who lets hosts in.
+        tenants: Whose hosts have an account.
+    """
+    name, password = login
+    accounts: dict[str, object] = {
+        ACCOUNT: {
+            "jetstream": "enabled",
+            "users": [{"user": name, "password": password}],
+            "exports": _for_hosts(tenants),
+        },
+        **_accounts_of_hosts(tenants),
+    }
+    return f'"accounts": {_json(accounts)}\n"authorization": {_json(_callout(issuer, name))}\n'
 
 
 def server_file(
@@ -67,13 +97,41 @@ def server_file(
     return f"{_SERVER_NOTE}{''.join(lines)}include {json.dumps(accounts)}\n"
 
 
+def _callout(issuer: str, user: str) -> dict[str, object]:
+    """Whoever is no user is asked about. A server that runs cannot change this, so no tenant stands in it."""
+    asked = {"issuer": issuer, "account": ACCOUNT, "auth_users": [user], "allowed_accounts": [HOSTS]}
+    return {"timeout": _LOGIN_SECONDS, "auth_callout": asked}
+
+
+def _for_hosts(tenants: Sequence[str]) -> list[Mapping[str, object]]:
+    exports: list[Mapping[str, object]] = []
+    for tenant in tenants:
+        accounts = [hosts_account(tenant)]
+        exports += [{"service": subject, "accounts": accounts} for subject in sent_by_hosts(tenant)]
+        exports.append({"stream": heard_by_hosts(tenant), "accounts": accounts})
+    return exports
+
+
+def _accounts_of_hosts(tenants: Sequence[str]) -> dict[str, object]:
+    # An account that nobody is in: users of the others are never asked about.
+    found: dict[str, object] = {HOSTS: {}}
+    for tenant in tenants:
+        imports: list[Mapping[str, object]] = [
+            {"service": {"account": ACCOUNT, "subject": subject}} for subject in sent_by_hosts(tenant)
+        ]
+        imports.append({"stream": {"account": ACCOUNT, "subject": heard_by_hosts(tenant)}})
+        found[hosts_account(tenant)] = {"imports": imports}
+    return found
+
+
 def _user(user: NatsUser, public_key: str) -> dict[str, object]:
     publish: dict[str, object] = {"allow": list(user.sends)}
-    if user.never_sends:
-        publish["deny"] = list(user.never_sends)
     # Answers go to a place of the user's own: who hears everybody's inbox, hears what others read.
     hears = [*user.hears, f"_INBOX.{public_key}.>"]
-    return {"nkey": public_key, "permissions": {"publish": publish, "subscribe": {"allow": hears}}}
+    permissions: dict[str, object] = {"publish": publish, "subscribe": {"allow": hears}}
+    if user.answers:
+        permissions["allow_responses"] = {"max": 1, "expires": "1m"}
+    return {"nkey": public_key, "permissions": permissions}
 
 
 def _exports(tenant: str) -> list[Mapping[str, object]]:

@@ -1,6 +1,8 @@
 """The users of the fleet's account on NATS and what each may send and hear: as little as it can do with.
 
-Other accounts are the tenants', each with one user, who sees the fleet's subjects of that tenant by their short names.
+Other accounts are the tenants'. One of each has one user, who sees the fleet's subjects of that tenant by their short
+names. In the other one are the hosts of the tenant's agents: what an account doesn't import cannot be reached from it,
+neither by a subject nor by the reply that a request names, which permissions of users know nothing of.
 """
 
 from __future__ import annotations
@@ -8,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swe_ai_fleet.adapters.jetstream.host_requests import Ask
 from swe_ai_fleet.adapters.jetstream.subjects import (
+    ASKED,
     COMMANDS,
     CONTEXT_CHANGES,
     EVENTS,
@@ -21,20 +25,23 @@ from swe_ai_fleet.adapters.jetstream.subjects import (
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
-from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
+from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, tenant_key
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, tenant_token
 
-ACCOUNT, SYSTEM = "FLEET", "SYS"
-ORCHESTRATOR, AGENTS, CONTEXT, GATEWAY, WORKER, OPERATOR = (
+ACCOUNT, SYSTEM, HOSTS = "FLEET", "SYS", "HOSTS"
+ORCHESTRATOR, CONTEXT, GATEWAY, WORKER, OPERATOR = (
     "orchestrator",
-    "agents",
     "context",
     "gateway",
     "worker",
     "operator",
 )
+NEVER_BY_HOSTS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
+HOSTS_BUCKET = "agent-hosts"
+"""Who may log in as a host of agents, as long as it lives."""
+KV = "$KV."
 _API = "$JS.API"
-_RECORDER = "context-recorder"
-"""The lasting consumer through which the context service hears of ended executions."""
+_GET = f"{_API}.DIRECT.GET"
 _BLOBS = "agent-blobs"
 _READ = (
     "STREAM.INFO.{}",
@@ -48,12 +55,12 @@ _MAKE = ("STREAM.CREATE.{}", "STREAM.UPDATE.{}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsUser:
-    """A user of the fleet's account: subjects that it may send to, except some, and hear beside its own inbox."""
+    """A user of the fleet's account: subjects that it may send to and hear beside its own inbox; whether it answers."""
 
     name: str
     sends: tuple[str, ...]
-    never_sends: tuple[str, ...] = ()
     hears: tuple[str, ...] = ()
+    answers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +71,28 @@ class TenantSubject:
     short: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneRun:
+    """The one errand of a container: its agent, and the job and the run on the board."""
+
+    execution_id: str
+    agent_id: str
+    job_id: str
+    run_id: str
+
+
 def account_name(tenant: str) -> str:
     """The account of a tenant."""
     return f"TENANT_{tenant}"
 
 
-def fleet_users(tenants: Sequence[str]) -> tuple[NatsUser, ...]:
-    """Every user of the fleet's account; what agents may not say depends on the tenants there are."""
+def hosts_account(tenant: str) -> str:
+    """The account of the hosts of a tenant's agents."""
+    return f"{HOSTS}_{tenant}"
+
+
+def fleet_users() -> tuple[NatsUser, ...]:
+    """Every user of the fleet's account."""
     return (
         NatsUser(
             name=ORCHESTRATOR,
@@ -85,35 +107,8 @@ def fleet_users(tenants: Sequence[str]) -> tuple[NatsUser, ...]:
                 f"{_API}.CONSUMER.NAMES.*",
                 f"{_API}.CONSUMER.INFO.*.*",
             ),
-            hears=("agent.live.>",),
-        ),
-        NatsUser(
-            name=AGENTS,
-            sends=(
-                "agent.events.*.*.*",
-                "agent.results.*.*",
-                "agent.results.*.*.*",
-                "agent.live.text.>",
-                "$KV.agent-jobs.>",
-                f"$KV.{TEST_RUNS_BUCKET}.>",
-                f"$O.{_BLOBS}.>",
-                f"{_API}.INFO",
-                f"{_API}.STREAM.INFO.*",
-                *_calls(EVENTS, _READ),
-                *_calls(f"OBJ_{_BLOBS}", _READ),
-                *_calls("KV_agent-jobs", _READ),
-                *_calls(f"KV_{TEST_RUNS_BUCKET}", _READ),
-                *_calls(f"KV_{RECIPES_BUCKET}", _READ),
-                f"{_API}.STREAM.MSG.GET.{RESULTS}",
-            ),
-            never_sends=(
-                f"agent.events.*.*.{EXECUTION_SUBJECT}",
-                f"agent.events.*.*.{CONTROL_SUBJECT}",
-                # Of other tenants than the default one, the execution's own result.
-                *(f"{results_of(tenant)}.*" for tenant in tenants if tenant != DEFAULT_TENANT),
-                *(f"{_API}.CONSUMER.{verb}.{EVENTS}.{_RECORDER}" for verb in ("CREATE", "DELETE", "MSG.NEXT")),
-            ),
-            hears=("agent.live.want.*.*",),
+            hears=("agent.live.>", ASKED, "$SYS.REQ.USER.AUTH"),
+            answers=True,
         ),
         NatsUser(
             name=CONTEXT,
@@ -147,7 +142,7 @@ def fleet_users(tenants: Sequence[str]) -> tuple[NatsUser, ...]:
             sends=(
                 "agent.results.>",
                 "agent.dlq.*",
-                "$KV.agent-jobs.>",
+                f"$KV.{JOBS_BUCKET}.>",
                 f"$O.{_BLOBS}.>",
                 f"$JS.ACK.{JOBS}.>",
                 f"$JS.ACK.{COMMANDS}.>",
@@ -156,7 +151,7 @@ def fleet_users(tenants: Sequence[str]) -> tuple[NatsUser, ...]:
                 *_calls(JOBS, _READ),
                 *_calls(COMMANDS, _READ),
                 *_calls(f"OBJ_{_BLOBS}", _READ),
-                *_calls("KV_agent-jobs", _READ, _MAKE),
+                *_calls(f"KV_{JOBS_BUCKET}", _READ, _MAKE),
                 f"{_API}.STREAM.MSG.GET.{RESULTS}",
             ),
         ),
@@ -180,6 +175,40 @@ def heard_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
 def sent_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
     """What a tenant sends: tasks, whose subject names the tenant whatever is in them."""
     return (TenantSubject(fleet=f"agent.cmd.execute.{token(tenant)}", short="agent.cmd.execute"),)
+
+
+def sent_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
+    """What hosts of a tenant's agents send, and ask for; with `only`, one that carries one errand out.
+
+    What executions say (`_`) and what people say to them (`~`) match it, too: the users of hosts have `NEVER_BY_HOSTS`.
+    """
+    name, jobs, shared = token(tenant), tenant_token(tenant), tenant_key(tenant)
+    execution = token(only.execution_id) if only else "*"
+    agent = token(only.agent_id) if only else "*"
+    job, run = (only.job_id, only.run_id) if only else ("*", "*")
+    board = f"{KV}{JOBS_BUCKET}.{jobs}"
+    read = (
+        f"{_GET}.{EVENTS}.agent.events.{name}.{execution}.*",
+        *(f"{_GET}.KV_{JOBS_BUCKET}.{board}.{key}.*" for key in dict.fromkeys((job, run))),
+        *(f"{_GET}.KV_{bucket}.{KV}{bucket}.{shared}.*" for bucket in (TEST_RUNS_BUCKET, RECIPES_BUCKET)),
+    )
+    return (
+        f"agent.events.{name}.{execution}.{agent}",
+        f"agent.live.text.{name}.{execution}.*",
+        f"$O.{_BLOBS}.C.{name}.*",
+        f"{board}.{job}.outcome",
+        f"{board}.{run}.pinned",
+        f"{KV}{TEST_RUNS_BUCKET}.{shared}.*",
+        *read,
+        *(f"agent.ask.{what}.{name}.{execution}" for what in (Ask.EVENTS, Ask.RESULT, Ask.DESCRIBE)),
+        # Bundles and patches of other executions are shared.
+        *(f"agent.ask.{what}.{name}.*" for what in (Ask.INFO, Ask.CONTENT)),
+    )
+
+
+def heard_by_hosts(tenant: str) -> str:
+    """What hosts of a tenant's agents hear beside answers: that somebody listens."""
+    return f"agent.live.want.{token(tenant)}.*"
 
 
 def streams_of_the_fleet() -> tuple[str, ...]:

@@ -11,12 +11,13 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 _SEED_BYTES = 32
 
 
-def new_seed() -> str:
-    """The seed of a new user."""
+def new_seed(*, account: bool = False) -> str:
+    """The seed of a new user, or of an account."""
     import nkeys
 
     library = cast("Any", nkeys)
-    return bytes(library.encode_seed(secrets.token_bytes(_SEED_BYTES), library.PREFIX_BYTE_USER)).decode() + "\n"
+    kind = library.PREFIX_BYTE_ACCOUNT if account else library.PREFIX_BYTE_USER
+    return bytes(library.encode_seed(secrets.token_bytes(_SEED_BYTES), kind)).decode() + "\n"
 
 
 def public_key(path: Path) -> str:
@@ -26,7 +27,7 @@ def public_key(path: Path) -> str:
     library = cast("Any", nkeys)
     try:
         pair = library.from_seed(bytearray(path.read_bytes().strip()))
-        return bytes(pair.public_key).decode()
+        return bytes(pair.public_key).decode().rstrip("=")
     except (OSError, nkeys.NkeysError, ValueError) as error:
         raise PreconditionFailed(
             f"{path} holds no nkey seed: {error}", field="init", hint="restore it, or `fleet init --rotate nats`"

@@ -40,14 +40,14 @@ class AgentHost:
         self._worker: AgentWorker | None = None
         self._probe: NodeProbe | None = None
 
-    async def ready(self) -> int:
-        """Open what runs need, once; the host's process id."""
-        await self._open()
+    async def ready(self, login: str = "") -> int:
+        """Open what runs need, once, with a login to NATS (empty: that of the settings); the host's process id."""
+        await self._open(login)
         return os.getpid()
 
-    async def run_assignment(self, kind: str, errand: bytes) -> bytes:
+    async def run_assignment(self, kind: str, errand: bytes, login: str = "") -> bytes:
         """Carry out an errand; what it gives. Cancelling the call ends what works on it, and its processes."""
-        worker, told = await self._open(), from_json(ERRANDS[ErrandKind(kind)], errand)
+        worker, told = await self._open(login), from_json(ERRANDS[ErrandKind(kind)], errand)
         with self._telemetry.continuing(told.task.traceparent):
             return to_json(await worker.carry_out(told))
 
@@ -69,12 +69,13 @@ class AgentHost:
         """Close connections and whatever still runs."""
         await self._stack.aclose()
 
-    async def _open(self) -> AgentWorker:
+    async def _open(self, login: str) -> AgentWorker:
         async with self._opening:
             if self._worker is None:
                 async with AsyncExitStack() as opening:
                     told = open_telemetry(self._settings, service="fleet-agent-host", serves=False, mask=self._mask)
                     self._telemetry = await opening.enter_async_context(told)
-                    self._worker = await opening.enter_async_context(open_worker(self._settings, host=self._name))
+                    settings = self._settings.model_copy(update={"nats_login": login}) if login else self._settings
+                    self._worker = await opening.enter_async_context(open_worker(settings, host=self._name))
                     self._stack = opening.pop_all()
         return self._worker

@@ -1,0 +1,193 @@
+"""Who may log in to NATS as a host of agents: granted at its start, for one tenant, and for as long as it lives.
+
+A grant stands in a bucket without its secret, and the orchestrator that started the host keeps it there; one that is
+not kept is gone after ten minutes. The container of a job has its login on the board of jobs, until the job has ended.
+NATS asks the orchestrators about every login and ends every connection of a host after a quarter of an hour; it comes
+back where its login still stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import Issuer, JetStream, NatsLogin
+from swe_ai_fleet.adapters.jetstream.login import host_inbox
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.runtime.installation.nats_users import (
+    ACCOUNT,
+    HOSTS_BUCKET,
+    NEVER_BY_HOSTS,
+    OneRun,
+    heard_by_hosts,
+    hosts_account,
+    sent_by_hosts,
+)
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, digest_of
+from swe_ai_fleet.settings import Settings
+
+GRANT_SECONDS = 600.0
+_KEPT_SECONDS = 60.0
+_CONNECTION_SECONDS = 900.0
+_ID, _JOB = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]+")
+
+Admit = Callable[[str], Awaitable[None]]
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostGrant:
+    """The tenant whose host somebody is who knows the secret of a digest."""
+
+    tenant: str
+    digest: str
+
+
+@dataclass(kw_only=True)
+class HostLogins:
+    """Grants logins to hosts and keeps them. Made by `open_host_logins`.
+
+    Args:
+        store: The bucket of grants.
+        admit: Has the server know a tenant's hosts, where this process can see to it.
+    """
+
+    store: KeyValue
+    admit: Admit | None = None
+    _kept: dict[str, HostGrant] = field(default_factory=dict[str, HostGrant])
+
+    async def grant(self, tenant: str) -> str:
+        """A login for a host of a tenant, which stands until `end`. Raises Unavailable."""
+        if self.admit is not None:
+            await self.admit(tenant)
+        name, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
+        grant = HostGrant(tenant=tenant, digest=digest_of(secret))
+        await self.store.put(name, to_json(grant))
+        self._kept[name] = grant
+        return f"{name}.{secret}"
+
+    async def end(self, login: str) -> None:
+        """Let nobody in by a login any more. What cannot be said now is true in ten minutes."""
+        name = login.partition(".")[0]
+        if self._kept.pop(name, None) is not None:
+            with suppress(FleetError):
+                await self.store.delete(name)
+
+    async def keep(self) -> None:
+        """Put the grants anew, again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(_KEPT_SECONDS)
+            for name, grant in tuple(self._kept.items()):
+                try:
+                    if name in self._kept:
+                        await self.store.put(name, to_json(grant))
+                except FleetError as fault:
+                    _log.warning("hosts.grant_not_kept", reason=str(fault))
+
+
+@asynccontextmanager
+async def open_host_logins(
+    settings: Settings, log: JetStream, *, admit: Admit | None = None
+) -> AsyncGenerator[HostLogins | None]:
+    """Logins for hosts, and answers to NATS and to them, until the context ends; None where hosts have the fleet's own.
+
+    That is so where NATS knows one token, or nothing: then nobody can tell hosts from orchestrators.
+
+    Raises PreconditionFailed where there are accounts, and no key that lets hosts in.
+    """
+    if settings.nats_issuer_file is None:
+        if settings.nats_nkey_file is not None:
+            raise PreconditionFailed(
+                "without its key nobody lets hosts of agents in",
+                field="nats_issuer_file",
+                hint="run `fleet init` anew, name nats/issuer.nkey in FLEET_NATS_ISSUER_FILE, restart NATS",
+            )
+        yield None
+        return
+    try:
+        seed = settings.nats_issuer_file.read_text()
+    except OSError as error:
+        raise PreconditionFailed(
+            f"{settings.nats_issuer_file} cannot be read: {error.strerror}", field="nats_issuer_file"
+        ) from error
+    logins = HostLogins(store=await log.bucket(HOSTS_BUCKET, ttl_seconds=GRANT_SECONDS), admit=admit)
+    door = _Door(
+        hosts=logins.store,
+        jobs=JobBoard(log.made_bucket(JOBS_BUCKET), log) if settings.executor == "kubernetes" else None,
+        token=settings.nats_token if admit is not None else "",
+    )
+    heard = asyncio.Event()
+    work = (log.answer_logins(Issuer(seed), door.let_in, heard=heard), log.answer_hosts(), logins.keep())
+    tasks = [asyncio.create_task(_told(one), name="hosts on NATS") for one in work]
+    try:
+        await heard.wait()
+        yield logins
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _told(work: Coroutine[object, object, None]) -> None:
+    try:
+        await work
+    except Exception:
+        # Nobody waits for this task, so it is told here.
+        _log.exception("hosts of agents are not answered any more")
+        raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Door:
+    """Decides who is let in, by the bucket of grants; the token of a server of our own opens everything, as ever."""
+
+    hosts: KeyValue
+    jobs: JobBoard | None
+    token: str
+
+    async def let_in(self, shown: str) -> NatsLogin:
+        """Who shows a token. Raises PreconditionFailed for what lets nobody in, Unavailable."""
+        if self.token and hmac.compare_digest(shown.encode(), self.token.encode()):
+            return NatsLogin(account=ACCOUNT)
+        name, _, rest = shown.partition(".")
+        secret, _, tenant = rest.partition(".")
+        if tenant and self.jobs is not None and _JOB.fullmatch(name):
+            job = await self.jobs.logging_in(unquote(tenant), name, secret)
+            if job is not None:
+                only = OneRun(
+                    execution_id=job.execution_id, agent_id=job.agent_id, job_id=job.job_id, run_id=job.run_id
+                )
+                return _login(name, job.tenant, only)
+        elif not tenant and _ID.fullmatch(name):
+            entry = await self.hosts.get(name)
+            grant = _grant(entry.value) if entry is not None else None
+            if grant is not None and hmac.compare_digest(grant.digest, digest_of(secret)):
+                return _login(name, grant.tenant)
+        raise PreconditionFailed("no host of agents has this login")
+
+
+def _login(name: str, tenant: str, only: OneRun | None = None) -> NatsLogin:
+    return NatsLogin(
+        account=hosts_account(tenant),
+        sends=sent_by_hosts(tenant, only),
+        never_sends=NEVER_BY_HOSTS,
+        hears=(f"{host_inbox(name)}.>", heard_by_hosts(tenant)),
+        seconds=_CONNECTION_SECONDS,
+    )
+
+
+def _grant(value: bytes) -> HostGrant | None:
+    try:
+        return from_json(HostGrant, value)
+    except ValueError:
+        return None
