@@ -306,7 +306,8 @@ class Workshop:
                 self._remark(root, texts)
             made = True
             if tests.good:
-                for file in {place.file for place in passing}:
+                # Hiding is for files that have the tests: all of them come back first.
+                for file in {place.file for place in hidden}:
                     (root / file).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(self.repository / file, root / file)
                 hide(root, hidden - set(passing))

@@ -34,7 +34,7 @@ def reduced(price, percent):
     return price - price * percent / 100
 ''',
     "remarks.py": '"""Nothing is here yet."""\n',
-    "test_prices.py": """from prices import reduced, total
+    "test_prices.py": """from prices import total
 
 
 def test_many():
@@ -51,6 +51,10 @@ def test_one():
 
 def test_negative():
     assert total([5], -1) == 0
+
+
+""",
+    "test_reduced.py": """from prices import reduced
 
 
 def test_half_price():
@@ -98,9 +102,11 @@ async def test_candidates_are_made_as_the_list_says(fleet: Fleet, tmp_path: Path
         assert isinstance(pool, Pool), pool
         assert [one.author for one in pool.candidates] == list(pool.spec.authors)
         assert [one.right for one in pool.candidates] == [author.source == "right" for author in pool.spec.authors]
+        assert not any(b"deleted file" in one.patch or b"\n-def test_" in one.patch for one in pool.candidates)
         assert len({one.patch for one in pool.candidates}) == len(pool.candidates)
-        shown = git(tmp_path / "repository", "show", f"{pool.ref}:test_prices.py")
-        assert not any(name.rpartition("::")[2] in shown for name in pool.hidden)
+        for name in pool.hidden:
+            file, _, function = name.partition("::")
+            assert f"def {function}(" not in git(tmp_path / "repository", "show", f"{pool.ref}:{file}")
 
 
 async def test_a_pool_that_cannot_be_made_says_why(fleet: Fleet, tmp_path: Path) -> None:
