@@ -365,6 +365,40 @@ async def test_a_file_that_the_runner_cannot_be_given_has_the_whole_suite_run_ag
     assert report.verdict is Verdict.VERIFIED, report.reasons
 
 
+COMPILED = {
+    ".gitignore": "dist/\n",
+    "package.json": json.dumps(
+        {"type": "module", "scripts": {"build": "node build.js", "test": "npm run build && node --test dist/esm/test/"}}
+    ),
+    # Stands for tsc: each source becomes a file of another name elsewhere.
+    "build.js": """\
+import { cpSync, readdirSync, renameSync, rmSync } from "node:fs";
+rmSync("dist", { recursive: true, force: true });
+cpSync("src", "dist/esm", { recursive: true });
+for (const name of readdirSync("dist/esm", { recursive: true }))
+    if (name.endsWith(".ts")) renameSync(`dist/esm/${name}`, `dist/esm/${name.replace(/ts$/, "js")}`);
+""",
+    "src/app.ts": "export const mul = (a, b) => a + b;\n",
+    "src/test/two.test.ts": """\
+import { test } from "node:test";
+import { strictEqual } from "node:assert";
+import { mul } from "../app.js";
+test("twice two", () => strictEqual(mul(2, 2), 4));
+""",
+}
+
+
+async def test_tests_that_are_compiled_first_mean_what_their_sources_do(tmp_path: Path) -> None:
+    world = World(tmp_path, COMPILED)
+    three = COMPILED["src/test/two.test.ts"].replace("twice two", "twice three").replace("mul(2, 2), 4", "mul(2, 3), 6")
+    right = await world.check({"src/app.ts": "export const mul = (a, b) => a * b;\n", "src/test/three.test.ts": three})
+    assert right.verdict is Verdict.VERIFIED, right.reasons
+    assert named(right, "tests").shown == ("dist/esm/test/three.test.js::twice three",)
+    idle = await world.check({"src/app.ts": "export const mul = (b, a) => a + b;\n", "src/test/three.test.ts": three})
+    assert idle.verdict is Verdict.REFUTED
+    assert "twice three" in idle.reasons[0]
+
+
 async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_path: Path) -> None:
     world = World(tmp_path, {"app.py": APP})
     tests = PYTEST_FILES["tests/test_app.py"]

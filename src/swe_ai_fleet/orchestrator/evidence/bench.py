@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.task import CheckSpec
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import python_files
-from swe_ai_fleet.orchestrator.evidence.source_files import language_of
+from swe_ai_fleet.orchestrator.evidence.source_files import is_compiled, language_of
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite, TestRuns, run_key
 from swe_ai_fleet.ports import Clone, Workspace, WorkspaceProvider
 from swe_ai_fleet.tools.tests.planning import Planned, Planner
@@ -130,11 +130,22 @@ def _limits(suite: Suite, before: TestRun | None) -> TestLimits:
     return TestLimits(whole=suite.seconds, test=usual, known=known)
 
 
-def understands(suite: Suite, path: str) -> bool:
+def _understands(suite: Suite, path: str) -> bool:
     """Whether a suite's runner may be given a file: pytest takes no Go. Of an unknown one nobody knows."""
     read = read_shell_line(suite.line) if suite.line else None
     language = _LANGUAGES.get(framework_of(read.argv if isinstance(read, ShellLine) else suite.argv))
     return language is None or language_of(path) == language
+
+
+def selected(suite: Suite, paths: Sequence[str], before: TestRun) -> Selection:
+    """Some test files for a suite's runner; everything where it is given what a build makes of them instead.
+
+    Args:
+        before: A run that tells which files it is given.
+    """
+    ours = tuple(path for path in paths if _understands(suite, path))
+    given = {test.partition("::")[0] for test in before.results}
+    return Selection() if any(is_compiled(path, given) for path in ours) else Selection(paths=ours)
 
 
 def files_of(tests: Sequence[str], files: CloneFiles) -> tuple[str, ...]:

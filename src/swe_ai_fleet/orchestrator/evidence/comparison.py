@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
+from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of, may_be_compiled_from
 
 WHOLE_RUN = "the test run as a whole"
 """Stands among tests for a run that ends badly although no test fails."""
@@ -163,7 +163,13 @@ class Touched:
             return True
         if language_of(place):
             # A runner's root may lie below the repository's, or above it.
-            return any(path == place or path.endswith(f"/{place}") or place.endswith(f"/{path}") for path in self.files)
+            return any(
+                path == place
+                or path.endswith(f"/{place}")
+                or place.endswith(f"/{path}")
+                or may_be_compiled_from(place, path)
+                for path in self.files
+            )
         if mark:  # a Go package, a crate: some directory of the repository, or its root
             return "." in self._directories or any(f"/{place}".endswith(f"/{name}") for name in self._directories)
         dotted = function_of(test).split(" ")[0]

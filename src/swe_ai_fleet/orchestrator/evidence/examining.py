@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure, TestSet
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, understands
+from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, selected
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import passes, result_of, surroundings
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
@@ -23,7 +23,6 @@ from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_test_set
 from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
-from swe_ai_fleet.tools.tests.runners.plan import Selection
 
 EXAMINE_SECONDS = 300.0
 """What all runs of an examination may take together; what is not run by then says nothing."""
@@ -234,9 +233,9 @@ class Examining:
         for suite in self.suites:
             if not (tests := own.tests.get(suite.name)):
                 continue
-            selection = Selection(paths=tuple(path for path in first.files if understands(suite, path)))
             known = await self.bench.attempt(self.base, suite)
             before = known if isinstance(known, TestRun) else None
+            selection = selected(suite, first.files, before or TestRun())
             short = replace(suite, seconds=min(suite.seconds, PAIR_SECONDS))
             run = await self.bench.attempt(subject, short, selection, before=before)
             if isinstance(run, NoRun):

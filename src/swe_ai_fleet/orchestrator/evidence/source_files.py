@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import PurePosixPath
 
 _TEST_DIRECTORIES = frozenset({"test", "tests", "__tests__", "spec", "specs", "testdata", "fixtures"})
@@ -11,6 +12,7 @@ _TEST_NAMES = re.compile(
 )
 _SUPPORT = ("conftest.py", "__init__.py")
 _TEST_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".go", ".rs")
+_TYPESCRIPT, _JAVASCRIPT = re.compile(r"\.[cm]?tsx?"), re.compile(r"\.[cm]?jsx?")
 _RUST_TESTS = re.compile(r"#\[cfg\(test\)\]")
 _DOCUMENTS = (".md", ".rst", ".txt", ".adoc", ".ipynb")
 _LANGUAGES = {
@@ -42,6 +44,25 @@ def holds_tests(path: str) -> bool:
     """Whether a file belongs to the tests and may hold some itself: data and what only supports them does not."""
     name = PurePosixPath(path).name
     return is_test(path) and name not in _SUPPORT and name.endswith(_TEST_SUFFIXES)
+
+
+def may_be_compiled_from(output: str, source: str) -> bool:
+    """Whether a JavaScript file may be what a build makes of a TypeScript one: equal names in equal directories.
+
+    `dist/esm/test/a.test.js` and `src/test/a.test.ts`.
+    """
+    made, written = PurePosixPath(output), PurePosixPath(source)
+    if not _TYPESCRIPT.fullmatch(written.suffix) or not _JAVASCRIPT.fullmatch(made.suffix):
+        return False
+    # Where the sources or what is made of them stand at the top, there is no directory that both have.
+    return made.stem == written.stem and (made.parent.name == written.parent.name or len(written.parts) < 3)
+
+
+def is_compiled(path: str, given: Collection[str]) -> bool:
+    """Whether a runner that is given these files is given what a build makes of a TypeScript file, not the file."""
+    suffixes = {PurePosixPath(place).suffix for place in given}
+    languages = [pattern for pattern in (_TYPESCRIPT, _JAVASCRIPT) if any(map(pattern.fullmatch, suffixes))]
+    return bool(_TYPESCRIPT.fullmatch(PurePosixPath(path).suffix)) and languages == [_JAVASCRIPT]
 
 
 def inline_tests(path: str, text: str) -> int:

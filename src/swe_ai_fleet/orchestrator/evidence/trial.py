@@ -9,7 +9,7 @@ from swe_ai_fleet.domain.baseline import NO_TESTS, unusable
 from swe_ai_fleet.domain.candidate import BY_OWN_RULES, CheckKind, CheckResult
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestRun
-from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, files_of, understands
+from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, files_of, selected
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import (
     WHOLE_RUN,
@@ -147,12 +147,8 @@ class Trial:
         subject = await self.own_tests()
         if subject is None:
             return None
-        there = tuple(
-            path
-            for path in self.touched.files
-            if files.has(path) and holds_tests(path) and understands(self.suite, path)
-        )
-        own = await self.bench.attempt(subject, self.suite, Selection(paths=there), before=before)
+        there = [path for path in self.touched.files if files.has(path) and holds_tests(path)]
+        own = await self.bench.attempt(subject, self.suite, selected(self.suite, there, before), before=before)
         if isinstance(own, NoRun) and before.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000:
             own = await self.bench.attempt(subject, self.suite, before=before)
         return own if isinstance(own, TestRun) else None
