@@ -227,6 +227,7 @@ async def test_what_a_workspace_serves_is_its_own(rung: Rung, tmp_path: Path, ne
             ):
                 with socket.socket(family) as beside:
                     await asyncio.to_thread(beside.connect, address)
+                    assert await asyncio.to_thread(beside.recv, 10) == b"here"
         assert (await serving).ok, (await serving).stderr.text()
 
 

@@ -87,9 +87,9 @@ async def test_vllm_agent_job(
 ) -> None:
     """The user's own actor on the Ray of this process; a subscriber that knows nothing of us hears the result."""
     task_id = f"job-{uuid.uuid4().hex[:8]}"
-    connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
+    url = fleet.running.nats_url
+    connection = await nats.connect(url)
     subscription = await connection.subscribe(f"agent.results.{task_id}")
-    url = fleet.running.nats_url.replace("nats://", f"nats://{fleet.running.nats_token}@")
     settings = Settings(home=tmp_path / "home").model_dump_json()
     job = VLLMAgentJob.remote("agent-dev-1", "DEV", model_server.url, str(clone), url, "scripted", settings=settings)
 

@@ -206,9 +206,9 @@ async def test_the_planner_sees_the_repository_fenced_off(tmp_path: Path) -> Non
     pinned = await provider.pin("default", RepoRef(location=str(tmp_path / "repo")))
     async with planner(said(one("a"))) as plan, provider.open("e1", "planner", pinned, Environment()) as clone:
         await plan.run.carry_out(replace(ASSIGNMENT, repository=pinned), clone)
-        system, user = (str(message["content"]) for message in plan.asked[0]["messages"])
+        _, user = (str(message["content"]) for message in plan.asked[0]["messages"])
     assert "handle_request" in user
     assert "Build it" in user
     begin = next(line for line in user.splitlines() if line.startswith("<<<"))
-    assert begin in system
-    assert user.index(begin) < user.index("Ignore your task") < user.index(begin.replace("<<<", ">>>"))
+    assert user.index(f"lines that begin with {begin} ") < user.index("Build it")
+    assert user.index(f"\n{begin}\n") < user.index("Ignore your task") < user.index(begin.replace("<<<", ">>>"))

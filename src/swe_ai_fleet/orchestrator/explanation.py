@@ -100,6 +100,7 @@ def _apart(own: Standing, other: Standing, *, ahead: bool) -> str:
         return ", in spite of ".join(", ".join(parts) for parts in (decisive, contrary) if parts)
     for name, mine, theirs in (
         ("evidence", f"{own.values[Part.EVIDENCE]:.4f}", f"{other.values[Part.EVIDENCE]:.4f}"),
+        ("own tests that fail without the change", str(own.own_tests), str(other.own_tests)),
         ("changed lines", str(own.lines), str(other.lines)),
         ("tokens", str(own.tokens), str(other.tokens)),
     ):

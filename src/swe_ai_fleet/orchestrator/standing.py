@@ -139,6 +139,11 @@ class Standing:
         return self.candidate.artifacts.insertions + self.candidate.artifacts.deletions
 
     @property
+    def own_tests(self) -> int:
+        """How many of its own tests fail without the change."""
+        return sum(len(result.own) for result in self.report.results)
+
+    @property
     def score(self) -> float:
         """The score, between 0 and 1; a better place never has a lower one.
 
@@ -155,10 +160,10 @@ class Standing:
         return self.candidate.usage.total_tokens
 
     @property
-    def order(self) -> tuple[int, float, float, int, int, str]:
-        """Sorts from best to worst: tier, score, evidence, fewer changed lines, fewer tokens, the id."""
+    def order(self) -> tuple[int, float, float, bool, int, int, str]:
+        """Sorts from best to worst: tier, score, evidence, own tests, fewer changed lines, fewer tokens, the id."""
         shown = round(self.values[Part.EVIDENCE], _DIGITS)
-        return (-self.tier, -self.score, -shown, self.lines, self.tokens, self.candidate.candidate_id)
+        return (-self.tier, -self.score, -shown, not self.own_tests, self.lines, self.tokens, self.candidate.candidate_id)
 
 
 def clusters(
