@@ -211,4 +211,4 @@ async def test_the_planner_sees_the_repository_fenced_off(tmp_path: Path) -> Non
     assert "Build it" in user
     begin = next(line for line in user.splitlines() if line.startswith("<<<"))
     assert user.index(f"lines that begin with {begin} ") < user.index("Build it")
-    assert user.index(f"\n{begin}\n") < user.index("Ignore your task") < user.index(begin.replace("<<<", ">>>"))
+    assert user.index(f"\n{begin}\n") < user.index("Ignore your task") < user.rindex(begin.replace("<<<", ">>>"))

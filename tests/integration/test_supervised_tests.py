@@ -168,7 +168,7 @@ async def test_a_test_that_hangs_is_named_and_the_rest_still_runs(workspace: Wor
         "test_spin.py::test_z": "passed",
         "test_x.py::test_ok": "passed",
     }
-    assert "not finished within 1" in found.results["test_spin.py::test_spins"].message
+    assert "not finished within " in found.results["test_spin.py::test_spins"].message
     assert "time.sleep(0.01)" in found.results["test_spin.py::test_spins"].traceback
 
 

@@ -296,6 +296,8 @@ class Connection:
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=cast("int", 0.1),
+                    # Until a server asks the orchestrators about a login in vain it takes three seconds.
+                    connect_timeout=cast("int", seconds),
                     ping_interval=10,
                     pending_size=0,  # no buffer for a lost connection, and no forced flush, which swallows cancellation
                     skip_subject_validation=True,
@@ -311,6 +313,8 @@ class Connection:
                 )
                 inbox = client.new_inbox()
                 await _subscribed(client, f"{inbox}.*", self._answer)
+                # The library takes a ping of a server that is still deciding for its consent.
+                await client.flush()
             if client.is_closed:
                 raise nats.errors.ConnectionClosedError
         except (nats.errors.Error, OSError, TimeoutError) as error:
@@ -318,7 +322,7 @@ class Connection:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await client.close()
-            if any(word in str(error).lower() for word in _AUTHORIZATION):
+            if any(word in f"{error} {client.last_error}".lower() for word in _AUTHORIZATION):
                 raise PreconditionFailed(
                     "NATS refused the credentials",
                     field="nats",
