@@ -22,7 +22,9 @@ os.environ["PATH"] = {path!r}
 child = os.posix_spawnp("git", ["git", *sys.argv[1:]], os.environ)
 _, status, usage = os.wait4(child, 0)
 with open({log!r}, "a") as log:
-    log.write(f"{{usage.ru_maxrss}} {{sys.argv[1]}}\\n")
+    # Options of git itself, each with a value, stand before the command.
+    commands = sys.argv[1::2]
+    log.write(f"{{usage.ru_maxrss}} {{next(word for word in commands if word != '-c')}}\\n")
 os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128)
 """
 

@@ -159,7 +159,7 @@ async def test_an_agent_looks_around_and_answers(world: World):
     (started,) = world.bodies(RunStarted)
     assert "You know Python." in started.messages[0].content
     assert "a was 2 once" in started.messages[1].content
-    assert "<<<" in started.messages[0].content  # how what is remembered is fenced off
+    assert "lines that begin with <<<" in started.messages[1].content  # how what is remembered is fenced off
     assert not {"files_write_file", "shell_run_command", "web_search"} & set(started.tools)
     assert world.sound("node-ask-1")
 

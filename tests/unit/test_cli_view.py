@@ -215,7 +215,8 @@ def test_lines_and_tables_bear_no_trace_of_what_would_drive_the_terminal(termina
     out, err = printed(shown.out), printed(shown.err)
     for text in (out, "" if terminal else err):
         assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text and "\r" not in text
-    assert "owned" not in out.replace("<U+001B>]0;owned", "")
+    # Commands to be pasted have it quoted as a shell reads it.
+    assert "owned" not in out.replace("<U+001B>]0;owned", "").replace("\\x1b\\x5d0\\x3bowned\\x07", "")
     assert "[bold red]look[/]" in out
     assert "+<U+001B>]0;owned<U+0007>[bold red]look[/]" in out
     assert out.startswith("verified: a won\n  tests: [bold red]look[/]\nbranch fleet/[bold red]look[/]\n")

@@ -749,7 +749,7 @@ def test_changed_tests_are_bounded_in_number_and_size(tmp_path: Path) -> None:
 def test_what_runs_tests_behind_the_command(
     tmp_path: Path, scripts: Mapping[str, str], line: str, search: SearchPaths
 ) -> None:
-    before: Files = {"tools/run.sh": "false\n", "app.py": "a = 1\n", "src/json.py": None, **scripts}
+    before: Files = {"tools/run.sh": "false\n", "app.py": "a = 1\n", **scripts}
     after: Files = {"tools/run.sh": "true\n", "app.py": "a = 2\n", "src/json.py": "", "vendor/lib.py": ""}
     patch = parse_patch(changed(tmp_path, before, after))
     suite = Suite(name="check", line=line, directory=".", seconds=1.0, strict=True)
@@ -758,7 +758,7 @@ def test_what_runs_tests_behind_the_command(
         place = tmp_path / path
         return place.read_text() if place.is_file() else ""
 
-    listed = [*(path for path, content in before.items() if content is not None), "src/json.py", "vendor/lib.py"]
+    listed = [*before, "src/json.py", "vendor/lib.py"]
     assert changed_test_settings(patch, text, listed, [suite], search) == ["tools/run.sh", "vendor/lib.py"]
     assert changed_test_settings(patch, text, listed, [replace(suite, line="true")]) == ["vendor/lib.py"]
     modules = SearchPaths(modules=frozenset({"src"}))

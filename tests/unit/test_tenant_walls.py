@@ -67,7 +67,7 @@ class NamedHosts(RayFleet):
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
-    monkeypatch.setattr(ray_fleet, "_end", lambda host: names.append(host.name))
+    monkeypatch.setattr(ray_fleet.RayFleet, "_end", lambda _, host: names.append(host.name))
     return names
 
 

@@ -163,7 +163,15 @@ class Standing:
     def order(self) -> tuple[int, float, float, bool, int, int, str]:
         """Sorts from best to worst: tier, score, evidence, own tests, fewer changed lines, fewer tokens, the id."""
         shown = round(self.values[Part.EVIDENCE], _DIGITS)
-        return (-self.tier, -self.score, -shown, not self.own_tests, self.lines, self.tokens, self.candidate.candidate_id)
+        return (
+            -self.tier,
+            -self.score,
+            -shown,
+            not self.own_tests,
+            self.lines,
+            self.tokens,
+            self.candidate.candidate_id,
+        )
 
 
 def clusters(
