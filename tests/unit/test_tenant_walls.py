@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
-import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.streams.feeds import Feeds
 from services.gateway.upstream import Upstream
-from swe_ai_fleet.runtime import ray_fleet
 from swe_ai_fleet.runtime.ray_fleet import Host, RayFleet
 from swe_ai_fleet.settings import Settings
 
@@ -51,11 +50,18 @@ async def test_watchers_who_show_another_token_never_share_a_feed() -> None:
         stack.push_async_callback(feeds.close)
 
 
+@dataclass(kw_only=True)
 class NamedHosts(RayFleet):
-    """A pool whose hosts exist in name only."""
+    """A pool whose hosts exist in name only, and those that ended."""
 
-    def _new_host(self, name: str) -> Host:
-        return Host(name=name, actor=None)
+    ended: list[str] = field(default_factory=list[str])
+
+    def _new_host(self, name: str, tenant: str) -> Host:
+        return Host(name=name, actor=None, tenant=tenant)
+
+    def _end(self, host: Host) -> None:
+        self._hosts.remove(host)
+        self.ended.append(host.name)
 
     def work(self, tenant: str) -> Host:
         """The host that a tenant's next run goes to, busy from now on."""
@@ -64,35 +70,28 @@ class NamedHosts(RayFleet):
         return host
 
 
-@pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    monkeypatch.setattr(ray_fleet.RayFleet, "_end", lambda _, host: names.append(host.name))
-    return names
-
-
 def pool(tmp_path: Any, *, agents_per_actor: int = 2, max_agents: int = 4) -> NamedHosts:
     return NamedHosts(settings=Settings(home=tmp_path, agents_per_actor=agents_per_actor, max_agents=max_agents))
 
 
-def test_no_host_serves_two_tenants(tmp_path: Any, ended: list[str]) -> None:
+def test_no_host_serves_two_tenants(tmp_path: Any) -> None:
     fleet = pool(tmp_path)
-    warm = fleet._host("")
+    warm = fleet._host("default")
     hosts = {tenant: [fleet.work(tenant).name for _ in range(3)] for tenant in ("north", "south")}
-    assert warm.name in hosts["north"]
+    assert not {warm.name} & {*hosts["north"], *hosts["south"]}
     assert not set(hosts["north"]) & set(hosts["south"])
-    assert ended == []
+    assert fleet.ended == []
 
 
-def test_where_there_may_be_no_more_hosts_an_idle_one_of_another_tenant_ends(tmp_path: Any, ended: list[str]) -> None:
+def test_where_there_may_be_no_more_hosts_an_idle_one_of_another_tenant_ends(tmp_path: Any) -> None:
     fleet = pool(tmp_path, max_agents=2)
     first = fleet.work("north")
     first.busy = 0
     second = fleet.work("south")
-    assert ended == [first.name]
+    assert fleet.ended == [first.name]
     assert fleet.hosts == (second.name,)
     # All of them work: who has none gets one, who has one shares it with nobody but itself.
     third = fleet.work("north")
     assert third not in (first, second)
     assert [fleet.work("south") for _ in range(3)] == [second] * 3
-    assert ended == [first.name]
+    assert fleet.ended == [first.name]

@@ -29,7 +29,8 @@ from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, StoredMessage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
-_AUTHORIZATION = ("authorization", "authentication")
+# A server that greets and then closes the connection refuses as well: over TLS its last word is lost at times.
+_REFUSALS = ("authorization", "authentication", "unexpected eof")
 _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 
 _log = structlog.get_logger(__name__)
@@ -322,7 +323,7 @@ class Connection:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await client.close()
-            if any(word in f"{error} {client.last_error}".lower() for word in _AUTHORIZATION):
+            if any(word in f"{error} {client.last_error}".lower() for word in _REFUSALS):
                 raise PreconditionFailed(
                     "NATS refused the credentials",
                     field="nats",
