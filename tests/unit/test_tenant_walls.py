@@ -80,7 +80,8 @@ def test_no_host_serves_two_tenants(tmp_path: Any) -> None:
     hosts = {tenant: [fleet.work(tenant).name for _ in range(3)] for tenant in ("north", "south")}
     assert not {warm.name} & {*hosts["north"], *hosts["south"]}
     assert not set(hosts["north"]) & set(hosts["south"])
-    assert fleet.ended == []
+    # It did nothing, and there may be no more than two.
+    assert fleet.ended == [warm.name]
 
 
 def test_where_there_may_be_no_more_hosts_an_idle_one_of_another_tenant_ends(tmp_path: Any) -> None:
