@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.confinement import CONFINED
+from tests.confinement import CONFINED, needs_bwrap
 from tests.environments import make_provider, pin, sh
 
 SECRET = b"the fleet's own token"
@@ -136,3 +138,53 @@ async def test_nested_repositories_are_looked_for_within_bounds(
         # Control: fewer are taken, file by file.
         await sh(clone, "rm n/file-*")
         assert set((await clone.diff()).files) == {"n/a", "n/b"}
+
+
+ENDLESS = {
+    ".gitignore": "mkfifo .gitignore",
+    "d/.gitattributes": "mkdir d && touch d/file && mkfifo d/.gitattributes",
+    "n/.git/HEAD": "git init -q n && touch n/file && rm n/.git/HEAD && mkfifo n/.git/HEAD",
+    "n/.git/commondir": "git init -q n && touch n/file && mkfifo pipe && ln -s ../../pipe n/.git/commondir",
+}
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("name", ENDLESS)
+async def test_a_pipe_where_git_expects_a_file_is_named_at_once(rung: Rung, name: str, tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
+    repository = await pin(provider, tmp_path, {"README": "x\n"})
+    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
+    async with provider.open("e", "a", repository, environment) as clone:
+        # Elsewhere a pipe is nothing to git.
+        assert await sh(clone, f"{ENDLESS[name]} && mkfifo other && echo y >> README && echo made") == "made"
+        for read in (clone.diff, clone.checkpoint):
+            with pytest.raises(PreconditionFailed, match=re.escape(f"{name}' is a pipe or a device")):
+                await read()
+        # Control: without it the tree is read, and nothing that was killed is in the way.
+        assert await sh(clone, f"rm {name} && echo gone") == "gone"
+        assert "README" in (await clone.diff()).files
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_a_pipe_in_a_work_tree_that_is_pinned_is_named(rung: Rung, tmp_path: Path) -> None:
+    tree = make_repository(tmp_path / "repository", {"README": "x\n"})
+    (tree / "new").write_text("new\n")
+    os.mkfifo(tree / ".gitignore")
+    sandbox = Sandbox(SandboxPolicy(rung=rung))
+    provider = GitWorkspaceProvider(tmp_path / "home", sandbox, allowed_roots=(tmp_path,), allow_local_paths=True)
+    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
+    with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
+        await provider.pin("default", asked)
+    (tree / ".gitignore").unlink()
+    assert (await provider.pin("default", asked)).snapshot_of
+
+
+@needs_bwrap
+async def test_a_pipe_that_a_build_left_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools")
+    repository = await pin(provider, tmp_path, {"README": "x\n"})
+    with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
+        await provider.environment(repository, EnvironmentSpec(detect=False, setup=("mkfifo .gitignore",)))
+    assert await provider.environment(repository, EnvironmentSpec(detect=False, setup=("mkfifo other",)))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, NEW_FILE, clear_name, open_directory
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.staging import run_on_tree
 from swe_ai_fleet.domain.errors import ResourceExhausted
 
 KEPT = "kept"
@@ -85,8 +86,9 @@ async def collect(git: Git, layout: Layout, root: Path, *, mount: str, base: str
     modules = _move_modules(tree, root, _directories(tracked.stdout), mount=mount, base=base)
     caches = [f"--exclude={pattern}" for pattern in _CACHES]
     try:
-        everything = await git.run("ls-files", "--others", "-z", *caches, layout=layout, cwd=tree)
-        visible = await git.run("ls-files", "--others", "--exclude-standard", "-z", *caches, layout=layout, cwd=tree)
+        others = ("ls-files", "--others", "-z", *caches)
+        everything = await run_on_tree(git, *others, layout=layout, tree=tree)
+        visible = await run_on_tree(git, *others, "--exclude-standard", layout=layout, tree=tree)
     except ResourceExhausted:
         return Collected(furnishing=Furnishing(modules=modules), too_much=("what the build left: too many files",))
     paths = _paths(everything.stdout)

@@ -22,7 +22,7 @@ from swe_ai_fleet.adapters.git_workspace.skeleton import (
     dates_of,
     write_git_dir,
 )
-from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
+from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, run_on_tree, stage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
 
@@ -237,10 +237,11 @@ class LocalRepositories:
         return await self._confine(readable, writable)
 
     async def _changes(self, layout: Layout, tree: Path, confining: Sequence[str]) -> list[tuple[str, str]]:
-        listing = await self._git.run(
+        listing = await run_on_tree(
+            self._git,
             *("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=dirty"),
             layout=layout,
-            cwd=tree,
+            tree=tree,
             confining=confining,
         )
         lines = listing.stdout.decode("utf-8", "surrogateescape").split("\0")

@@ -10,10 +10,73 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.commit_size import MAX_NAME_BYTES
 from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, open_directory
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitResult, Layout
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES
 
 _GITLINK = b"160000 "
+_FIRST_LOOK_SECONDS = 1.0
+# Names that git opens whatever stands there, with the whole of a nested repository, which it asks for its HEAD. A link
+# counts as what it leads to.
+_ENDLESS = (
+    *("find", ".", "-path", "./.git", "-prune", "-o"),
+    *("(", "-name", ".gitattributes", "-o", "-name", ".gitignore", "-o", "-name", ".gitmodules"),
+    *("-o", "-path", "*/.git/*", ")"),
+    *("(", "-xtype", "p", "-o", "-xtype", "c", "-o", "-xtype", "b", ")", "-print0", "-quit"),
+)
+
+
+async def run_on_tree(
+    git: Git,
+    *args: str,
+    layout: Layout,
+    tree: Path,
+    stdin: bytes = b"",
+    expect: Sequence[int] = (0,),
+    confining: Sequence[str] = (),
+) -> GitResult:
+    """Run git in a work tree of strangers, whose pipes and devices it could read for ever.
+
+    Where git takes long the tree is searched for them. Raises PreconditionFailed naming one, and as `Git.run` does.
+    """
+    running = asyncio.ensure_future(
+        git.run(*args, layout=layout, cwd=tree, stdin=stdin, expect=expect, confining=confining)
+    )
+    wait = _FIRST_LOOK_SECONDS
+    try:
+        while not (await asyncio.wait([running], timeout=wait))[0]:
+            if name := await _endless(tree, confining):
+                raise PreconditionFailed(
+                    f"the work tree cannot be read: {name[:500]!r} is a pipe or a device", hint="remove it"
+                )
+            wait *= 2
+        return running.result()
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            # Killed, git leaves its lock.
+            (layout.index or layout.git_dir / "index").with_name("index.lock").unlink(missing_ok=True)
+
+
+async def _endless(tree: Path, confining: Sequence[str]) -> str:
+    """A pipe or device in a work tree that git may open, empty where there is none; it sees what git sees."""
+    process = await asyncio.create_subprocess_exec(
+        *confining,
+        *_ENDLESS,
+        cwd=tree,
+        env=dict(LAUNCHER_VARIABLES),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        said, _ = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    return os.fsdecode(said.rstrip(b"\0").removeprefix(b"./"))
 
 
 async def gitlinks(git: Git, layout: Layout) -> frozenset[bytes]:
@@ -30,7 +93,7 @@ async def stage(
     A repository inside the tree (an agent ran `git init`) is taken file by file, without its `.git`: as the bare
     commit id that git would record, its content would be lost. `submodules` are those of the base: they stay as they
     are unless their directory is gone. `confining` starts git where it sees no more than the tree. Raises
-    PreconditionFailed where a file cannot be read.
+    PreconditionFailed where a file cannot be read, or what git would wait for stands in the place of one.
     """
     kept = [path for path in submodules if _exists(tree, path)]
     try:
@@ -45,10 +108,11 @@ async def stage(
     roots, files = await asyncio.to_thread(_nested_repositories, tree, submodules)
     wanted: set[bytes] = set()
     if files:
-        ignored = await git.run(
+        ignored = await run_on_tree(
+            git,
             *("check-ignore", "-z", "--stdin"),
             layout=layout,
-            cwd=tree,
+            tree=tree,
             stdin=b"\0".join(files),
             expect=(0, 1),
             confining=confining,
@@ -56,10 +120,11 @@ async def stage(
         wanted = files - set(ignored.stdout.split(b"\0"))
     if wanted:
         names = b"\0".join(sorted(wanted))
-        await git.run(
+        await run_on_tree(
+            git,
             *("update-index", "-z", "--add", "--replace", "--stdin"),
             layout=layout,
-            cwd=tree,
+            tree=tree,
             stdin=names,
             confining=confining,
         )
@@ -74,7 +139,7 @@ async def stage(
 
 async def _add(git: Git, layout: Layout, tree: Path, left_alone: Iterable[bytes], confining: Sequence[str]) -> None:
     excluded = [f":(exclude,literal){os.fsdecode(path)}" for path in left_alone]
-    await git.run("add", "--all", "--", ".", *excluded, layout=layout, cwd=tree, confining=confining)
+    await run_on_tree(git, "add", "--all", "--", ".", *excluded, layout=layout, tree=tree, confining=confining)
 
 
 async def _forget(git: Git, layout: Layout, paths: Iterable[bytes]) -> None:
