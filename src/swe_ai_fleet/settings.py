@@ -348,6 +348,12 @@ class Settings(BaseSettings):
     max_disk_bytes: int = Field(
         default=10 * 1024**3, ge=1024**2, description="Bytes that a workspace, its home and its /tmp may hold together."
     )
+    tenant_disk_bytes: int = Field(
+        default=50 * 1024**3,
+        ge=0,
+        description="Bytes that environments, seeds and caches of repositories of one tenant may take on a node; the "
+        "least recently used go before anything is refused. 0 = no limit.",
+    )
     upload_max_bytes: int = Field(
         default=512 * 1024**2, ge=1024, description="Bytes that the bundle of an uploaded repository may have."
     )

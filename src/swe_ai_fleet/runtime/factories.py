@@ -144,7 +144,7 @@ def workspace_provider(
         fetch=blobs.get if blobs is not None else None,
         recipes=recipes,
         ages=Ages(seed=seed_seconds(settings)),
-        bounds=Bounds(checkpoint_bytes=settings.checkpoint_bytes),
+        bounds=Bounds(checkpoint_bytes=settings.checkpoint_bytes, tenant_disk_bytes=settings.tenant_disk_bytes),
     )
 
 

@@ -69,10 +69,14 @@ class Premises:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The largest diff and the largest checkpoint of a clone, in bytes."""
+    """The largest diff and the largest checkpoint of a clone, in bytes; what a tenant may have on this node's disk.
+
+    The last counts environments, seeds and caches of repositories; 0: no limit.
+    """
 
     patch_bytes: int = 32 * 1024 * 1024
     checkpoint_bytes: int = 256 * 1024 * 1024
+    tenant_disk_bytes: int = 0
 
 
 class GitClone:

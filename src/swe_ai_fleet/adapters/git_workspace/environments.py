@@ -27,6 +27,7 @@ from swe_ai_fleet.adapters.git_workspace.reporting import (
     notes_for_agents,
     submodule_decisions,
 )
+from swe_ai_fleet.adapters.git_workspace.tenant_disk import TenantDisk
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -65,6 +66,7 @@ class Environments:
         sandbox: Sandbox,
         clones: Clones,
         tools: PythonTools,
+        disk: TenantDisk,
         *,
         policy: SetupPolicy,
         mask: SecretMask,
@@ -75,6 +77,7 @@ class Environments:
         self._sandbox = sandbox
         self._clones = clones
         self._tools = tools
+        self._disk = disk
         self._policy = policy
         self._mask = mask
         self._recipes = recipes
@@ -128,6 +131,7 @@ class Environments:
         tree = (await self._keys.files(seed)).tree
         key, facts, is_own = await asyncio.to_thread(self._find, key, tree)
         if facts is not None:
+            await self._disk.recorded(repository.tenant, self._home / key)
             return self._ready(key, facts, tools, spec, cached=True)
         source = seed if is_own or spec.setup else ground
         files = await self._keys.files(source)
@@ -265,6 +269,7 @@ class Environments:
             )
             await finished(asyncio.to_thread(write_facts, directory, facts, furnishing))
             complete = True
+            await self._disk.admit(repository.tenant, directory)
             return facts
         finally:
             if not complete:
@@ -300,6 +305,7 @@ class Environments:
                     )
                     facts = Facts(report=report)
                     await finished(asyncio.to_thread(write_facts, directory, facts, Furnishing()))
+                    await self._disk.admit(repository.tenant, directory)
             finally:
                 if facts is None:
                     await finished(asyncio.to_thread(remove_tree, directory))

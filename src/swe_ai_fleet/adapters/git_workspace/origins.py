@@ -22,6 +22,7 @@ from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.submodules import Submodules, missing_submodules
 from swe_ai_fleet.adapters.git_workspace.tags import merged_tags
+from swe_ai_fleet.adapters.git_workspace.tenant_disk import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -46,6 +47,7 @@ class Origins:
         local: LocalRepositories,
         remotes: RemoteRepositories,
         uploads: UploadedRepositories,
+        disk: TenantDisk,
         fetch: BlobFetch | None,
     ) -> None:
         self._home = home
@@ -57,6 +59,7 @@ class Origins:
         self._uploads = uploads
         self._seeds = Seeds(home / "seeds", git)
         self._submodules = Submodules(git, policy, self._seeds, holds=local.holds)
+        self._disk = disk
         self._fetch = fetch
 
     async def pin(self, tenant: str, repo: RepoRef) -> tuple[PinnedRepository, Path]:
@@ -78,11 +81,14 @@ class Origins:
             os.utime(cache)
             seed = self._seeds.find(key, resolved.commit)
             if seed is None:
+                await self._disk.admit(tenant, cache)
                 tags = await merged_tags(self._git, Layout(git_dir=cache), resolved.commit)
                 seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit), tags=tags)
                 await self._add_submodules(seed, tenant, repo, location)
             elif await asyncio.to_thread(missing_submodules, seed):
                 await self._add_submodules(seed, tenant, repo, location)
+            else:
+                await self._disk.recorded(tenant, seed)
         else:
             local = await self._local.find(location, tenant)
             named = str(local.top)
@@ -91,10 +97,13 @@ class Origins:
             resolved = await self._local.resolve(local, repo, self._cache(key) / "objects")
             seed = self._seeds.find(key, resolved.commit)
             if seed is None:
+                await self._disk.admit(tenant, self._cache(key))
                 seed = await self._plant_local(key, local, resolved)
                 await self._add_submodules(seed, tenant, repo, local)
             elif await asyncio.to_thread(missing_submodules, seed):
                 await self._add_submodules(seed, tenant, repo, local)
+            else:
+                await self._disk.recorded(tenant, seed)
             if not local.bare and location != local.top:
                 subdirectory = location.relative_to(local.top).as_posix()
         pinned = PinnedRepository(
@@ -125,12 +134,13 @@ class Origins:
         if repository.location == SCRATCH:
             cache = await self.cache(repository)
             over = await self._ancestor(repository, cache)
-            return await self._seeds.plant(key, repository.commit, _cached(cache, repository.commit), over=over)
+            return await self._planted(repository, _cached(cache, repository.commit), over)
         location = self._policy.parse(repository.location, repository.tenant)
         if isinstance(location, Remote):
             if repository.bundle is None:
                 await self._resolve(repository, location, repository.commit)
             cache = await self.cache(repository)
+            await self._disk.admit(repository.tenant, cache)
             over = await self._ancestor(repository, cache)
             tags = () if over else await merged_tags(self._git, Layout(git_dir=cache), repository.commit)
             source = _cached(cache, repository.commit)
@@ -149,7 +159,14 @@ class Origins:
     async def plant(self, repository: PinnedRepository, over: Path) -> Path:
         """The seed of a commit of ours that lies in the repository's cache, on top of the seed of an ancestor."""
         source = _cached(await self.cache(repository), repository.commit)
-        return await self._seeds.plant(self._keys.of(repository), repository.commit, source, over=over)
+        return await self._planted(repository, source, over)
+
+    async def _planted(self, repository: PinnedRepository, source: History, over: Path | None) -> Path:
+        key = self._keys.of(repository)
+        await self._disk.admit(repository.tenant, self._cache(key))
+        seed = await self._seeds.plant(key, repository.commit, source, over=over)
+        await self._disk.admit(repository.tenant, seed)
+        return seed
 
     async def take(
         self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
@@ -168,7 +185,10 @@ class Origins:
         return await self._seeds.plant(key, resolved.commit, source, over=over, tags=tags)
 
     async def _add_submodules(self, seed: Path, tenant: str, repo: RepoRef, location: Remote | LocalRepository) -> None:
-        """Have the submodules of a seed's commit; a credential is for the repository's own host only."""
+        """Have the submodules of a seed's commit; a credential is for the repository's own host only.
+
+        Raises ResourceExhausted where the tenant has no room for the seed.
+        """
         local = location if isinstance(location, LocalRepository) else None
         if isinstance(location, LocalRepository):
             url = await self._local.remote_url(location)
@@ -181,9 +201,11 @@ class Origins:
             cache = self._cache(self._keys.key(tenant, credential, remote.url))
             await self._remotes.resolve(tenant, wanted, remote, cache)
             os.utime(cache)
+            await self._disk.admit(tenant, cache)
             return _cached(cache, commit)
 
         await self._submodules.provide(seed, location=url, local=local, fetch=fetch)
+        await self._disk.admit(tenant, seed)
 
     async def _scratch(self, tenant: str) -> tuple[PinnedRepository, Path]:
         """The repository with nothing in it; every node makes the same commit."""

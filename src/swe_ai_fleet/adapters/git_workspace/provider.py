@@ -26,6 +26,7 @@ from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped, reap, relea
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.routes import Routes
 from swe_ai_fleet.adapters.git_workspace.skeleton import WORK_BRANCH
+from swe_ai_fleet.adapters.git_workspace.tenant_disk import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
@@ -110,6 +111,12 @@ class GitWorkspaceProvider:
         self._remotes = RemoteRepositories(
             self._git, routes, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
+        bounds = bounds or Bounds()
+        disk = TenantDisk(
+            self._home,
+            max_bytes=bounds.tenant_disk_bytes,
+            unmeasured_bytes=sandbox.policy.max_disk_bytes,
+        )
         self._origins = Origins(
             self._home,
             self._git,
@@ -117,9 +124,9 @@ class GitWorkspaceProvider:
             local=self._local,
             remotes=self._remotes,
             uploads=UploadedRepositories(self._git, fetch=fetch),
+            disk=disk,
             fetch=fetch,
         )
-        bounds = bounds or Bounds()
         self._clones = Clones(self._home / "workspaces", self._git, sandbox, bounds=bounds)
         self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
         self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=bounds.patch_bytes)
@@ -129,6 +136,7 @@ class GitWorkspaceProvider:
             sandbox,
             self._clones,
             PythonTools(self._home / "tools"),
+            disk,
             policy=setup or SetupPolicy(network=NetworkGrant(hosts=("*",)), variables={}),
             mask=mask or _unmasked,
             recipes=recipes,
@@ -183,6 +191,7 @@ class GitWorkspaceProvider:
         check_identifier(name, field="name")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
+        self._hold(execution_id, environment)
         async with self._clones.open(_owner(execution_id, repository), name, seed, environment, furnishing) as clone:
             yield clone
 
@@ -198,6 +207,7 @@ class GitWorkspaceProvider:
         check_identifier(name, field="name")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
+        self._hold(execution_id, environment)
         async with _temporary(self._home / "scratch") as directory:
             changed, writable = await self._environments.loosened(environment, directory)
             owner = _owner(execution_id, repository)
@@ -213,11 +223,17 @@ class GitWorkspaceProvider:
         `furnished`: it is nobody's but the fleet's, and gets what the environment's build left in its checkout.
         """
         check_identifier(name, field="agent_id")
-        seed = await self._origins.seed(repository)
-        furnishing = await asyncio.to_thread(self._environments.furnishing, environment) if furnished else None
-        owner, tree = _owner(name, repository), Path(repository.location)
-        async with self._clones.attach(owner, name, tree, seed, environment, furnishing) as clone:
-            yield clone
+        # No execution is behind it whose end would be told.
+        holder = f"attached-{secrets.token_hex(8)}"
+        try:
+            seed = await self._origins.seed(repository, execution_id=holder)
+            self._hold(holder, environment)
+            furnishing = await asyncio.to_thread(self._environments.furnishing, environment) if furnished else None
+            owner, tree = _owner(name, repository), Path(repository.location)
+            async with self._clones.attach(owner, name, tree, seed, environment, furnishing) as clone:
+                yield clone
+        finally:
+            await self.release(holder)
 
     async def clone_into(self, tenant: str, repo: RepoRef, path: Path) -> None:
         """A clone for the caller to keep, with a history of its own and no remote. Raises as `pin` does."""
@@ -331,6 +347,13 @@ class GitWorkspaceProvider:
     async def reap(self) -> Reaped:
         """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""
         return await asyncio.to_thread(reap, self._home, self._ages)
+
+    def _hold(self, execution_id: str, environment: Environment) -> None:
+        """Keep an environment until its execution is released."""
+        if environment.key:
+            pin = self._home / "pins" / execution_id / f"environment-{environment.key}"
+            pin.parent.mkdir(parents=True, exist_ok=True)
+            pin.touch()
 
     async def _tree(self, seed: Path) -> str:
         if seed.name not in self._trees:

@@ -39,27 +39,28 @@ class Reaped:
 def reap(home: Path, ages: Ages) -> Reaped:
     """One round over a node's home. Blocking; safe beside any number of processes at work there."""
     workspaces = _reap_workspaces(home / "workspaces")
-    pinned = _pins(home / "pins", ages.pin)
+    pinned = pins_of(home / "pins", ages.pin)
     seeds = 0
     for seed in _directories(home / "seeds", depth=2):
-        if f"{seed.parent.name}-{seed.name}" not in pinned and _age(seed) > ages.seed:
-            seeds += _removed(seed, home / "trash")
+        if f"{seed.parent.name}-{seed.name}" not in pinned and age_of(seed) > ages.seed:
+            seeds += remove_unused(seed, home / "trash")
     environments = 0
     for environment in _directories(home / "environments", depth=1):
-        if environment.name != "probe" and _age(environment) > ages.environment:
-            environments += _removed(environment, home / "trash")
+        is_held = environment.name == "probe" or f"environment-{environment.name}" in pinned
+        if not is_held and age_of(environment) > ages.environment:
+            environments += remove_unused(environment, home / "trash")
     caches = 0
     for cache in _directories(home / "repositories", depth=1):
-        if _age(cache) > ages.cache and not _entries(cache / "refs/fleet/delivered"):
-            caches += _removed(cache, home / "trash")
+        if age_of(cache) > ages.cache and not entries_of(cache / "refs/fleet/delivered"):
+            caches += remove_unused(cache, home / "trash")
     for place in (home / "scratch", home / "trash"):
-        for leftover in _entries(place):
-            if leftover.is_dir() and not leftover.is_symlink() and _age(leftover) > _DRAFT_AGE_SECONDS:
+        for leftover in entries_of(place):
+            if leftover.is_dir() and not leftover.is_symlink() and age_of(leftover) > _DRAFT_AGE_SECONDS:
                 remove_tree(leftover)
     shared = ((1, home / name) for name in ("environments", "tools", "repositories"))
     for depth, place in ((2, home / "seeds"), *shared):
         for draft in _directories(place, depth=depth, drafts=True):
-            if _age(draft) > _DRAFT_AGE_SECONDS:
+            if age_of(draft) > _DRAFT_AGE_SECONDS:
                 remove_tree(draft)
     return Reaped(workspaces=workspaces, seeds=seeds, environments=environments, caches=caches)
 
@@ -73,7 +74,7 @@ def release(home: Path, execution_id: str) -> None:
 def _reap_workspaces(home: Path, only: str = "") -> int:
     reaped = 0
     for execution in [home / only] if only else _directories(home, depth=1):
-        for lock in [entry for entry in _entries(execution) if entry.suffix == ".lock"]:
+        for lock in [entry for entry in entries_of(execution) if entry.suffix == ".lock"]:
             held = try_lock(lock)
             if held is None:
                 continue  # its process lives
@@ -90,18 +91,20 @@ def _reap_workspaces(home: Path, only: str = "") -> int:
     return reaped
 
 
-def _pins(home: Path, age: float) -> set[str]:
+def pins_of(home: Path, age: float) -> set[str]:
+    """What executions hold, those pins aside that are older than so many seconds. Blocking."""
     found: set[str] = set()
     for execution in _directories(home, depth=1):
-        for pin in _entries(execution):
-            if _age(pin) > age:
+        for pin in entries_of(execution):
+            if age_of(pin) > age:
                 pin.unlink(missing_ok=True)
             else:
                 found.add(pin.name)
     return found
 
 
-def _removed(directory: Path, trash: Path) -> int:
+def remove_unused(directory: Path, trash: Path) -> int:
+    """Remove a directory that others may be about to use; how many that were. Blocking."""
     # Out of sight first: nobody can begin to use a thing half removed.
     trash.mkdir(exist_ok=True)
     try:
@@ -112,14 +115,16 @@ def _removed(directory: Path, trash: Path) -> int:
     return 1
 
 
-def _age(path: Path) -> float:
+def age_of(path: Path) -> float:
+    """Seconds since the last use; 0 where there is nothing. Blocking."""
     try:
         return time.time() - path.stat(follow_symlinks=False).st_mtime
     except FileNotFoundError:
         return 0.0
 
 
-def _entries(directory: Path) -> list[Path]:
+def entries_of(directory: Path) -> list[Path]:
+    """What a directory holds, in order; nothing where there is none. Blocking."""
     try:
         return sorted(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -133,7 +138,7 @@ def _directories(directory: Path, *, depth: int, drafts: bool = False) -> list[P
         found = [
             entry
             for parent in found
-            for entry in _entries(parent)
+            for entry in entries_of(parent)
             if entry.is_dir() and (not last or entry.name.startswith(".new-") == drafts)
         ]
     return found

@@ -1,0 +1,156 @@
+"""What a tenant leaves on a node's disk: environments, seeds and caches count, the least recently used go first."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import Bounds, GitWorkspaceProvider
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import ResourceExhausted
+from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from tests.confinement import needs_bwrap
+from tests.environments import OFFLINE, built
+
+MIB = 1024**2
+BARE = Environment()
+
+
+def make(root: Path, limit: int, *, rung: Rung = Rung.NONE) -> GitWorkspaceProvider:
+    (root / "home").mkdir(exist_ok=True)
+    (root / "tools").mkdir(exist_ok=True)
+    if not (root / "home/tools").exists():
+        (root / "home/tools").symlink_to(root / "tools")
+    return GitWorkspaceProvider(
+        root / "home",
+        Sandbox(SandboxPolicy(rung=rung)),
+        allowed_roots=(root,),
+        allow_local_paths=True,
+        setup=OFFLINE,
+        bounds=Bounds(tenant_disk_bytes=limit),
+    )
+
+
+def filling(name: str) -> EnvironmentSpec:
+    """Set-up that leaves three MiB, other ones for each name."""
+    return EnvironmentSpec(detect=False, setup=(f"head -c {3 * MIB} /dev/urandom >/environment/{name}",))
+
+
+def unused(*places: Path) -> None:
+    """Say that places were last used long ago, the first of them longest."""
+    for number, place in enumerate(places):
+        then = time.time() - 30 * 3600.0 + number
+        os.utime(place, (then, then))
+
+
+def environments(root: Path) -> list[Path]:
+    return [root / "home/environments" / name for name in built(root)]
+
+
+@needs_bwrap
+async def test_environments_beyond_the_limit_are_refused_then_the_oldest_goes(tmp_path: Path) -> None:
+    provider = make(tmp_path, 8 * MIB, rung=Rung.BUBBLEWRAP)
+    path = make_repository(tmp_path / "repo", {"README": "x\n"})
+    mine = await provider.pin("acme", RepoRef(location=str(path)))
+    first = await provider.environment(mine, filling("first"))
+    (oldest,) = environments(tmp_path)
+    second = await provider.environment(mine, filling("second"))
+    both = environments(tmp_path)
+    with pytest.raises(ResourceExhausted, match="FLEET_TENANT_DISK_BYTES") as refused:
+        await provider.environment(mine, filling("third"))
+    assert refused.value.field == "tenant_disk_bytes"
+    # Nothing that was in use is gone, and nothing of what was refused is left.
+    assert environments(tmp_path) == both
+    assert not [*(tmp_path / "home/trash").iterdir()]
+    # The control: the room of another tenant is its own.
+    theirs = await provider.pin("other", RepoRef(location=str(path)))
+    await provider.environment(theirs, filling("first"))
+    unused(oldest, *(place for place in both if place != oldest))
+    assert (await provider.environment(mine, filling("third"))).key
+    assert not oldest.exists()
+    assert (await provider.environment(mine, filling("second"))).cached
+    # What went is built again, in place of what was used least since.
+    third = next(place for place in environments(tmp_path) if place.name not in (first.key, second.key))
+    unused(third, *(place for place in environments(tmp_path) if place != third))
+    assert not (await provider.environment(mine, filling("first"))).cached
+
+
+@needs_bwrap
+async def test_an_environment_that_an_execution_holds_stays(tmp_path: Path) -> None:
+    provider = make(tmp_path, 5 * MIB, rung=Rung.BUBBLEWRAP)
+    mine = await provider.pin("acme", RepoRef(location=str(make_repository(tmp_path / "repo", {"README": "x\n"}))))
+    environment = await provider.environment(mine, filling("held"))
+    (held,) = environments(tmp_path)
+    async with provider.open("e", "a", mine, environment):
+        unused(held)
+        with pytest.raises(ResourceExhausted):
+            await provider.environment(mine, filling("more"))
+    assert held.exists()
+    # Another clone of the execution may come; once it has ended none does.
+    await provider.release("e")
+    unused(held)
+    await provider.environment(mine, filling("more"))
+    assert not held.exists()
+
+
+@needs_bwrap
+async def test_what_was_built_before_anybody_counted_counts_once_it_is_used(tmp_path: Path) -> None:
+    before = make(tmp_path, 0, rung=Rung.BUBBLEWRAP)
+    mine = await before.pin("acme", RepoRef(location=str(make_repository(tmp_path / "repo", {"README": "x\n"}))))
+    await before.environment(mine, filling("large"))
+    for record in (tmp_path / "home/held/acme").iterdir():
+        record.unlink()
+    with pytest.raises(ResourceExhausted):
+        await make(tmp_path, 2 * MIB, rung=Rung.BUBBLEWRAP).environment(mine, filling("large"))
+    assert environments(tmp_path) == []
+
+
+async def pinned(provider: GitWorkspaceProvider, root: Path, name: str) -> PinnedRepository:
+    path = make_repository(root / name, {"blob": os.urandom(2 * MIB)})
+    return await provider.pin("acme", RepoRef(location=str(path)))
+
+
+async def test_repositories_beyond_the_limit_are_refused_then_the_oldest_go(tmp_path: Path) -> None:
+    provider = make(tmp_path, 5 * MIB)
+    first, second = await pinned(provider, tmp_path, "first"), await pinned(provider, tmp_path, "second")
+    with pytest.raises(ResourceExhausted, match="FLEET_TENANT_DISK_BYTES"):
+        await pinned(provider, tmp_path, "third")
+    seeds = {seed.name: seed for seed in (tmp_path / "home/seeds").glob("*/[0-9a-f]*")}
+    assert set(seeds) == {first.commit, second.commit}
+    unused(seeds[second.commit], seeds[first.commit])
+    third = await provider.pin("acme", RepoRef(location=str(tmp_path / "third")))
+    assert not seeds[second.commit].exists()
+    async with provider.open("e", "a", third, BARE), provider.open("e", "b", first, BARE) as clone:
+        assert (clone.root / "blob").stat().st_size == 2 * MIB
+        # Both are held now: there is no room for what went.
+        unused(*(tmp_path / "home/seeds").glob("*/[0-9a-f]*"))
+        with pytest.raises(ResourceExhausted):
+            await provider.pin("acme", RepoRef(location=str(tmp_path / "second")))
+    await provider.release("e")
+    unused(*(tmp_path / "home/seeds").glob("*/[0-9a-f]*"))
+    assert (await provider.pin("acme", RepoRef(location=str(tmp_path / "second")))) == second
+
+
+async def test_commits_over_one_history_count_it_once(tmp_path: Path) -> None:
+    provider = make(tmp_path, 5 * MIB)
+    base = await pinned(provider, tmp_path, "repo")
+    patches: list[bytes] = []
+    for number in range(4):
+        commit_files(tmp_path / "repo", {f"new-{number}": "x\n"})
+        patches.append(f"{git(tmp_path / 'repo', 'diff', 'HEAD~1', 'HEAD')}\n".encode())
+        git(tmp_path / "repo", "reset", "-q", "--hard", "HEAD~1")
+    made = [await provider.patched("e", base, patch) for patch in patches]
+    assert len({each.commit for each in made}) == 4
+    assert len(list((tmp_path / "home/seeds").glob("*/[0-9a-f]*"))) == 5
+
+
+async def test_control_without_a_limit_all_of_it_stays(tmp_path: Path) -> None:
+    provider = make(tmp_path, 0)
+    for name in ("first", "second", "third"):
+        await pinned(provider, tmp_path, name)
+    assert len(list((tmp_path / "home/seeds").glob("*/[0-9a-f]*"))) == 3
