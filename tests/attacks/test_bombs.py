@@ -187,7 +187,7 @@ async def test_an_upload_that_unpacks_to_much_more_is_refused(tmp_path: Path) ->
 
     cache = tmp_path / "cache"
     with pytest.raises(InvalidRequest, match="have more than") as refused:
-        await UploadedRepositories(place.own, fetch=None).take(cache, bundle, RepoRef(location=""), store)
+        await UploadedRepositories(place.own, fetch=None).take("default", cache, bundle, RepoRef(location=""), store)
     assert refused.value.field == "chunk"
     assert not cache.exists()
 

@@ -316,7 +316,7 @@ async def test_what_unpacks_to_more_than_there_is_memory_for_is_refused(reposito
 
     taking = UploadedRepositories(Git(os.environ), fetch=None, memory_bytes=48 * 1024 * 1024)
     with pytest.raises(InvalidRequest) as caught:
-        await taking.take(cache, bundle, RepoRef(location=""), store)
+        await taking.take("default", cache, bundle, RepoRef(location=""), store)
     assert caught.value.field == "chunk"
     assert not cache.exists()
 

@@ -40,6 +40,11 @@ class Sandbox:
     def policy(self) -> SandboxPolicy:
         return self._policy
 
+    @property
+    def slots(self) -> CpuSlots | None:
+        """Those that heavy commands take."""
+        return self._slots
+
     def workspace(
         self,
         root: Path,

@@ -7,19 +7,17 @@ import asyncio
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 
-MAX_FILES_BYTES = 10 * 1024**3
 MAX_NAME_BYTES = 64 * 1024 * 1024
 _LISTING_SECONDS = 900.0
 _HINT = "let .gitignore name generated files"
 
 
-async def check_size(
-    git: Git, layout: Layout, commit: str, *, most_bytes: int = MAX_FILES_BYTES, field: str = ""
-) -> None:
-    """Raise ResourceExhausted for a commit that is more than a clone may hold.
+async def check_size(git: Git, layout: Layout, commit: str, *, most_bytes: int | None = None, field: str = "") -> int:
+    """The bytes of a commit's files. Raises ResourceExhausted where they are more than a clone may hold.
 
-    Of a few small trees there can be any number of files, and of a few bytes any size. Raises PreconditionFailed where
-    the repository lacks a file of it, GitFailed where it cannot be read.
+    `most_bytes` may be less than the disk limit of a workspace (None). Of a few small trees there can be any number of
+    files, and of a few bytes any size. Raises PreconditionFailed where the repository lacks a file of it, GitFailed
+    where it cannot be read.
     """
     try:
         listed = await git.run(
@@ -43,10 +41,14 @@ async def check_size(
             field=field,
             hint="in a partial clone, a checkout of the commit fetches what is missing",
         )
-    if files_bytes > most_bytes:
+    allowed = git.max_disk_bytes if most_bytes is None else min(most_bytes, git.max_disk_bytes)
+    if files_bytes > allowed:
         raise ResourceExhausted(
-            f"the files of commit {commit[:12]} have more than {most_bytes} bytes", field=field, hint=_HINT
+            f"the files of commit {commit[:12]} have more than {allowed} bytes",
+            field=field,
+            hint=_HINT if allowed < git.max_disk_bytes else f"{_HINT}; the operator can raise FLEET_MAX_DISK_BYTES",
         )
+    return files_bytes
 
 
 def _files(listing: bytes) -> tuple[int, list[str]]:

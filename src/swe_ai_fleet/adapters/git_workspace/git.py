@@ -7,10 +7,13 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.owner import Owner
+from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 DEFAULT_OUTPUT_LIMIT = 64 * 1024 * 1024
@@ -19,6 +22,7 @@ DEFAULT_MEMORY_BYTES = 1024**3
 whole, and an index or a pack with some 150 bytes for each of its entries."""
 HISTORY_MEMORY_BYTES = 4 * 1024**3
 """The same where git works on every object of a repository's history, of which there may be millions."""
+DEFAULT_DISK_BYTES = 10 * 1024**3
 _STDERR_LIMIT = 64 * 1024
 
 # Command-scope configuration: it wins over whatever a repository's own config file says.
@@ -40,6 +44,8 @@ _CONFIG = {
     "maintenance.auto": "false",
     "submodule.recurse": "false",
     "fetch.recurseSubmodules": "false",
+    # One pack, which is one file within the limit, however few objects come.
+    "fetch.unpackLimit": "1",
     "push.recurseSubmodules": "no",
     "protocol.allow": "never",
     "http.followRedirects": "initial",
@@ -49,7 +55,9 @@ _TRANSPORT_VARIABLES = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SS
 
 
 # A chain of deltas, or a tree that holds itself many times, is small where it comes from and without bounds here.
-_LIMITED = 'ulimit -d "$1" 2>/dev/null; shift; exec "$@"'
+# Without the signal git learns what was wrong, and says it.
+_LIMITED = 'trap "" XFSZ; ulimit -d "$1" 2>/dev/null; ulimit -f "$2"; shift 2; exec "$@"'
+_TOO_LARGE = re.compile(r"file too large", re.IGNORECASE)
 _MOST_WORKERS = 4
 _NO_MEMORY = re.compile(r"out of memory|malloc failed|cannot allocate memory|unable to create thread", re.IGNORECASE)
 
@@ -59,7 +67,24 @@ class GitFailed(FleetError):
 
 
 class GitExhausted(GitFailed, ResourceExhausted):
-    """A git command needed more memory than it may have."""
+    """A git command needed more memory than it may have, or wrote a larger file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What a git command may take: memory for each of its processes, and a CPU slot of `owner`'s, waited for; None: no
+    slot, for what is over in a moment."""
+
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    owner: Owner | None = None
+
+
+_PLUMBING = Allowance()
+
+
+def fetching(tenant: str) -> Owner:
+    """Who takes a CPU slot for work on a tenant's repositories, which no execution does by itself."""
+    return Owner(tenant=tenant, execution_id="repositories")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +133,20 @@ def _quoted(path: Path) -> str:
 class Git:
     """Runs git with an environment made from scratch: no system or user configuration, hooks, prompts or pagers.
 
-    `surroundings` is the environment of this process, from which certificates are taken for network calls.
+    `surroundings` is the environment of this process, from which certificates are taken for network calls. No file that
+    git writes, a pack of all that it fetches included, is larger than `max_disk_bytes`, which the files of a commit
+    come to at most. `slots` are those that heavy commands of sandboxes take.
     """
 
-    def __init__(self, surroundings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        surroundings: Mapping[str, str],
+        *,
+        max_disk_bytes: int = DEFAULT_DISK_BYTES,
+        slots: CpuSlots | None = None,
+    ) -> None:
+        self.max_disk_bytes = max_disk_bytes
+        self._slots = slots
         # Each of git's workers has as much memory as git itself.
         workers = str(min(os.cpu_count() or 1, _MOST_WORKERS))
         settings = {**_CONFIG, "checkout.workers": workers, "pack.threads": workers}
@@ -154,16 +189,16 @@ class Git:
         expect: Sequence[int] = (0,),
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        allowance: Allowance = _PLUMBING,
         confining: Sequence[str] = (),
     ) -> GitResult:
         """Run git to its end; with `protocols` it may use the network.
 
-        It, and each process that it starts, may allocate `memory_bytes`. `options` go before the command. `confining`
-        is an argv that starts git where it sees no more than it is to see.
+        `options` go before the command. `confining` is an argv that starts git where it sees no more than it is to see.
+        Waiting for a slot takes none of `timeout_seconds`.
 
-        Raises GitFailed (exit status not in `expect`), GitExhausted (it needed more memory), Unavailable (time is up),
-        ResourceExhausted (more than `output_limit` bytes on standard output).
+        Raises GitFailed (exit status not in `expect`), GitExhausted (it needed more memory, or wrote a larger file),
+        Unavailable (time is up), ResourceExhausted (more than `output_limit` bytes on standard output).
         """
         environment = dict(self._base)
         if protocols:
@@ -172,42 +207,52 @@ class Git:
             environment |= layout.variables()
         if variables:
             environment |= variables
-        process = await asyncio.create_subprocess_exec(
-            *("sh", "-c", _LIMITED, "sh", str(memory_bytes // 1024)),
-            *confining,
-            "git",
-            *options,
-            *args,
-            cwd=cwd or (layout.git_dir if layout is not None else None),
-            env=environment,
-            stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                _, stdout, stderr, code = await asyncio.gather(
-                    _feed(process.stdin, stdin),
-                    _read(process, output_limit),
-                    _read_tail(process.stderr),
-                    process.wait(),
-                )
-        except TimeoutError:
-            raise Unavailable(f"git {args[0]} took more than {timeout_seconds:g} s") from None
-        finally:
-            await _end(process)
+        async with self._slot(allowance.owner):
+            process = await asyncio.create_subprocess_exec(
+                *("sh", "-c", _LIMITED, "sh", str(allowance.memory_bytes // 1024), str(self.max_disk_bytes // 512)),
+                *confining,
+                "git",
+                *options,
+                *args,
+                cwd=cwd or (layout.git_dir if layout is not None else None),
+                env=environment,
+                stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    _, stdout, stderr, code = await asyncio.gather(
+                        _feed(process.stdin, stdin),
+                        _read(process, output_limit),
+                        _read_tail(process.stderr),
+                        process.wait(),
+                    )
+            except TimeoutError:
+                raise Unavailable(f"git {args[0]} took more than {timeout_seconds:g} s") from None
+            finally:
+                await _end(process)
         if stdout is None:
             raise ResourceExhausted(f"git answered more than {output_limit} bytes")
         result = GitResult(code=code, stdout=stdout, stderr=stderr.decode("utf-8", "replace").strip())
         if code not in expect:
             if _NO_MEMORY.search(result.stderr):
+                most = f"{allowance.memory_bytes // 1024**2} MiB of memory"
                 raise GitExhausted(
-                    f"git {args[0]} needs more than {memory_bytes // 1024**2} MiB of memory: {result.stderr[-500:]}",
+                    f"git {args[0]} needs more than {most}: {result.stderr[-500:]}",
                     hint="smaller files, or fewer of them, or .gitignore for what is generated",
+                )
+            if _TOO_LARGE.search(result.stderr):
+                raise GitExhausted(
+                    f"git {args[0]} writes a file of more than {self.max_disk_bytes} bytes",
+                    hint="the operator can raise FLEET_MAX_DISK_BYTES",
                 )
             raise GitFailed(result.stderr or f"git {args[0]} ended with status {code}")
         return result
+
+    def _slot(self, owner: Owner | None) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._slots is None or owner is None else self._slots.hold(owner)
 
 
 async def _feed(pipe: asyncio.StreamWriter | None, data: bytes) -> None:

@@ -25,7 +25,7 @@ from swe_ai_fleet.adapters.git_workspace.tags import merged_tags
 from swe_ai_fleet.adapters.git_workspace.tenant_disk import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD, PinnedRepository, RepoRef
 
 _MOST_COMMITS = 100
@@ -74,16 +74,12 @@ class Origins:
             named = location.url
             key = self._keys.key(tenant, repo.credential, named)
             cache = self._cache(key)
-            if location.upload:
-                resolved = await self._uploads.resolve(tenant, repo, location.upload, cache)
-            else:
-                resolved = await self._remotes.resolve(tenant, repo, location, cache)
-            os.utime(cache)
+            resolved = await self._obtain(tenant, repo, location, cache)
             seed = self._seeds.find(key, resolved.commit)
             if seed is None:
                 await self._disk.admit(tenant, cache)
                 tags = await merged_tags(self._git, Layout(git_dir=cache), resolved.commit)
-                seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit), tags=tags)
+                seed = await self._seeds.plant(tenant, key, resolved.commit, _cached(cache, resolved.commit), tags=tags)
                 await self._add_submodules(seed, tenant, repo, location)
             elif await asyncio.to_thread(missing_submodules, seed):
                 await self._add_submodules(seed, tenant, repo, location)
@@ -144,7 +140,7 @@ class Origins:
             over = await self._ancestor(repository, cache)
             tags = () if over else await merged_tags(self._git, Layout(git_dir=cache), repository.commit)
             source = _cached(cache, repository.commit)
-            seed = await self._seeds.plant(key, repository.commit, source, over=over, tags=tags)
+            seed = await self._seeds.plant(repository.tenant, key, repository.commit, source, over=over, tags=tags)
             await self._add_submodules(seed, repository.tenant, _reference(repository), location)
             return seed
         local = await self._local.find(location, repository.tenant)
@@ -164,7 +160,7 @@ class Origins:
     async def _planted(self, repository: PinnedRepository, source: History, over: Path | None) -> Path:
         key = self._keys.of(repository)
         await self._disk.admit(repository.tenant, self._cache(key))
-        seed = await self._seeds.plant(key, repository.commit, source, over=over)
+        seed = await self._seeds.plant(repository.tenant, key, repository.commit, source, over=over)
         await self._disk.admit(repository.tenant, seed)
         return seed
 
@@ -173,7 +169,7 @@ class Origins:
     ) -> Resolved:
         """Take an uploaded bundle; see `UploadedRepositories.take`."""
         cache = self._cache(self._keys.key(tenant, "", UPLOAD + digest))
-        return await self._uploads.take(cache, bundle, repo, store)
+        return await self._uploads.take(tenant, cache, bundle, repo, store)
 
     async def _plant_local(
         self, key: str, local: LocalRepository, resolved: Resolved, over: Path | None = None
@@ -182,7 +178,7 @@ class Origins:
         commit = resolved.snapshot_of or resolved.commit
         tags = () if over else await merged_tags(self._git, Layout(git_dir=local.git_dir), commit)
         source = self._source(key, local, resolved)
-        return await self._seeds.plant(key, resolved.commit, source, over=over, tags=tags)
+        return await self._seeds.plant(local.tenant, key, resolved.commit, source, over=over, tags=tags)
 
     async def _add_submodules(self, seed: Path, tenant: str, repo: RepoRef, location: Remote | LocalRepository) -> None:
         """Have the submodules of a seed's commit; a credential is for the repository's own host only.
@@ -199,8 +195,7 @@ class Origins:
             credential = repo.credential if _host(remote.url) == _host(url) else ""
             wanted = RepoRef(location=remote.url, commit=commit, credential=credential)
             cache = self._cache(self._keys.key(tenant, credential, remote.url))
-            await self._remotes.resolve(tenant, wanted, remote, cache)
-            os.utime(cache)
+            await self._obtain(tenant, wanted, remote, cache)
             await self._disk.admit(tenant, cache)
             return _cached(cache, commit)
 
@@ -282,11 +277,21 @@ class Origins:
 
     async def _resolve(self, repository: PinnedRepository, location: Remote, commit: str) -> None:
         repo = RepoRef(location=repository.location, commit=commit, credential=repository.credential)
-        cache = self._cache(self._keys.of(repository))
-        if location.upload:
-            await self._uploads.resolve(repository.tenant, repo, location.upload, cache)
-        else:
-            await self._remotes.resolve(repository.tenant, repo, location, cache)
+        await self._obtain(repository.tenant, repo, location, self._cache(self._keys.of(repository)))
+
+    async def _obtain(self, tenant: str, repo: RepoRef, location: Remote, cache: Path) -> Resolved:
+        """The commit that a reference to a remote repository or an upload means, once the cache has it."""
+        try:
+            if location.upload:
+                resolved = await self._uploads.resolve(tenant, repo, location.upload, cache)
+            else:
+                resolved = await self._remotes.resolve(tenant, repo, location, cache)
+        except FleetError:
+            # What came in vain counts as well.
+            await self._disk.admit(tenant, cache)
+            raise
+        os.utime(cache)
+        return resolved
 
     async def _has(self, layout: Layout, commit: str) -> bool:
         # Then what it stands on is there too: a commit is written after its tree, and a pack appears whole.

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef, check_branch
 
 _PACK_SECONDS = 1_800.0
-_MEMORY_BYTES = HISTORY_MEMORY_BYTES
+_ALLOWANCE = Allowance(memory_bytes=HISTORY_MEMORY_BYTES)
 _UNNAMED = "base"
 
 
@@ -63,7 +63,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
                 "utf-8", "surrogateescape"
             ),
             timeout_seconds=_PACK_SECONDS,
-            memory_bytes=_MEMORY_BYTES,
+            allowance=_ALLOWANCE,
         )
     except GitFailed as error:
         raise PreconditionFailed(f"the repository cannot be packed: {error.message[:500]}", field="repo") from error
@@ -85,7 +85,7 @@ async def unpack_branch(repository: Path, bundle: Path, branch: str, *, known: P
         if there.text():
             raise PreconditionFailed(f"branch {branch} exists already", field="--fetch", hint="choose another --branch")
         if known is not None:
-            await git.run(*fetch, str(known), "HEAD", cwd=repository, protocols=("file",), memory_bytes=_MEMORY_BYTES)
+            await git.run(*fetch, str(known), "HEAD", cwd=repository, protocols=("file",), allowance=_ALLOWANCE)
         await git.run(*fetch, str(bundle), f"{ref}:{ref}", cwd=repository, protocols=("file",))
         return (await git.run("rev-parse", "--verify", "--end-of-options", ref, cwd=repository)).text()
     except GitFailed as error:

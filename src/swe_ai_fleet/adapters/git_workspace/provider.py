@@ -96,7 +96,7 @@ class GitWorkspaceProvider:
             protocols=protocols,
             hosts=hosts,
         )
-        self._git = Git(surroundings)
+        self._git = Git(surroundings, max_disk_bytes=sandbox.policy.max_disk_bytes, slots=sandbox.slots)
         excludes = user_excludes(surroundings)
         self._local = LocalRepositories(
             self._git, self._policy, scratch=scratch, excludes=excludes, confine=sandbox.confining

@@ -13,19 +13,21 @@ from urllib.parse import urlsplit
 import structlog
 
 from swe_ai_fleet.adapters.git_workspace.git import (
-    DEFAULT_MEMORY_BYTES,
     HISTORY_MEMORY_BYTES,
+    Allowance,
     Git,
+    GitExhausted,
     GitFailed,
     GitResult,
     Layout,
+    fetching,
 )
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.routes import Credential, Route, Routes, out_of_reach
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.task import RepoRef
 
 _FULL_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -34,6 +36,7 @@ _DENIED = re.compile(r"authentication failed|could not read (username|password)|
 _ABSENT = re.compile(r"not found|does not exist|\b404\b|not appear to be a git repository", re.I)
 _STRANGER = re.compile(r"host key verification failed|no .* host key is known", re.I)
 _LIST_TIMEOUT_SECONDS = 60.0
+_ASKING = Allowance()
 _FETCH_TIMEOUT_SECONDS = 1800.0
 _log = structlog.get_logger(__name__)
 # Git asks for the host that it was redirected to as well; only the one that was meant is told.
@@ -51,6 +54,7 @@ esac
 class _Connection:
     """A remote repository, how git gets there, and what git shows it."""
 
+    tenant: str
     remote: Remote
     route: Route
     variables: Mapping[str, str]
@@ -144,7 +148,7 @@ class RemoteRepositories:
         *args: str,
         layout: Layout | None = None,
         timeout_seconds: float,
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        allowance: Allowance = _ASKING,
     ) -> GitResult:
         """Run git on the way to a remote. Raises GitFailed, Unavailable."""
         return await self._git.run(
@@ -155,7 +159,7 @@ class RemoteRepositories:
             variables={**connection.route.variables, **connection.variables},
             protocols=self._protocols,
             timeout_seconds=timeout_seconds,
-            memory_bytes=memory_bytes,
+            allowance=allowance,
         )
 
     async def _list(self, connection: _Connection) -> tuple[dict[str, str], str]:
@@ -211,8 +215,17 @@ class RemoteRepositories:
                 *("--", connection.remote.url, *specifications),
                 layout=Layout(git_dir=cache),
                 timeout_seconds=_FETCH_TIMEOUT_SECONDS,
-                memory_bytes=HISTORY_MEMORY_BYTES,
+                allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES, owner=fetching(connection.tenant)),
             )
+        except GitExhausted as error:
+            _log.info("repository.too_large", host=connection.remote.host, reason=error.message)
+            await asyncio.to_thread(_remove_received, cache)
+            raise ResourceExhausted(
+                "the repository takes more memory or disk than may be", field="repo.url", hint=error.hint
+            ) from None
+        except Unavailable:
+            await asyncio.to_thread(_remove_received, cache)
+            raise
         except GitFailed as error:
             if have and re.search(r"not our ref|unadvertised object|couldn't find remote ref", error.message):
                 return  # the caller finds nothing in the cache and says which reference it was
@@ -243,7 +256,7 @@ class RemoteRepositories:
                 "FLEET_GIT_PASSWORD": credential.password,
             }
         async with self._routes.open(remote, credential) as route:
-            yield _Connection(remote=remote, route=route, variables=variables)
+            yield _Connection(tenant=tenant, remote=remote, route=route, variables=variables)
 
     def _write_askpass(self) -> None:
         if not self._askpass.exists() or self._askpass.read_text() != _ASKPASS:
@@ -251,6 +264,12 @@ class RemoteRepositories:
             draft.write_text(_ASKPASS)
             draft.chmod(0o700)
             draft.replace(self._askpass)
+
+
+def _remove_received(cache: Path) -> None:
+    """Take away what a git that was killed had received so far."""
+    for draft in (cache / "objects/pack").glob("tmp_*"):
+        draft.unlink(missing_ok=True)
 
 
 def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
-from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout, fetching
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -58,7 +58,14 @@ class Seeds:
         return seed
 
     async def plant(
-        self, repository_key: str, commit: str, source: History, *, over: Path | None = None, tags: Sequence[str] = ()
+        self,
+        tenant: str,
+        repository_key: str,
+        commit: str,
+        source: History,
+        *,
+        over: Path | None = None,
+        tags: Sequence[str] = (),
     ) -> Path:
         """The seed of a commit, made from a repository that holds it.
 
@@ -90,7 +97,7 @@ class Seeds:
                         layout=Layout(git_dir=draft),
                         stdin=wanted.encode(),
                         timeout_seconds=_PACK_TIMEOUT_SECONDS,
-                        memory_bytes=HISTORY_MEMORY_BYTES,
+                        allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES, owner=fetching(tenant)),
                     )
                     await check_size(self._git, Layout(git_dir=draft), commit, field="repo")
                 except GitFailed as error:
@@ -103,9 +110,14 @@ class Seeds:
                     await finished(asyncio.to_thread((draft / _TAGS).write_text, lines, "utf-8", "surrogateescape"))
         return seed
 
-    async def add_submodule(self, seed: Path, submodule: Submodule, source: History | None) -> None:
-        """Note a submodule of a seed's commit; with a `source` its files are taken into the seed. Raises GitFailed,
-        ResourceExhausted."""
+    async def add_submodule(
+        self, seed: Path, submodule: Submodule, source: History | None, *, most_bytes: int | None = None
+    ) -> int:
+        """Note a submodule of a seed's commit; with a `source` its files are taken into the seed, and their bytes told.
+
+        Raises GitFailed, ResourceExhausted where they are more than `most_bytes`.
+        """
+        files_bytes = 0
         if source is not None:
             await self._git.run(
                 *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "objects/pack/pack"),
@@ -113,12 +125,15 @@ class Seeds:
                 stdin=f"{submodule.tree}\n".encode(),
                 timeout_seconds=_PACK_TIMEOUT_SECONDS,
             )
-            await check_size(self._git, Layout(git_dir=seed), submodule.tree, field="repo")
+            files_bytes = await check_size(
+                self._git, Layout(git_dir=seed), submodule.tree, most_bytes=most_bytes, field="repo"
+            )
         known = [other for other in submodules_of(seed) if other.path != submodule.path]
         draft = seed / f".{_SUBMODULES}"
         entries = [asdict(entry) for entry in sorted((*known, submodule), key=lambda entry: entry.path)]
         await finished(asyncio.to_thread(draft.write_text, json.dumps(entries)))
         draft.rename(seed / _SUBMODULES)
+        return files_bytes
 
 
 def tags_of(seed: Path) -> list[str]:

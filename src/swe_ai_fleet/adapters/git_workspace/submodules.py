@@ -57,6 +57,7 @@ class Submodules:
         stores = _stores(local)
         pending = [("", seed.name, Layout(git_dir=seed), location, stores, 0)]
         count = 0
+        room = self._git.max_disk_bytes
         while pending:
             prefix, commit, layout, base, stores, depth = pending.pop()
             for pinned in await self._pinned(layout, commit):
@@ -72,7 +73,7 @@ class Submodules:
                     inner = Layout(git_dir=seed, alternates=(history.objects,))
                     tree = (await self._git.run("rev-parse", f"{pinned.commit}^{{tree}}", layout=inner)).text()
                     found = Submodule(path=path, commit=pinned.commit, tree=tree)
-                    await self._seeds.add_submodule(seed, found, history)
+                    room -= await self._seeds.add_submodule(seed, found, history, most_bytes=max(0, room))
                 except FleetError as error:
                     await self._missing(seed, path, pinned, f"{pinned.url}: {error.message}")
                     continue

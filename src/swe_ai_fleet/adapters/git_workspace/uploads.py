@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.commit_size import MAX_FILES_BYTES, check_size
+from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Allowance, Git, GitFailed, Layout, fetching
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
@@ -56,7 +56,9 @@ class UploadedRepositories:
         self._fetch = fetch
         self._memory_bytes = memory_bytes
 
-    async def take(self, cache: Path, bundle: Path, repo: RepoRef, store: Callable[[], Awaitable[None]]) -> Resolved:
+    async def take(
+        self, tenant: str, cache: Path, bundle: Path, repo: RepoRef, store: Callable[[], Awaitable[None]]
+    ) -> Resolved:
         """Check a bundle and unpack it into `cache`; `store` puts it where other nodes find it.
 
         Nothing stays of one that is refused, or that cannot be stored. Raises InvalidRequest naming the field,
@@ -64,12 +66,12 @@ class UploadedRepositories:
         """
         async with locked(cache.with_suffix(".lock")):
             if (cache / "HEAD").exists():
-                resolved = await self._checked(cache, repo, bundle)
+                resolved = await self._checked(tenant, cache, repo, bundle)
                 await store()
                 return resolved
             async with appearing(cache) as draft:
-                await self._fill(draft, bundle, strict=True)
-                resolved = await self._checked(draft, repo, bundle)
+                await self._fill(tenant, draft, bundle, strict=True)
+                resolved = await self._checked(tenant, draft, repo, bundle)
                 await store()
             return resolved
 
@@ -98,10 +100,10 @@ class UploadedRepositories:
         async with appearing(cache) as draft:
             bundle = draft / "bundle"
             await finished(asyncio.to_thread(bundle.write_bytes, data))
-            await self._fill(draft, bundle, strict=False)
+            await self._fill(tenant, draft, bundle, strict=False)
             bundle.unlink()
 
-    async def _fill(self, directory: Path, bundle: Path, *, strict: bool) -> None:
+    async def _fill(self, tenant: str, directory: Path, bundle: Path, *, strict: bool) -> None:
         """Make a bare repository of a bundle. Its hooks, alternates and configuration are ours: there are none."""
         header, pack = await finished(asyncio.to_thread(_lay_out, directory, bundle))
         rules = ",".join(f"{name}=ignore" for name in _TOLERATED)
@@ -111,7 +113,7 @@ class UploadedRepositories:
                 *("index-pack", "--threads=2", *options, str(pack)),
                 layout=Layout(git_dir=directory),
                 timeout_seconds=_PACK_SECONDS,
-                memory_bytes=self._memory_bytes,
+                allowance=self._allowance(tenant),
             )
             lines = "".join(
                 f"create {name} {commit}\n"
@@ -131,13 +133,16 @@ class UploadedRepositories:
                 f"the bundle is broken, or not safe to unpack: {error.message[:400]}", field="chunk"
             ) from error
 
-    async def _checked(self, cache: Path, repo: RepoRef, bundle: Path) -> Resolved:
+    def _allowance(self, tenant: str) -> Allowance:
+        return Allowance(memory_bytes=self._memory_bytes, owner=fetching(tenant))
+
+    async def _checked(self, tenant: str, cache: Path, repo: RepoRef, bundle: Path) -> Resolved:
         """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
         resolved = await self._resolved(cache, repo, prefix="header.")
         layout = Layout(git_dir=cache)
         # Every agent gets these files, whatever they came to in the bundle.
         status = await asyncio.to_thread(bundle.stat)
-        most = min(MAX_FILES_BYTES, _FREE_BYTES + _MOST_TIMES * status.st_size)
+        most = _FREE_BYTES + _MOST_TIMES * status.st_size
         try:
             await check_size(self._git, layout, resolved.commit, most_bytes=most)
         except (GitFailed, PreconditionFailed) as error:
@@ -150,7 +155,7 @@ class UploadedRepositories:
                 *("rev-list", "--objects", "--quiet", resolved.commit),
                 layout=layout,
                 timeout_seconds=_PACK_SECONDS,
-                memory_bytes=self._memory_bytes,
+                allowance=self._allowance(tenant),
             )
         except GitFailed as error:
             raise InvalidRequest(

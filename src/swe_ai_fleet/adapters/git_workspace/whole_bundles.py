@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, Layout
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY
 from swe_ai_fleet.domain.bundle import BUNDLE_BRANCH, RepositoryBundle
 from swe_ai_fleet.domain.errors import ResourceExhausted
 
+_ALLOWANCE = Allowance(memory_bytes=HISTORY_MEMORY_BYTES)
 _REF = f"refs/heads/{BUNDLE_BRANCH}"
 
 
@@ -38,6 +39,6 @@ async def _pack(git: Git, layout: Layout, commit: str, max_bytes: int) -> bytes:
         *("bundle", "create", "--quiet", "-", _REF),
         layout=layout,
         output_limit=max_bytes,
-        memory_bytes=HISTORY_MEMORY_BYTES,
+        allowance=_ALLOWANCE,
     )
     return made.stdout
