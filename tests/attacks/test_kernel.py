@@ -10,16 +10,29 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, jail
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from tests.attacks import kernel_calls
-from tests.confinement import CONFINED, needs_bwrap, python, shell
+from tests.confinement import (
+    CONFINED,
+    NOBODY,
+    SOURCE,
+    SYSTEM_PYTHON,
+    as_nobody,
+    needs_bwrap,
+    python,
+    require_ordinary_user,
+    shell,
+)
 
 _SCRIPT = Path(kernel_calls.__file__).read_text()
 _REFUSED = {errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
@@ -233,3 +246,62 @@ async def test_shared_memory_works_and_ends_with_the_workspace(rung: Rung, tmp_p
         assert theirs.exists()
     finally:
         theirs.unlink()
+
+
+_OWN_ID = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+
+async def main():
+    async with Sandbox(SandboxPolicy(rung=Rung(sys.argv[3]))).workspace(Path(sys.argv[2])) as workspace:
+        told = await workspace.run(Command(argv=("sh", "-c", "./set-uid -u && id -u")))
+        print(told.stdout.text(), told.stderr.text())
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("owner", [0, NOBODY])
+def test_a_set_uid_file_of_the_host_runs_as_whoever_starts_it(rung: Rung, owner: int) -> None:
+    """A file that came into the workspace from outside: of root for an ordinary user, of another for a root fleet."""
+    require_ordinary_user()
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        shutil.copy(shutil.which("id") or "", place / "set-uid")
+        for path, mode in ((place, 0o755), (place / "set-uid", 0o4755)):
+            os.chown(path, NOBODY if path == place and owner == 0 else owner, -1)
+            path.chmod(mode)
+
+        def run(*argv: str) -> str:
+            if owner == 0:
+                return as_nobody(list(argv)).stdout
+            return subprocess.run(argv, check=False, capture_output=True, text=True).stdout
+
+        # The control.
+        assert run(str(place / "set-uid"), "-u").split() == [str(owner)]
+        assert (place / "set-uid").stat().st_uid == owner
+        set_uid, own = run(SYSTEM_PYTHON, "-B", "-c", _OWN_ID, str(SOURCE), directory, rung.value).split()
+        assert set_uid == own
+
+
+@needs_bwrap
+async def test_every_mount_of_a_sandbox_is_without_set_uid_and_devices(tmp_path: Path) -> None:
+    for name in ("shown", "writable", "workspace"):
+        (tmp_path / name).mkdir()
+    shown = Environment(mounts=(Mount(source=str(tmp_path / "shown"), target="/environment"),))
+    writable = (Mount(source=str(tmp_path / "writable"), target="/writable"),)
+    sandbox = Sandbox(SandboxPolicy(rung=Rung.BUBBLEWRAP))
+    network = NetworkGrant(hosts=("example.org",))
+    workspace = sandbox.workspace(tmp_path / "workspace", environment=shown, writable=writable, network=network)
+    async with workspace:
+        told = await workspace.run(shell("cat /proc/self/mountinfo"))
+    mounts = {line.split()[4]: set(line.split()[5].split(",")) for line in told.stdout.text().splitlines()}
+    assert {"/workspace", "/environment", "/writable", "/tmp", "/usr", "/proc", "/dev/shm"} <= mounts.keys()
+    assert [place for place, options in mounts.items() if "nosuid" not in options] == []
+    devices = [place for place, options in mounts.items() if "nodev" not in options]
+    # The few that are there on purpose.
+    assert [place for place in devices if not place.startswith("/dev/")] == []
