@@ -50,11 +50,11 @@ version = "1.0"
 """
 
 
-def wheel(name: str, answer: int) -> bytes:
+def wheel(name: str, answer: int, version: str = "1.0") -> bytes:
     files = {
         f"{name}.py": f"answer = {answer}\n".encode(),
-        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
-        f"{name}-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{name}-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{name}-{version}.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = ""
     for path, content in files.items():
@@ -62,7 +62,7 @@ def wheel(name: str, answer: int) -> bytes:
         record += f"{path},sha256={digest},{len(content)}\n"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path, content in (*files.items(), (f"{name}-1.0.dist-info/RECORD", record.encode())):
+        for path, content in (*files.items(), (f"{name}-{version}.dist-info/RECORD", record.encode())):
             archive.writestr(path, content)
     return buffer.getvalue()
 

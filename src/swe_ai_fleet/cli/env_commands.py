@@ -52,10 +52,21 @@ def explain(
 
 
 @env_app.command("export")
-def export(*, name: Execution, server: Server = "", token: Token = "", json: Json = False) -> None:
+def export(
+    *,
+    name: Execution,
+    lock: Annotated[
+        bool,
+        typer.Option("--lock", help="The installed Python packages instead, with hashes, as pip reads them."),
+    ] = False,
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
     """Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`."""
-    from swe_ai_fleet.cli.environment import export_environment as work
+    from swe_ai_fleet.cli.environment import export_environment, export_lock
 
+    work = export_lock if lock else export_environment
     carry_out_with(
         fleet_client, lambda screen, client: work(screen, client, name), server=server, token=token, json=json
     )

@@ -88,6 +88,20 @@ async def export_environment(screen: Screen, client: FleetClient, name: str) -> 
     return Exit.ACCEPTED
 
 
+async def export_lock(screen: Screen, client: FleetClient, name: str) -> Exit:
+    """Print the packages in the environment of an execution's baseline, as a requirements file with hashes."""
+    state = await current_state(client, await client.execution(await client.find(name)))
+    installed = state.baseline.report.installed if state.baseline is not None else ()
+    if not installed:
+        raise CommandFault(
+            f"no package of an index is recorded for execution {state.execution_id}",
+            exit_code=Exit.NOT_ACCEPTED,
+            hint=f"fleet show {state.execution_id} says what its environment was made of",
+        )
+    screen.result({"installed": list(installed)}, "\n".join(installed))
+    return Exit.ACCEPTED
+
+
 def _document(pinned: PinnedRepository, environment: Environment) -> dict[str, object]:
     return {
         "commit": pinned.commit,
@@ -112,6 +126,9 @@ def _print(screen: Screen, pinned: PinnedRepository, environment: Environment) -
     for step in report.steps:
         if step.outcome is not StepOutcome.DONE and step.message:
             screen.line(f"{step.purpose} ({step.source}): {step.message}", style="yellow")
+    if report.installed:
+        names = [line.split()[0] for line in report.installed]
+        screen.line(f"Installed with pip, with hashes in --json: {', '.join(names)}")
     for text in report.left_out:
         screen.line(f"left out: {text}", style="yellow")
     for note in environment.notes:

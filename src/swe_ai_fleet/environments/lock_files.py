@@ -14,6 +14,8 @@ from packaging.version import InvalidVersion, Version
 
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, items, string, strings, table
 
+_PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
 # What pip says of a pin that stands in the way, and of one that this interpreter cannot have.
 _CONSTRAINT = re.compile(r"\(constraint\) ([A-Za-z0-9][A-Za-z0-9._-]*)")
@@ -77,6 +79,23 @@ def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Loc
         ambiguous=tuple(sorted(name for name, found in versions.items() if len(found) > 1)),
         own_versions=own,
     )
+
+
+def recorded_lock(lines: Iterable[str]) -> Lock:
+    """The pins of what a build recorded as installed, as lines for pip."""
+    named = (line.split()[0].partition("==") for line in lines)
+    return Lock(pins={name: version for name, _, version in named}, own_versions={})
+
+
+def recorded_line(name: str, version: str, digest: str) -> str:
+    """An installed package as a line for pip, with the SHA-256 of its archive where that is known; empty for none.
+
+    What it is given was said by a build, whose code may be a stranger's.
+    """
+    if not _PACKAGE.fullmatch(name) or not _is_version(version) or not version.isascii():
+        return ""
+    hashed = f" --hash=sha256:{digest}" if _SHA256.fullmatch(digest) else ""
+    return f"{canonicalize_name(name)}=={Version(version)}{hashed}"
 
 
 def offending_pins(output: str, pinned: Iterable[str]) -> frozenset[str]:

@@ -35,12 +35,13 @@ class Tooling:
     """Where a build finds things, as its commands see it.
 
     `base` is the environment's directory, `pip` a directory with our own pip (empty: there is none), `workspace` the
-    checkout (empty where it lies somewhere else each time).
+    checkout (empty where it lies somewhere else each time). `pinned` says that there are constraints without a lock.
     """
 
     base: str
     pip: str = ""
     workspace: str = ""
+    pinned: bool = False
 
     @property
     def venv(self) -> str:
@@ -245,7 +246,8 @@ class PipSteps:
         pieces: Iterable[Step] = (),
         optional: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Step:
-        pins: list[str] = ["-c", f"{self.tooling.base}/{CONSTRAINTS}"] if self.lock else []
+        pinned = bool(self.lock) or self.tooling.pinned
+        pins: list[str] = ["-c", f"{self.tooling.base}/{CONSTRAINTS}"] if pinned else []
         prefix = f"{self.directory}/" if self.directory else ""
         for path in self.constraints:
             pins += ["-c", path.removeprefix(prefix)]
@@ -255,7 +257,7 @@ class PipSteps:
             purpose=purpose,
             source=source,
             directory=self.directory,
-            pinned=bool(self.lock),
+            pinned=pinned,
             variables=variables or {},
             alternatives=alternatives,
             pieces=tuple(pieces),

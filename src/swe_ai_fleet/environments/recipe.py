@@ -93,11 +93,13 @@ class PythonRecipe:
     """The Python side: the version of the interpreter, the file with pins, what is built natively.
 
     `version` is (major, minor). `lock` is the path of the lock file whose pins become constraints, empty where there is
-    none. `packages` says that something is installed with pip, `project` that the repository's own package is.
+    none; `pins` hold without one, as lines for pip. `packages` says that something is installed with pip, `project`
+    that the repository's own package is.
     """
 
     version: tuple[int, int]
     lock: str = ""
+    pins: tuple[str, ...] = ()
     packages: bool = False
     project: bool = False
     variables: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import write_file
+from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import BuildStep, Decision, StepOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
-from swe_ai_fleet.environments.lock_files import Lock, offending_pins, unavailable_packages
+from swe_ai_fleet.environments.lock_files import Lock, offending_pins, recorded_line, unavailable_packages
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
 from swe_ai_fleet.environments.recipe import Removal, Step
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox import LocalWorkspace, Refusal, RefusalReason
+from swe_ai_fleet.sandbox.jail import python
 
 _TAIL_LINES = 20
 _TAIL_CHARACTERS = 2000
@@ -27,6 +30,40 @@ _SHOWN_LINES = 6
 # Failures in a row, each with a host that could not be reached, after which nothing more is expected of the network.
 _MOST_REFUSALS = 3
 _PIP = ("-I", "-m", "pip")
+REPORTS = "pip-reports"
+_MOST_RECORDED = 2_000
+_RECORDED_BYTES = 1024 * 1024
+# By metadata alone, so that nothing that was installed is started.
+_RECORD = """
+import glob, importlib.metadata, json, re, shutil, sys
+venv, reports = sys.argv[1:]
+hashes = {}
+def known(name, version):
+    return re.sub("[-_.]+", "-", name).lower(), version
+for path in glob.glob(reports + "/*.json"):
+    with open(path) as file:
+        for item in json.load(file)["install"]:
+            archive = item["download_info"].get("archive_info", {})
+            about = item["metadata"]
+            hashes[known(about["name"], about["version"])] = archive.get("hashes", {}).get("sha256", "")
+shutil.rmtree(reports, ignore_errors=True)
+said = []
+for found in importlib.metadata.distributions(path=glob.glob(venv + "/lib/python3*/site-packages")):
+    if found.read_text("direct_url.json") is None:
+        told = found.metadata or {}
+        name, version = str(told.get("Name") or ""), str(told.get("Version") or "")
+        said.append((name, version, hashes.get(known(name, version), "")))
+print(json.dumps(said))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRoot:
+    """An environment's directory: on this host, and where commands see it; `reports` says that our own pip is there."""
+
+    path: Path
+    seen_at: str
+    reports: bool = False
 
 
 class Build:
@@ -34,7 +71,7 @@ class Build:
 
     Args:
         workspace: Where they run; its `/environment` is writable.
-        root: The environment's directory on this host.
+        root: The environment's directory.
         lock: The pins that stand in its constraints file, if there is one.
         grant: The network that the steps have, for the words about what was refused.
         seconds: For each step, and for all optional ones together.
@@ -43,7 +80,7 @@ class Build:
     def __init__(
         self,
         workspace: LocalWorkspace,
-        root: Path,
+        root: BuildRoot,
         lock: Lock | None,
         *,
         grant: NetworkGrant,
@@ -70,6 +107,21 @@ class Build:
             for step in self.steps
             if step.outcome is StepOutcome.LEFT_OUT
         )
+
+    async def record(self, known: Iterable[str] = ()) -> tuple[str, ...]:
+        """The packages of an index that are there now, as lines for pip. `known` are those of an earlier build."""
+        argv = (python(), "-I", "-S", "-c", _RECORD, f"{self._root.seen_at}/venv", f"{self._root.seen_at}/{REPORTS}")
+        said = await self._workspace.run(
+            Command(argv=argv, timeout_seconds=self._seconds, output_limit=_RECORDED_BYTES)
+        )
+        try:
+            packages = from_json(list[tuple[str, str, str]], said.stdout.text())[:_MOST_RECORDED]
+        except ValueError:
+            self.decisions.append(Decision(what="what was installed could not be recorded"))
+            return ()
+        hashed = {line.split()[0]: line for line in known if "--hash" in line}
+        lines = filter(None, (recorded_line(*package) for package in packages))
+        return tuple(sorted({hashed.get(line, line) for line in lines}))
 
     async def run(self, steps: Iterable[Step]) -> None:
         """Run steps in order. Raises PreconditionFailed where a required one fails, naming file and way out."""
@@ -154,7 +206,7 @@ class Build:
             if blamed:
                 self._unpinned |= blamed
                 pins = self._lock.constraints(self._unpinned)
-                await asyncio.to_thread(write_file, self._root / CONSTRAINTS, pins)
+                await asyncio.to_thread(write_file, self._root.path / CONSTRAINTS, pins)
                 what = f"without the pins of {', '.join(sorted(blamed))}, which do not fit here"
                 self.decisions.append(Decision(what=what, source=step.source))
                 return step
@@ -192,8 +244,12 @@ class Build:
         return result, time.monotonic() - started, refused
 
     def _command(self, step: Step) -> Command:
+        argv = step.argv
+        if argv[1:4] == _PIP and self._root.reports:
+            # It tells the hash of each archive, which nothing that is installed does.
+            argv = (*argv, "--report", f"{self._root.seen_at}/{REPORTS}/{secrets.token_hex(8)}.json")
         return Command(
-            argv=step.argv,
+            argv=argv,
             cwd=step.directory or ".",
             variables=step.variables,
             timeout_seconds=self._seconds,

@@ -11,9 +11,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.building import Build
+from swe_ai_fleet.adapters.git_workspace.building import REPORTS, Build, BuildRoot
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
-from swe_ai_fleet.adapters.git_workspace.directories import copy_tree, finished, read_file, remove_tree, write_file
+from swe_ai_fleet.adapters.git_workspace.directories import (
+    clear_name,
+    copy_tree,
+    finished,
+    read_file,
+    remove_tree,
+    write_file,
+)
 from swe_ai_fleet.adapters.git_workspace.facts import Facts, read_facts, read_furnishing, write_facts
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
@@ -33,9 +40,9 @@ from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentRe
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments.detection import caller_command, detect
+from swe_ai_fleet.environments.detection import caller_command, detect, digest
 from swe_ai_fleet.environments.interpreters import allows, shown
-from swe_ai_fleet.environments.lock_files import Lock, read_lock
+from swe_ai_fleet.environments.lock_files import PYTHON_LOCKS, Lock, read_lock, recorded_lock
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
@@ -124,18 +131,30 @@ class Environments:
         return replace(environment, recipe_key=recipe_key, report=report)
 
     async def _found_or_built(
-        self, key: str, repository: PinnedRepository, seed: Path, ground: Path, spec: EnvironmentSpec
+        self,
+        key: str,
+        repository: PinnedRepository,
+        seed: Path,
+        ground: Path,
+        spec: EnvironmentSpec,
+        pins: tuple[str, ...] | None = None,
     ) -> Environment:
-        """The environment under a key: what `ground` makes, or `seed` where only its own build fits its files."""
+        """The environment under a key: what `ground` makes, or `seed` where only its own build fits its files.
+
+        `pins` hold where there is no lock; None: those of the commit that it stands on, which are in the key then.
+        """
         tools = await self._tools.directory()
         tree = (await self._keys.files(seed)).tree
+        if pins is None:
+            pins = await self._pins_below(repository, seed, spec)
+            key = _derived(key, "\n".join(pins)) if pins else key
         key, facts, is_own = await asyncio.to_thread(self._find, key, tree)
         if facts is not None:
             await self._disk.recorded(repository.tenant, self._home / key)
             return self._ready(key, facts, tools, spec, cached=True)
         source = seed if is_own or spec.setup else ground
         files = await self._keys.files(source)
-        recipe = await self._recipe(repository, files, spec, key, tools)
+        recipe = await self._recipe(repository, files, spec, key, pins)
         if not recipe.steps:
             bare = Facts(report=first_report(recipe, ""), path=self._places.path(recipe, spec, tools, key=""))
             notes = (
@@ -160,8 +179,36 @@ class Environments:
                 facts = await self._build(key, repository, source, files, recipe, spec)
         if facts.tree not in ("", tree):
             # What the build left belongs to the ground's files alone.
-            return await self._found_or_built(key, repository, seed, ground, spec)
+            return await self._found_or_built(key, repository, seed, ground, spec, pins)
         return self._ready(key, facts, tools, spec, cached=cached)
+
+    async def _pins_below(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> tuple[str, ...]:
+        """What the environment of the commit that one of ours stands on had from an index, as far as this node has it.
+
+        Releases that came out since must not make the two differ. A lock file says so itself.
+        """
+        files = await self._keys.files(seed)
+        below = seed.parent / files.parent
+        if (
+            not repository.snapshot_of
+            or repository.commit == repository.snapshot_of
+            or not files.parent
+            or files.nearest(repository.subdirectory, *PYTHON_LOCKS)
+            or not await asyncio.to_thread(below.is_dir)
+        ):
+            return ()
+        is_shared = files.parent == repository.snapshot_of
+        base = replace(repository, commit=files.parent, snapshot_of="" if is_shared else repository.snapshot_of)
+        content = await self._keys.files(below)
+        pins = await self._pins_below(base, below, spec)
+        if not spec.setup and digest(content, base.subdirectory) == digest(files, base.subdirectory):
+            # It is the same environment.
+            return pins
+        ground = await self._keys.ground(base, below, content)
+        key = await self._keys.key(base, content, spec, await self._tools.directory(), ground)
+        key = _derived(key, "\n".join(pins)) if pins else key
+        _, facts, _ = await asyncio.to_thread(self._find, key, content.tree)
+        return facts.report.installed if facts is not None else pins
 
     def furnishing(self, environment: Environment) -> tuple[Path, Furnishing]:
         """(the environment's directory on this host, what its clones are furnished with). Blocking."""
@@ -202,17 +249,28 @@ class Environments:
         return key, read_facts(self._home / key), is_own
 
     async def _recipe(
-        self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, key: str, tools: Path
+        self,
+        repository: PinnedRepository,
+        files: RepositoryFiles,
+        spec: EnvironmentSpec,
+        key: str,
+        pins: tuple[str, ...],
     ) -> Recipe:
+        tools = await self._tools.directory()
         pip = tools / "pip"
         has_pip = await asyncio.to_thread((pip / "pip").is_dir)
         tooling = Tooling(
             base=self._places.base(key),
             pip=f"{self._places.tools_base(tools)}/pip" if has_pip else "",
             workspace=WORKSPACE_MOUNT if self._confined else "",
+            pinned=bool(pins),
         )
         machine = (await self._keys.machine()).machine
-        return await asyncio.to_thread(detect, files, spec, machine, tooling, directory=repository.subdirectory)
+        recipe = await asyncio.to_thread(detect, files, spec, machine, tooling, directory=repository.subdirectory)
+        if recipe.python is None or not recipe.python.packages or not pins:
+            return recipe
+        said = Decision(what="no lock: what pip installs has the versions of the commit that this one stands on")
+        return replace(recipe, python=replace(recipe.python, pins=pins), decisions=(*recipe.decisions, said))
 
     async def _build(
         self,
@@ -228,7 +286,8 @@ class Environments:
         tools = await self._tools.directory()
         alone = await self._keys.alone(files, repository.subdirectory)
         shared = await self._shared(repository, seed, files, recipe, spec) if alone and self._confined else None
-        steps, before = (recipe.steps, EnvironmentReport()) if shared is None else (recipe.own.steps, shared[1].report)
+        before = EnvironmentReport() if shared is None else shared[1].report
+        steps = recipe.steps if shared is None else recipe.own.steps
         complete = False
         try:
             lock = await self._lay_out(directory, recipe, files, shared[0] if shared else None)
@@ -239,6 +298,7 @@ class Environments:
                 ):
                     await build.run(steps)
                     build.check_network()
+                    installed = await build.record(before.installed) if recipe.python is not None else ()
                     pytest_from_tools = await self._needs_our_pytest(workspace, recipe)
                 furnishing, decisions = await self._collect(premises, root)
             report = first_report(recipe, await self._python_version(root, recipe))
@@ -255,6 +315,7 @@ class Environments:
                 ),
                 steps=(*before.steps, *build.steps),
                 left_out=(*before.left_out, *build.left_out),
+                installed=installed,
                 seconds=round(time.monotonic() - started, 2),
             )
             stray = [path for path in furnishing.kept if not _EXPECTED.fullmatch(path)]
@@ -299,9 +360,13 @@ class Environments:
                     self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as (_, build),
                 ):
                     await build.run(recipe.steps)
+                    installed = await build.record() if recipe.python is not None else ()
                 if not build.hollow:
                     report = EnvironmentReport(
-                        decisions=tuple(build.decisions), steps=tuple(build.steps), left_out=build.left_out
+                        decisions=tuple(build.decisions),
+                        steps=tuple(build.steps),
+                        left_out=build.left_out,
+                        installed=installed,
                     )
                     facts = Facts(report=report)
                     await finished(asyncio.to_thread(write_facts, directory, facts, Furnishing()))
@@ -334,7 +399,13 @@ class Environments:
             owner=Owner(tenant=tenant, execution_id=f"environment-{key}"),
         ) as workspace:
             seconds = self._policy.timeout_seconds
-            yield workspace, Build(workspace, root, lock, grant=network, mask=self._mask, seconds=seconds)
+            place = BuildRoot(path=root, seen_at=self._places.base(key), reports=await self._has_our_pip(recipe))
+            yield workspace, Build(workspace, place, lock, grant=network, mask=self._mask, seconds=seconds)
+
+    async def _has_our_pip(self, recipe: Recipe) -> bool:
+        machine, pip = (await self._keys.machine()).machine, await self._tools.directory() / "pip/pip"
+        version = recipe.python.version if recipe.python is not None else machine.default
+        return await asyncio.to_thread(pip.is_dir) and allows(machine.pip_requires, version)
 
     async def _lay_out(
         self, directory: Path, recipe: Recipe, files: RepositoryFiles, start: Path | None
@@ -348,11 +419,17 @@ class Environments:
             root = directory / "root"
             directory.mkdir(parents=True)
             _copied(start, root)
+            if recipe.python is not None:
+                clear_name(root / REPORTS)
+                (root / REPORTS).mkdir()
             for path, text in recipe.files.items():
                 write_file(root / path, text)
-            if recipe.python is None or not recipe.python.lock:
+            if recipe.python is None or not (recipe.python.lock or recipe.python.pins):
                 return None
-            lock = read_lock(files, recipe.python.lock, recipe.python.version)
+            if recipe.python.lock:
+                lock = read_lock(files, recipe.python.lock, recipe.python.version)
+            else:
+                lock = recorded_lock(recipe.python.pins)
             if start is None:
                 write_file(root / CONSTRAINTS, lock.constraints())
             return lock

@@ -98,7 +98,8 @@ class Keys:
         if recipe.python is not None and recipe.python.lock:
             lists.add(recipe.python.lock)
         steps = [(step.directory, step.argv, sorted(step.variables.items())) for step in recipe.steps]
-        facts = [steps, sorted(recipe.files.items()), sorted(recipe.build_variables.items()), files.digest(lists)]
+        pins = recipe.python.pins if recipe.python is not None else ()
+        facts = [steps, sorted(recipe.files.items()), sorted(recipe.build_variables.items()), files.digest(lists), pins]
         return await self._hashed(tenant, spec, tools, ["packages", *facts])
 
     async def _hashed(self, tenant: str, spec: EnvironmentSpec, tools: Path, facts: Sequence[object]) -> str:
