@@ -77,7 +77,12 @@ class TenantDisk:
 
     def _admit(self, records: Path, place: Path) -> int | None:
         """None, or the bytes of all where they are too many and nothing can go."""
-        packs = {str(file.stat().st_ino): file.stat().st_blocks * _BLOCK_BYTES for file in place.glob("objects/pack/*")}
+        packs: dict[str, int] = {}
+        for file in entries_of(place / "objects/pack"):
+            # Another process may be fetching: what it receives gets its name at the end.
+            with suppress(FileNotFoundError):
+                status = file.lstat()
+                packs[str(status.st_ino)] = status.st_blocks * _BLOCK_BYTES
         usage = measure((place,))
         beside = usage.bytes - sum(packs.values()) if usage.complete else self._unmeasured_bytes
         draft = records / f".{self._name(place)}"
