@@ -131,7 +131,7 @@ class World:
         )
         services = RunServices(equipment=self.equipment, log=self.log, blobs=self.log, host="test")
         async with self.clone("review") as clone:
-            critique = await ReviewRun(services=services).carry_out(assignment, clone)
+            critique = await ReviewRun(services=services, workspaces=self.provider).carry_out(assignment, clone)
             self.seen = (clone.root / "app.py").read_text()
         return critique
 

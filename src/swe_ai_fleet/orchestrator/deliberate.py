@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.councils import assignments
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
-from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, vote
+from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
 from swe_ai_fleet.orchestrator.selection import behaviour_keys, rank
 from swe_ai_fleet.orchestrator.spending import Spending
@@ -75,8 +75,9 @@ class Deliberation:
             await self._examined(tuple(entry.candidate for entry in drafts))
             entries = await reviewing.run(drafts)
             candidates = tuple(entry.candidate for entry in entries)
-            reports = await self._examined(candidates)
-            ranking = await self._ranking(candidates, reports, reviewing.critiques)
+            critiques = reviewing.critiques_of(entries)
+            reports = await self._examined(candidates, critiques)
+            ranking = await self._ranking(candidates, reports, critiques, reviewing.answers)
         return Conclusion(
             candidates=candidates,
             ranking=ranking,
@@ -86,14 +87,21 @@ class Deliberation:
             reports=reports,
         )
 
-    async def _examined(self, candidates: Sequence[Candidate]) -> Mapping[str, CheckReport]:
+    async def _examined(
+        self, candidates: Sequence[Candidate], critiques: Sequence[Critique] = ()
+    ) -> Mapping[str, CheckReport]:
         """The evidence about candidates beside each other; that of the ranking, where there is one."""
         if self.work.known.ranking:
             return self._checking.reports
-        return await self._checking.beside_each_other(candidates, await behaviour_keys(candidates, self.work.blobs))
+        behaviours = await behaviour_keys(candidates, self.work.blobs)
+        return await self._checking.beside_each_other(candidates, behaviours, critiques)
 
     async def _ranking(
-        self, candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], critiques: Sequence[Critique]
+        self,
+        candidates: Sequence[Candidate],
+        reports: Mapping[str, CheckReport],
+        critiques: Sequence[Critique],
+        answers: Mapping[str, str],
     ) -> tuple[RankedCandidate, ...]:
         """The candidates from best to worst, once judges have voted; recorded."""
         known = self.work.known
@@ -104,7 +112,10 @@ class Deliberation:
         behaviours = await behaviour_keys(candidates, self.work.blobs)
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
-            votes = await vote(self.work.runs, task, candidates, reports, critiques, behaviours=behaviours)
+            contest = Contest(
+                candidates=candidates, reports=reports, critiques=critiques, answers=answers, behaviours=behaviours
+            )
+            votes = await vote(self.work.runs, task, contest)
         for one in votes:
             self._spending.add(one.usage)
         needs_proof = self.work.task.constraints.require_verified

@@ -1,4 +1,4 @@
-"""Rounds of peer review: agents criticise the others' candidates, authors revise their own, evidence decides.
+"""Rounds of peer review: agents criticise the others' candidates, authors revise or answer, critics look again.
 
 Every step first looks whether the log has it already, and the plan of each round follows from what the log has before
 it; so whoever takes a deliberation over repeats nothing, and comes to the same end.
@@ -7,7 +7,6 @@ it; so whoever takes a deliberation over repeats nothing, and comes to the same 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -17,7 +16,7 @@ from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique, ReviewVerdict
+from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
@@ -51,6 +50,24 @@ class Entry:
         return patch is not None and patch.size > 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HandedIn:
+    """What an author handed in after reviews; `kept`: it takes the place of what was there before."""
+
+    before: Entry
+    after: Entry
+    kept: bool
+
+    @property
+    def author(self) -> str:
+        return self.before.author
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it is an answer alone."""
+        return bool(unchanged(self.before.candidate, self.after.candidate))
+
+
 @dataclass(kw_only=True)
 class PeerReview:
     """The peer review of one deliberation.
@@ -60,14 +77,26 @@ class PeerReview:
             that an earlier driver left stand.
         checking: Has revisions checked.
         spending: What the deliberation's runs spend together.
+
+    Attributes:
+        answers: What authors replied to reviews with what stands for them now, by candidate: untrusted text.
     """
 
     work: Underway
     checking: Checking
     spending: Spending
-    critiques: list[Critique] = field(default_factory=list[Critique])
-    _about: defaultdict[str, list[Critique]] = field(default_factory=lambda: defaultdict(list[Critique]))
+    answers: dict[str, str] = field(default_factory=dict[str, str])
+    _about: dict[str, dict[str, Critique]] = field(default_factory=dict[str, dict[str, Critique]])
     _revised: set[str] = field(default_factory=set[str])
+
+    def critiques_of(self, entries: Sequence[Entry]) -> tuple[Critique, ...]:
+        """What stands about these authors' candidates: each reviewer's last word, under the candidate's id."""
+        by_diff = {diff_key(entry.candidate): entry.candidate.candidate_id for entry in reversed(entries)}
+        return tuple(
+            replace(critique, candidate_id=candidate_id)
+            for diff, candidate_id in by_diff.items()
+            for critique in self._about.get(diff, {}).values()
+        )
 
     async def run(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """The rounds, until nobody has anything to say any more; the authors with what then stands for them.
@@ -82,8 +111,11 @@ class PeerReview:
             authors = [entry for entry in entries if self._must_revise(entry)]
             if not authors:
                 break
-            revised = await self._revise(number, authors)
-            entries = tuple(revised.get(entry.author, entry) for entry in entries)
+            handed_in = await self._revise(number, authors)
+            kept = {one.author: one.after for one in handed_in if one.kept}
+            standing = tuple(kept.get(entry.author, entry) for entry in entries)
+            await self._look_again(number, handed_in, standing)
+            entries = standing
         return entries
 
     async def _review(self, number: int, entries: Sequence[Entry]) -> None:
@@ -106,13 +138,50 @@ class PeerReview:
                 group.create_task(self._critique(number, by_author[author], by_author[reviewer], task))
                 for author, reviewer in chosen
             ]
-        for (author, _), done in zip(chosen, asked, strict=True):
+        for (author, reviewer), done in zip(chosen, asked, strict=True):
             critique = done.result()
             self.spending.add(critique.usage)
-            self.critiques.append(critique)
-            self._about[diffs[author]].append(critique)
+            self._about.setdefault(diffs[author], {})[reviewer] = critique
 
-    async def _critique(self, number: int, subject: Entry, reviewer: Entry, task: Task) -> Critique:
+    async def _look_again(self, number: int, handed_in: Sequence[_HandedIn], standing: Sequence[Entry]) -> None:
+        """Let those who objected look at what authors handed in since; what others said of the author's work stays.
+
+        Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
+        has said the last word before.
+        """
+        by_author = {entry.author: entry for entry in standing}
+        asked: list[tuple[Entry, Critique]] = []
+        for one in handed_in:
+            if not one.kept and not one.unchanged:
+                continue
+            before, after = diff_key(one.before.candidate), diff_key(one.after.candidate)
+            refused = not self.checking.reports[one.before.candidate.candidate_id].accepted
+            known = self._about.get(after, {}) if one.kept else {}
+            asked += [
+                (one.after, critique)
+                for critique in self._heard(one.before)
+                if (critique.objects or refused)
+                and critique.reviewer_id not in known
+                and diff_key(by_author[critique.reviewer_id].candidate) != after
+            ]
+            self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
+        task = self.spending.granted(2 * len(asked)) if asked else None
+        if task is None:
+            return
+        async with asyncio.TaskGroup() as group:
+            looks = [
+                group.create_task(self._critique(number, entry, by_author[earlier.reviewer_id], task, earlier))
+                for entry, earlier in asked
+            ]
+        for (entry, earlier), done in zip(asked, looks, strict=True):
+            critique = done.result()
+            self.spending.add(critique.usage)
+            if not critique.error:
+                self._about[diff_key(entry.candidate)][earlier.reviewer_id] = critique
+
+    async def _critique(
+        self, number: int, subject: Entry, reviewer: Entry, task: Task, earlier: Critique | None = None
+    ) -> Critique:
         """One peer's review; one that comes to nothing says why."""
         candidate = subject.candidate
         key = (number, reviewer.author, candidate.candidate_id)
@@ -129,8 +198,9 @@ class PeerReview:
             candidate=candidate,
             report=self.checking.reports[candidate.candidate_id],
             perspective=reviewer.assignment.perspective,
+            own=reviewer.candidate.artifacts.patch,
+            earlier=earlier,
         )
-
         try:
             critique = await self.work.runs.carry_out(assignment)
         except Fenced:
@@ -146,7 +216,7 @@ class PeerReview:
 
     def _heard(self, entry: Entry) -> list[Critique]:
         """What was said about an author's diff and could be read."""
-        return [critique for critique in self._about[diff_key(entry.candidate)] if not critique.error]
+        return [critique for critique in self._about.get(diff_key(entry.candidate), {}).values() if not critique.error]
 
     def _must_revise(self, entry: Entry) -> bool:
         """Whether a candidate has faults that its author has not tried to mend."""
@@ -155,27 +225,29 @@ class PeerReview:
             return False
         if not self.checking.reports[candidate.candidate_id].accepted:
             return True
-        return any(
-            critique.verdict is not ReviewVerdict.ACCEPT or any(finding.must_fix for finding in critique.findings)
-            for critique in self._heard(entry)
-        )
+        return any(critique.objects for critique in self._heard(entry))
 
-    async def _revise(self, number: int, authors: Sequence[Entry]) -> Mapping[str, Entry]:
-        """Let these authors revise; by author, the entries whose revision took the place of what it revises."""
+    async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_HandedIn]:
+        """Let these authors revise; what they handed in, where they did."""
         task = self.spending.granted(len(authors))
         if task is None:
-            return {}
+            return []
         self._revised |= {entry.candidate.candidate_id for entry in authors}
         async with asyncio.TaskGroup() as group:
             tried = [group.create_task(self._revision(number, entry, task)) for entry in authors]
-        revised: dict[str, Entry] = {}
+        handed_in: list[_HandedIn] = []
         for entry, done in zip(authors, tried, strict=True):
             candidate, kept = done.result()
-            if candidate is not None:
-                self.spending.add(candidate.usage)
-            if candidate is not None and kept:
-                revised[entry.author] = replace(entry, candidate=candidate)
-        return revised
+            if candidate is None:
+                continue
+            self.spending.add(candidate.usage)
+            if candidate.stop_reason is StopReason.REJECTED:
+                continue
+            one = _HandedIn(before=entry, after=replace(entry, candidate=candidate), kept=kept)
+            handed_in.append(one)
+            if (kept or one.unchanged) and self._heard(entry):
+                self.answers[(one.after if kept else entry).candidate.candidate_id] = candidate.summary
+        return handed_in
 
     async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:
         """One author's revision, None where it was lost, and whether it takes its author's place."""
