@@ -331,7 +331,7 @@ class TestBallots:
         text = "\n".join(message.content for message in shown)
         for part in ("Add a greeting", "A small app", "Polite", "Clarity", "+short change", "tests: passed"):
             assert part in text
-        assert "must be fixed: app.py:3: guard it" in text
+        assert "[must fix, not shown] app.py:3: guard it" in text
         assert text.index("# Candidate A") < text.index("# Candidate B") < text.index("+short change")
         for hidden in (ONE, TWO, "the-reviewer", "did it best", "0.25"):
             assert hidden not in text
