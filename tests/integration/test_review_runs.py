@@ -268,7 +268,7 @@ async def test_a_reviewer_runs_commands_and_tests_in_a_clone_that_is_thrown_away
     critique = await world.review(await world.candidate(patch("c = 3")))
     assert critique.verdict is ReviewVerdict.ACCEPT
     ran, wrote = [one.entry for one in world.bodies(ToolFinished)]
-    assert (ran.operation, ran.outcome) == ("shell_run_command", "success")
+    assert (ran.operation, ran.outcome) == ("run_command", "success")
     assert wrote.outcome == "refused"
     assert "3" in world.server.bodies[-1]["messages"][-3]["content"]
     offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}

@@ -713,7 +713,7 @@ async def test_people_are_told_what_peers_said_and_what_stands():
     world, task = scripted(World()), a_task(rounds=2)
     state = await world.run(task)
     lines = [line async for one in world.log.read(DEFAULT_TENANT, task.execution_id) if (line := narrate(one))]
-    assert f"{ONE}: reviewed by {TWO}: revise, 0.1: I have looked at it. (1 to be mended first)" in lines
+    assert f"{ONE}: reviewed by {TWO}: revise, 0.1: I have looked at it. (1 to be mended first, 0 reproduced)" in lines
     assert f"{TWO}: reviewed by {THREE}: garbage" in lines
     assert f"{TWO}-r1: takes the place of {TWO}: its evidence is no worse" in lines
     console = Console(width=400, record=True, file=StringIO())

@@ -383,16 +383,32 @@ class Critique(_message.Message):
     def __init__(self, reviewer_id: _Optional[str] = ..., round: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., score: _Optional[float] = ..., content: _Optional[str] = ..., findings: _Optional[_Iterable[str]] = ..., created_at_ms: _Optional[int] = ..., details: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class Finding(_message.Message):
-    __slots__ = ("text", "file", "line", "must_fix")
+    __slots__ = ("text", "file", "line", "must_fix", "proof")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
     MUST_FIX_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     text: str
     file: str
     line: int
     must_fix: bool
-    def __init__(self, text: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ..., must_fix: _Optional[bool] = ...) -> None: ...
+    proof: Proof
+    def __init__(self, text: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ..., must_fix: _Optional[bool] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ...) -> None: ...
+
+class Proof(_message.Message):
+    __slots__ = ("command", "expected", "outcome", "seen", "passes_on_own")
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    PASSES_ON_OWN_FIELD_NUMBER: _ClassVar[int]
+    command: str
+    expected: str
+    outcome: str
+    seen: str
+    passes_on_own: bool
+    def __init__(self, command: _Optional[str] = ..., expected: _Optional[str] = ..., outcome: _Optional[str] = ..., seen: _Optional[str] = ..., passes_on_own: _Optional[bool] = ...) -> None: ...
 
 class Vote(_message.Message):
     __slots__ = ("judge_id", "sample", "order", "choice", "reason", "error_message", "usage")
