@@ -593,6 +593,10 @@ def test_source_in_which_only_comments_change(tmp_path: Path, path: str, before:
     assert (COMMENTS in found(beside)) is warned
     other = changed(_made(tmp_path / "other"), {path: before}, {path: after, "pyproject.toml": "[tool.x]\n"})
     assert COMMENTS not in found(other)
+    (_, *warnings) = policy_results(patch_violations(parse_patch(data), task(), PolicyRules(), Secrets()), task())
+    assert [(one.required, one.score) for one in warnings if COMMENTS in one.message] == (
+        [(False, 0.0)] if warned else []
+    )
 
 
 def _made(directory: Path) -> Path:

@@ -145,10 +145,15 @@ def _verdict(name: str, violations: Sequence[Violation], *, required: bool, dura
         name=name,
         passed=not said,
         required=required,
-        score=float(not said) if required else 1 / (1 + len(said)),
+        score=float(not said) if required or _without_effect(violations) else 1 / (1 + len(said)),
         message="; ".join(said[:5]),
         problems=said[:_MAX_PROBLEMS],
         warnings=0 if required else len(said),
         details={"concerns": ", ".join(sorted({violation.concern for violation in violations}))} if said else {},
         duration_ms=duration_ms,
     )
+
+
+def _without_effect(violations: Iterable[Violation]) -> bool:
+    """Whether nothing that the patch changes can do anything: then a warning is the most that can be said for it."""
+    return any(violation.concern is Concern.COMMENTS for violation in violations)
