@@ -34,6 +34,7 @@ class Checking:
     groundwork: Groundwork
     usage: Usage = field(default_factory=Usage)
     reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
+    _examinations: list[Examination] = field(default_factory=list[Examination])
     _by_diff: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _gathering: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
@@ -84,11 +85,13 @@ class Checking:
         return Examinee(candidate_id=candidate.candidate_id, patch=patch, tests=tests) if patch is not None else None
 
     async def _examined(self, examinees: Sequence[Examinee]) -> Examination:
-        """What an earlier driver found out about these candidates, or what a node does now."""
+        """What was found out about these candidates, or what a node does now; behind a ranking nothing is run."""
         names = tuple(sorted(one.candidate_id for one in examinees))
-        for known in self.work.known.examinations:
+        for known in (*self.work.known.examinations, *self._examinations):
             if known.candidates == names:
                 return known
+        if self.work.known.ranking:
+            return Examination(candidates=names)
         try:
             examination = await self.work.runs.check(
                 ExamineAssignment(
@@ -103,6 +106,7 @@ class Checking:
         except FleetError as error:
             examination = Examination(notes=(str(error),))
         examination = replace(examination, candidates=names)
+        self._examinations.append(examination)
         await self.work.journal.append(CandidatesExamined(examination=examination))
         return examination
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.budget import Usage
@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, RankedCandidat
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, RunLost
-from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.councils import assignments
@@ -70,14 +70,21 @@ class Deliberation:
         """
         async with Groundwork(work=self.work) as groundwork:
             self._checking = Checking(work=self.work, groundwork=groundwork)
-            reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
             drafts = await self._drafts()
-            await self._examined(tuple(entry.candidate for entry in drafts))
+            reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
             entries = await reviewing.run(drafts)
             candidates = tuple(entry.candidate for entry in entries)
             critiques = reviewing.critiques_of(entries)
-            reports = await self._examined(candidates, critiques)
-            ranking = await self._ranking(candidates, reports, critiques, reviewing.answers)
+            behaviours = await behaviour_keys(candidates, self.work.blobs)
+            reports = await self._checking.beside_each_other(candidates, behaviours, critiques)
+            contest = Contest(
+                candidates=candidates,
+                reports=reports,
+                critiques=critiques,
+                answers=reviewing.answers,
+                behaviours=behaviours,
+            )
+            ranking = await self._ranking(contest)
         return Conclusion(
             candidates=candidates,
             ranking=ranking,
@@ -87,40 +94,25 @@ class Deliberation:
             reports=reports,
         )
 
-    async def _examined(
-        self, candidates: Sequence[Candidate], critiques: Sequence[Critique] = ()
-    ) -> Mapping[str, CheckReport]:
-        """The evidence about candidates beside each other; that of the ranking, where there is one."""
-        if self.work.known.ranking:
-            return self._checking.reports
-        behaviours = await behaviour_keys(candidates, self.work.blobs)
-        return await self._checking.beside_each_other(candidates, behaviours, critiques)
-
-    async def _ranking(
-        self,
-        candidates: Sequence[Candidate],
-        reports: Mapping[str, CheckReport],
-        critiques: Sequence[Critique],
-        answers: Mapping[str, str],
-    ) -> tuple[RankedCandidate, ...]:
+    async def _ranking(self, contest: Contest) -> tuple[RankedCandidate, ...]:
         """The candidates from best to worst, once judges have voted; recorded."""
         known = self.work.known
         if known.ranking:
             for one in known.votes:
                 self._spending.add(one.usage)
             return known.ranking
-        behaviours = await behaviour_keys(candidates, self.work.blobs)
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
-            contest = Contest(
-                candidates=candidates, reports=reports, critiques=critiques, answers=answers, behaviours=behaviours
-            )
             votes = await vote(self.work.runs, task, contest)
         for one in votes:
             self._spending.add(one.usage)
-        needs_proof = self.work.task.constraints.require_verified
         ranking = rank(
-            candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours, needs_proof=needs_proof
+            contest.candidates,
+            contest.reports,
+            critiques=contest.critiques,
+            votes=votes,
+            behaviours=contest.behaviours,
+            needs_proof=self.work.task.constraints.require_verified,
         )
         winner_id = ranking[0].candidate_id if ranking and ranking[0].accepted else ""
         await self.work.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))

@@ -20,16 +20,20 @@ from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.behaviour import diff_key
+from swe_ai_fleet.orchestrator.behaviour import behaviour_keys, diff_key
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.orchestrator.selection import evidence
 from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.orchestrator.standing import VERIFIED_TIER, tier
 from swe_ai_fleet.orchestrator.underway import Underway
 
 PEERS = 3
 """Reviewers of one candidate: what each costs is a whole run, so that all reviewing all would cost the square of the
 agents, while what a fourth finds the first three have mostly found."""
+
+
+_OVER = "the candidates were ranked without it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,7 @@ class PeerReview:
     spending: Spending
     answers: dict[str, str] = field(default_factory=dict[str, str])
     _about: dict[str, dict[str, Critique]] = field(default_factory=dict[str, dict[str, Critique]])
+    _reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _revised: set[str] = field(default_factory=set[str])
 
     def critiques_of(self, entries: Sequence[Entry]) -> tuple[Critique, ...]:
@@ -98,6 +103,20 @@ class PeerReview:
             for critique in self._about.get(diff, {}).values()
         )
 
+    async def _examined(self, entries: Sequence[Entry]) -> Mapping[str, CheckReport]:
+        """The evidence about what stands, beside each other."""
+        candidates = [entry.candidate for entry in entries]
+        return await self.checking.beside_each_other(candidates, await behaviour_keys(candidates, self.work.blobs))
+
+    def _report(self, entry: Entry) -> CheckReport:
+        """The evidence about a candidate, beside the others where it was examined."""
+        name = entry.candidate.candidate_id
+        return self._reports.get(name) or self.checking.reports[name]
+
+    def _may_ask(self, number: int, entry: Entry) -> bool:
+        """Whether an author may revise: behind a ranking nobody is asked for anything new."""
+        return not self.work.known.ranking or revision_run(entry.author, number) in self.work.known.candidates
+
     async def run(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """The rounds, until nobody has anything to say any more; the authors with what then stands for them.
 
@@ -107,8 +126,9 @@ class PeerReview:
         if len(entries) < 2:
             return entries
         for number in range(1, self.work.task.rounds + 1):
+            self._reports = await self._examined(entries)
             await self._review(number, entries)
-            authors = [entry for entry in entries if self._must_revise(entry)]
+            authors = [entry for entry in entries if self._must_revise(entry) and self._may_ask(number, entry)]
             if not authors:
                 break
             handed_in = await self._revise(number, authors)
@@ -119,16 +139,27 @@ class PeerReview:
         return entries
 
     async def _review(self, number: int, entries: Sequence[Entry]) -> None:
-        """Have each diff reviewed that nobody has said anything about yet."""
+        """Have each diff reviewed that may win by its verdict and that nobody has said anything about yet.
+
+        What stands behind a better verdict cannot win, whatever is said of it. Where one alone is verified, one peer
+        looks for what the evidence does not see. Where the checks refuse all, all are reviewed: authors have to know
+        why.
+        """
+        best = max((tier(self._report(entry)) for entry in entries if entry.reviewable), default=0)
         diffs = {entry.author: diff_key(entry.candidate) for entry in entries}
         first = {diffs[entry.author]: entry for entry in reversed(entries)}
         subjects = [
             entry
             for entry in entries
-            if entry.reviewable and first[diffs[entry.author]] is entry and not self._heard(entry)
+            if entry.reviewable
+            and tier(self._report(entry)) == best
+            and first[diffs[entry.author]] is entry
+            and not self._heard(entry)
         ]
         by_author = {entry.author: entry for entry in entries}
-        chosen = pairs(tuple(diffs), diffs, [entry.author for entry in subjects], turn=number - 1)
+        authors = [entry.author for entry in subjects]
+        peers = peers_for(best, len(authors))
+        chosen = pairs(tuple(diffs), diffs, authors, turn=number - 1, peers=peers)
         # Half of what is left is kept for those who have to revise.
         task = self.spending.granted(2 * len(chosen)) if chosen else None
         if task is None:
@@ -188,6 +219,8 @@ class PeerReview:
         for critique in self.work.known.critiques:
             if (critique.round, critique.reviewer_id, critique.candidate_id) == key:
                 return critique
+        if self.work.known.ranking:
+            return Critique(reviewer_id=reviewer.author, candidate_id=candidate.candidate_id, round=number, error=_OVER)
         assignment = ReviewAssignment(
             execution_id=task.execution_id,
             agent_id=review_run(reviewer.author, candidate.candidate_id, number),
@@ -196,7 +229,7 @@ class PeerReview:
             task=task,
             repository=reviewer.assignment.repository,
             candidate=candidate,
-            report=self.checking.reports[candidate.candidate_id],
+            report=self._report(subject),
             perspective=reviewer.assignment.perspective,
             own=reviewer.candidate.artifacts.patch,
             earlier=earlier,
@@ -289,10 +322,15 @@ class PeerReview:
         return judged.kept
 
 
+def peers_for(best: int, subjects: int) -> int:
+    """How many peers review each of so many candidates of one `tier`."""
+    return 1 if best == VERIFIED_TIER and subjects == 1 else PEERS
+
+
 def pairs(
-    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0
+    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0, peers: int = PEERS
 ) -> list[tuple[str, str]]:
-    """(subject, reviewer) for each review of a round: up to `PEERS` others for each subject.
+    """(subject, reviewer) for each review of a round: up to `peers` others for each subject.
 
     The authors sit in a ring, and a candidate goes to those who sit behind its author: where all diffs differ, all
     review equally often. With each `turn` it goes further along. Who wrote the same diff does not review it, and
@@ -303,14 +341,15 @@ def pairs(
         diffs: By author, what tells diffs apart.
         subjects: Whose candidates are reviewed.
         turn: Counts the rounds before this one.
+        peers: Reviewers of one candidate, at most.
     """
     load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()
-    share = ceil(len(subjects) * min(PEERS, len(authors) - 1) / len(authors))
+    share = ceil(len(subjects) * min(peers, len(authors) - 1) / len(authors))
     for subject in subjects:
         at = authors.index(subject)
         others = [author for author in (*authors[at + 1 :], *authors[:at]) if diffs[author] != diffs[subject]]
-        start = turn * PEERS % len(others) if others else 0
-        for reviewer in sorted((*others[start:], *others[:start]), key=lambda one: load[one] >= share)[:PEERS]:
+        start = turn * peers % len(others) if others else 0
+        for reviewer in sorted((*others[start:], *others[:start]), key=lambda one: load[one] >= share)[:peers]:
             load[reviewer] += 1
             chosen.append((subject, reviewer))
     return chosen

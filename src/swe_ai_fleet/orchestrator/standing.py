@@ -29,6 +29,7 @@ MUST_FIX_CEILING = 0.5
 proof of each of its must-fixes passes on the candidate."""
 NOBODY_SAID = 0.5
 """What stands in for the opinion about a candidate where there is one about others only."""
+VERIFIED_TIER = 2
 _DIGITS = 6
 
 
@@ -114,8 +115,7 @@ class Standing:
 
     @property
     def tier(self) -> int:
-        """2 for what is verified, 1 for what may win as it is, 0 for the rest."""
-        return 0 if not self.report.accepted else 2 if self.verified else 1
+        return tier(self.report)
 
     @property
     def ids(self) -> frozenset[str]:
@@ -177,6 +177,11 @@ class Standing:
             self.tokens,
             self.candidate.candidate_id,
         )
+
+
+def tier(report: CheckReport) -> int:
+    """2 for what is verified, 1 for what may win as it is, 0 for the rest."""
+    return 0 if not report.accepted else VERIFIED_TIER if report.verdict is Verdict.VERIFIED else 1
 
 
 def lead(places: Sequence[Standing]) -> float:
