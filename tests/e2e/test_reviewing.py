@@ -42,7 +42,7 @@ async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_
         events = [event async for event in client.StreamExecution(stream, metadata=token)]
 
     assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert reply.winner_id == f"{ONE}-r1"
+    assert reply.winner_id == ONE
     steps = list(dict.fromkeys(update.current_step for update in updates))
     assert [step for step in steps if step in ("solving", "reviewing", "revising")] == [
         "solving",
