@@ -7,6 +7,8 @@ PYTEST := $(BIN)/python -m pytest
 # Files go to the two workers whole and in the order that tests/conftest.py gives them. Three save half a minute where everything is
 # compiled already, nothing on a fresh clone, and cost a third fleet.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# One of twelve thousand tests that meets a moment that its author did not think of is run once more, and named as RERUN at the end.
+RERUN := --reruns 1 -rR
 
 # Modules are compiled once, not by each of the processes that tests start; some machines say otherwise.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,14 +23,14 @@ demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winn
 	@MODEL_URL="$(MODEL_URL)" MODEL="$(MODEL)" $(BIN)/python -m swe_ai_fleet.cli.demo
 
 test: check ## Lint, types, architecture, and the test suite without the slow tests
-	$(PYTEST) $(PARALLEL) -m "not slow"
+	$(PYTEST) $(PARALLEL) $(RERUN) -m "not slow"
 
 test-web: check ## The page: rebuilt and compared, then tried in Chromium against a real fleet; pictures in tests/web/.artifacts
 	$(BIN)/python scripts/build_page.py --check
 	$(PYTEST) tests/web $(wildcard tests/integration/test_gateway_*.py)
 
 test-all: check ## Everything, the slow tests too
-	$(PYTEST) $(PARALLEL)
+	$(PYTEST) $(PARALLEL) $(RERUN)
 
 test-vllm: $(VENV)/ready $(VLLM)/ready ## Against a real vLLM server with a tiny random model, on the CPU
 	FLEET_TEST_VLLM=1 FLEET_VLLM_PYTHON=$(VLLM)/bin/python $(PYTEST) tests/vllm

@@ -79,7 +79,15 @@ _BLAME = {
     "verdict": "revise",
     "score": 0.1,
     "content": "It says something else than the task asks for.",
-    "findings": [{"text": "return 'Hello, World!'", "file": "utils.py", "line": 9, "must_fix": True}],
+    "findings": [
+        {
+            "text": "return 'Hello, World!'",
+            "file": "utils.py",
+            "line": 9,
+            "must_fix": True,
+            "command": "python3 -c \"import utils; assert utils.hello_world() == 'Hello, World!'\"",
+        }
+    ],
 }
 _PRAISE = {"verdict": "accept", "score": 1.0, "content": "It does what the task asks for.", "findings": []}
 _LOOK = Turn(tool_calls=(("files_read_file", {"path": "utils.py"}),))

@@ -59,6 +59,7 @@ _PLANNING = {
 _UPLOAD_ID = re.compile(r"[0-9a-f]{64}")
 _ORCHESTRATE_FIELDS = {
     "num_agents": "options.num_agents",
+    "max_agents": "options.max_agents",
     "rounds": "options.deliberation_rounds",
     "architect_top_k": "options.architect_top_k",
 }
@@ -75,6 +76,7 @@ def deliberation_task(request: pb.DeliberateRequest) -> Task:
         Task(
             kind=TaskKind.DELIBERATE,
             num_agents=request.num_agents,
+            max_agents=request.max_agents,
             rounds=(request.rounds or COUNCIL_ROUNDS) if reviewed else 0,
             architect_top_k=request.architect_top_k,
             **_common(request),
@@ -93,6 +95,7 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
         Task(
             kind=TaskKind.ORCHESTRATE,
             num_agents=options.num_agents,
+            max_agents=options.max_agents,
             rounds=(options.deliberation_rounds or COUNCIL_ROUNDS) if reviewed else 0,
             architect_top_k=(options.architect_top_k or DEFAULT_TOP_K) if options.enable_architect_selection else 0,
             derive_subtasks=options.derive_subtasks,

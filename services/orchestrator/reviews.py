@@ -53,13 +53,25 @@ def _critique(of: review.Critique) -> pb.Critique:
         content=of.content,
         findings=[_in_words(finding) for finding in of.findings],
         created_at_ms=milliseconds(of.at),
-        details=[
-            pb.Finding(text=finding.text, file=finding.file, line=finding.line, must_fix=finding.must_fix)
-            for finding in of.findings
-        ],
+        details=[_finding(finding) for finding in of.findings],
         usage=usage(of.usage),
         error_message=of.error,
     )
+
+
+def _finding(of: review.Finding) -> pb.Finding:
+    found = pb.Finding(text=of.text, file=of.file, line=of.line, must_fix=of.must_fix)
+    if (proof := of.proof) is not None:
+        found.proof.CopyFrom(
+            pb.Proof(
+                command=proof.command,
+                expected=proof.expected,
+                outcome=proof.outcome,
+                seen=proof.seen,
+                passes_on_own=proof.passes_on_own,
+            )
+        )
+    return found
 
 
 def _in_words(finding: review.Finding) -> str:

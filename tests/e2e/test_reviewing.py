@@ -20,7 +20,7 @@ ONE, TWO = "agent-dev-1", "agent-dev-2"
 
 
 async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_path: Path) -> None:
-    """Both candidates pass; without a review the smaller one would win, and it is wrong."""
+    """Both candidates pass, and the smaller one is wrong: its reviewer shows the fault, its author mends it."""
     token = (("authorization", f"Bearer {fleet.running.token}"),)
     request = pb.DeliberateRequest(
         task_id=f"reviewed-{uuid.uuid4().hex[:8]}",
@@ -42,17 +42,20 @@ async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_
         events = [event async for event in client.StreamExecution(stream, metadata=token)]
 
     assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert reply.winner_id == TWO
+    assert reply.winner_id == ONE
     steps = list(dict.fromkeys(update.current_step for update in updates))
     assert [step for step in steps if step in ("solving", "reviewing", "revising")] == [
         "solving",
         "reviewing",
         "revising",
     ]
-    winner, revised = reply.results
-    (praise,) = winner.critiques
-    assert (praise.reviewer_id, praise.verdict, winner.review_score) == (ONE, pb.VERDICT_ACCEPT, 1.0)
+    revised, other = reply.results
+    (praise,) = other.critiques
+    assert (praise.reviewer_id, praise.verdict, other.review_score) == (ONE, pb.VERDICT_ACCEPT, 1.0)
     assert (revised.candidate_id, revised.proposal.author_id, revised.revises) == (f"{ONE}-r1", ONE, ONE)
+    # Who objected has looked again.
+    (second,) = revised.critiques
+    assert (second.reviewer_id, second.verdict, revised.review_score) == (TWO, pb.VERDICT_ACCEPT, 1.0)
     assert b"+    return 'Hello, World!'" in revised.patch.text
     assert b"'Hi'" not in revised.patch.text
     assert list(revised.proposal.revisions) == ["It greets."]
@@ -63,6 +66,8 @@ async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_
     (finding,) = blame.details
     assert (blame.reviewer_id, blame.verdict) == (TWO, pb.VERDICT_REVISE)
     assert (finding.file, finding.line, finding.must_fix) == ("utils.py", 9, True)
+    assert (finding.proof.outcome, finding.proof.passes_on_own) == ("reproduced", True)
+    assert "AssertionError" in finding.proof.seen
     assert blame.usage.model_calls == 2
 
     # The reviewer read a clone that had the candidate in it; its run is audited like every other.
@@ -74,4 +79,4 @@ async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_
     (finished,) = [body for body in told if body["type"] == "run_finished"]
     assert verify(chain, head=finished["audit_head"]) is None
     assert {"candidate_reviewed", "revision_judged"} <= {event.type for event in events}
-    assert reply.usage.model_calls == 2 + 2 + 2 + 2 + 2
+    assert reply.usage.model_calls == 6 * 2

@@ -19,6 +19,7 @@ from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.candidate import (
     Artifacts,
@@ -41,9 +42,9 @@ from swe_ai_fleet.domain.event import (
     ToolStarted,
     Writer,
 )
-from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict
+from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict
 from swe_ai_fleet.domain.run import fold_run
-from swe_ai_fleet.domain.task import Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
@@ -83,6 +84,8 @@ class World:
         )
         self.server = server
         self.log = MemoryLog()
+        self.own: BlobRef | None = None
+        self.earlier: Critique | None = None
         self.equipment = Equipment(
             models={"": model}, mask=Secrets((SECRET,)), prices={"*": Prices(prompt=1e6, completion=1e6)}
         )
@@ -116,10 +119,12 @@ class World:
     def report(self, *results: CheckResult) -> CheckReport:
         return CheckReport(candidate_id=AUTHOR, results=results)
 
-    async def review(self, candidate: Candidate, *results: CheckResult, generation: int = 1) -> Critique:
+    async def review(
+        self, candidate: Candidate, *results: CheckResult, generation: int = 1, again: int = 1
+    ) -> Critique:
         assignment = ReviewAssignment(
             execution_id=self.task.execution_id,
-            agent_id=review_run(REVIEWER, AUTHOR, 1),
+            agent_id=review_run(REVIEWER, AUTHOR, again),
             reviewer_id=REVIEWER,
             round=1,
             task=self.task,
@@ -128,10 +133,12 @@ class World:
             report=self.report(*results),
             perspective=Perspective(temperature=0.4, seed=2, instructions="Think of the edge cases first."),
             generation=generation,
+            own=self.own,
+            earlier=self.earlier,
         )
         services = RunServices(equipment=self.equipment, log=self.log, blobs=self.log, host="test")
         async with self.clone("review") as clone:
-            critique = await ReviewRun(services=services).carry_out(assignment, clone)
+            critique = await ReviewRun(services=services, workspaces=self.provider).carry_out(assignment, clone)
             self.seen = (clone.root / "app.py").read_text()
         return critique
 
@@ -202,6 +209,8 @@ async def test_a_reviewer_answers_with_an_object_and_is_asked_for_nothing_else(w
 
 
 async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_parts(world: World) -> None:
+    # Where a person wants to be asked about commands, nobody asks for a reviewer's.
+    world.task = replace(world.task, approval=ApprovalPolicy.RISKY)
     finding = {"text": "c is never used", "file": "/workspace/app.py", "line": "3", "must_fix": "yes"}
     elsewhere = {"text": "this breaks", "file": "b/nowhere.py", "line": 7}
     untouched = {"text": "look here, too", "file": "lib/used.py", "line": -1}
@@ -244,6 +253,111 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     assert offered <= {"files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status",
                        "git_diff", "git_log", "git_show", "final_answer"}  # fmt: skip
     assert "files_read_file" in offered
+
+
+def must_fix(command: str, text: str = "c must be 3") -> dict[str, Any]:
+    return {"text": text, "file": "app.py", "line": 3, "must_fix": True, "command": command, "expected": "silence"}
+
+
+async def test_a_reviewer_runs_commands_and_tests_in_a_clone_that_is_thrown_away(world: World) -> None:
+    world.says(
+        call("shell_run_command", command="python3 -c 'import app; print(app.c)'; rm lib/used.py"),
+        call("files_write_file", path="app.py", content=""),
+        answer(ACCEPT),
+    )
+    critique = await world.review(await world.candidate(patch("c = 3")))
+    assert critique.verdict is ReviewVerdict.ACCEPT
+    ran, wrote = [one.entry for one in world.bodies(ToolFinished)]
+    assert (ran.operation, ran.outcome) == ("run_command", "success")
+    assert wrote.outcome == "refused"
+    assert "3" in world.server.bodies[-1]["messages"][-3]["content"]
+    offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}
+    assert {"shell_run_command", "tests_run", "files_read_file"} <= offered
+    assert not {"files_write_file", "git_commit"} & offered
+
+
+@pytest.mark.parametrize(
+    ("command", "own", "outcome", "passes_on_own"),
+    [
+        # The reviewer's own change can do what is asked.
+        ("python3 -c 'import app; assert app.c == 3'", "c = 3", ProofOutcome.REPRODUCED, True),
+        # The candidate breaks what worked before; the reviewer's own does so too.
+        ("! grep -q c app.py", "c = 3", ProofOutcome.REPRODUCED, False),
+        ("python3 -c 'import app; assert app.c == 4'", "c = 3", ProofOutcome.PASSES, False),
+        # Nothing can be said where nothing passes, nor where the reviewer has nothing that passes.
+        ("exit 3", "c = 3", ProofOutcome.FAILS_EVERYWHERE, False),
+        ("python3 -c 'import app; assert app.c == 3'", "", ProofOutcome.FAILS_EVERYWHERE, False),
+    ],
+)
+async def test_a_proof_is_run_on_the_candidate_the_untouched_commit_and_the_reviewers_own_change(
+    world: World, command: str, own: str, outcome: ProofOutcome, passes_on_own: bool
+) -> None:
+    world.says(
+        # What a reviewer does to its clone has nothing to do with what its proof is run on.
+        call("shell_run_command", command="echo 'c = 9' > app.py"),
+        answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix(command)]}),
+    )
+    if own:
+        world.own = (await world.candidate(patch(own))).artifacts.patch
+    critique = await world.review(await world.candidate(patch("c = 4")))
+    (finding,) = critique.findings
+    assert finding.proof is not None
+    assert (finding.proof.outcome, finding.proof.passes_on_own) == (outcome, passes_on_own)
+    assert finding.proof.command == command
+    assert finding.reproduced is (outcome is ProofOutcome.REPRODUCED)
+
+
+async def test_proofs_are_bounded_masked_and_lost_with_a_patch_that_does_not_apply(world: World) -> None:
+    loud = must_fix(f"printf {SECRET}; yes | head -c 300000; exit 7")
+    many = [
+        loud,
+        *(must_fix("exit 1", text=str(number)) for number in range(5)),
+        {"text": "a remark", "command": "exit 1"},
+    ]
+    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": many}))
+    critique = await world.review(await world.candidate(patch("c = 4")))
+    first, *others, remark = critique.findings
+    assert first.proof is not None
+    assert first.proof.seen.startswith("exit code 7\n")
+    assert len(first.proof.seen) <= 1_500
+    assert SECRET not in first.proof.seen
+    outcomes = [one.proof.outcome for one in others if one.proof is not None]
+    assert outcomes == [*(ProofOutcome.FAILS_EVERYWHERE,) * 4, ProofOutcome.NOT_RUN]
+    assert remark.proof is None
+    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [loud]}))
+    broken = await world.review(
+        await world.candidate(b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n"), again=2
+    )
+    (finding,) = broken.findings
+    assert finding.proof is not None
+    assert finding.proof.outcome is ProofOutcome.NOT_RUN
+    assert finding.proof.seen
+
+
+async def test_no_proof_is_run_where_agents_may_run_nothing(world: World) -> None:
+    world.task = replace(world.task, constraints=Constraints(denied_tools=("shell",)))
+    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix("exit 1")]}))
+    critique = await world.review(await world.candidate(patch("c = 4")))
+    (finding,) = critique.findings
+    assert finding.proof == Proof(command="exit 1", expected="silence")
+    assert "command" not in world.opening.split("# Task")[0]
+
+
+async def test_a_second_look_is_told_what_was_said_and_what_the_author_answers(world: World) -> None:
+    proof = Proof(command="exit 1", outcome=ProofOutcome.REPRODUCED, seen="exit code 1")
+    found = Finding(text="c must be 3", file="app.py", line=3, must_fix=True, proof=proof)
+    world.earlier = Critique(
+        reviewer_id=REVIEWER, candidate_id=AUTHOR, round=1, content="No.", findings=(found, Finding(text="odd"))
+    )
+    world.says(answer(ACCEPT))
+    await world.review(await world.candidate(patch("c = 4"), summary="The task says 4."))
+    told = world.opening
+    assert (
+        "- [must fix, reproduced] app.py:3: c must be 3\n  The command: exit 1\n  On the candidate: exit code 1" in told
+    )
+    assert "- odd" in told
+    assert told.index("The task says 4.") < told.index("# Your earlier review")
+    assert "if it is mended or if you were wrong" in told
 
 
 async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named(world: World) -> None:
@@ -434,7 +548,7 @@ async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: 
     assert "Reviewer 3" not in told
     assert "garbage" not in told
     assert "agent-dev" not in told
-    assert "[must fix] app.py:3: d is missing" in told
+    assert "[must fix, not shown] app.py:3: d is missing" in told
     assert "NameError: d" in told
     assert "I added c." in told
 

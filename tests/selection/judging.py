@@ -102,7 +102,7 @@ def _behaviour(patch: bytes) -> str:
     return hashlib.sha256(normalised(patch) or patch).hexdigest()
 
 
-async def _ranked(python: str, request: Mapping[str, Any]) -> list[tuple[float, str, str | None]]:
+async def _ranked(python: str, request: Mapping[str, Any]) -> list[tuple[float, str, str | None, int]]:
     """The draws of a pool, ranked by the code that an interpreter has installed."""
     program = str(Path(opinion.__file__))
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
@@ -112,4 +112,4 @@ async def _ranked(python: str, request: Mapping[str, Any]) -> list[tuple[float, 
     out, _ = await process.communicate(json.dumps(request).encode() + b"\n")
     if process.returncode:
         raise RuntimeError(f"{python} {program} ended with {process.returncode}")
-    return [(honesty, winner, verdict) for honesty, winner, verdict in json.loads(out)]
+    return [(honesty, winner, verdict, opinions) for honesty, winner, verdict, opinions in json.loads(out)]

@@ -3,9 +3,10 @@
 A program that runs by the interpreter of any commit: `python opinion.py < requests > answers`, JSON a line. It imports
 nothing but the ranking that it measures.
 
-A council of as many agents as candidates has one round: up to three others review each candidate, then all vote, each
-without its own candidate. Whatever an agent says is the truth with a probability that is its honesty. Else a review
-says the opposite, and a vote is for any other candidate on the ballot.
+A council of as many agents as candidates has one round: up to three others review each candidate that the ranked code
+would have reviewed, then all vote, each without its own candidate, where that code asks for votes. Whatever an agent
+says is the truth with a probability that is its honesty. Else a review says the opposite, and a vote is for any other
+candidate on the ballot. No reviewer shows what it says by a command, nobody revises and nobody answers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from swe_ai_fleet.orchestrator.selection import rank
 
 try:
     from swe_ai_fleet.domain.examination import Examination, Matrix
-except ImportError:  # a commit from before candidates were examined
+    from swe_ai_fleet.orchestrator.judging import peer_samples
+    from swe_ai_fleet.orchestrator.peer_review import peers_for
+    from swe_ai_fleet.orchestrator.standing import PARTS, Part, lead, standings, tier
+except ImportError:  # a commit from before candidates were examined, and votes asked for only where they count
     Examination = Matrix = None
 
 GOOD, BAD = 0.9, 0.2
@@ -48,15 +52,22 @@ class Council:
     honesty: float
     seed: str
 
-    def critiques(self) -> tuple[Critique, ...]:
-        """A review by up to three others for each candidate."""
+    def critiques(self, reports: Mapping[str, CheckReport]) -> tuple[Critique, ...]:
+        """A review by up to three others for each candidate that is reviewed."""
         authors = [candidate.author for candidate in self.candidates]
-        return tuple(
-            self._critique(reviewer, subject) for subject, reviewer in pairs(authors, {a: a for a in authors}, authors)
-        )
+        diffs = {author: author for author in authors}
+        if Matrix is None:
+            return tuple(self._critique(reviewer, subject) for subject, reviewer in pairs(authors, diffs, authors))
+        tiers = {candidate.author: tier(reports[candidate.candidate_id]) for candidate in self.candidates}
+        best = max(tiers.values())
+        subjects = [author for author, one in tiers.items() if one == best]
+        chosen = pairs(authors, diffs, subjects, peers=peers_for(best, len(subjects)))
+        return tuple(self._critique(reviewer, subject) for subject, reviewer in chosen)
 
-    def votes(self, ranking: Sequence[RankedCandidate]) -> tuple[Vote, ...]:
-        """The votes over the accepted places of a ranking."""
+    def votes(self, ranking: Sequence[RankedCandidate], samples: int) -> tuple[Vote, ...]:
+        """The votes over the accepted places of a ranking, so many of each peer; none where there are no samples."""
+        if not samples:
+            return ()
         shown = [place for place in ranking if place.accepted][:MAX_BALLOT]
         authors = {candidate.candidate_id: candidate.author for candidate in self.candidates}
         ballots = [
@@ -68,7 +79,7 @@ class Council:
         return tuple(
             self._vote(judge, sample, ballot)
             for judge, ballot in ballots
-            for sample in range(lone_samples(len(ballot)) if alone else PEER_SAMPLES)
+            for sample in range(lone_samples(len(ballot)) if alone else samples)
         )
 
     def _critique(self, reviewer: str, subject: str) -> Critique:
@@ -96,8 +107,22 @@ def _authors(place: RankedCandidate, authors: Mapping[str, str]) -> set[str]:
     return {authors[name] for name in (place.candidate_id, *place.duplicates)}
 
 
-def selected(pool: Mapping[str, Any]) -> Iterator[tuple[float, str, str]]:
-    """For each honesty and draw of a pool: the honesty, the winner's id (empty: none), its verdict (None: it has none).
+def samples_of(
+    candidates: Sequence[Candidate],
+    reports: Mapping[str, CheckReport],
+    critiques: Sequence[Critique],
+    behaviours: Mapping[str, str],
+) -> int:
+    """How often each peer is asked for a vote."""
+    if Matrix is None:
+        return PEER_SAMPLES
+    weight, leads = PARTS[Part.VOTES], lead(standings(candidates, reports, critiques, (), behaviours))
+    return 0 if leads > weight else peer_samples(leads, weight)
+
+
+def selected(pool: Mapping[str, Any]) -> Iterator[tuple[float, str, str, int]]:
+    """For each honesty and draw of a pool: the honesty, the winner's id (empty: none), its verdict (None: it has
+    none), and how many reviews and votes were asked for.
 
     Args:
         pool: `name`, `candidates`, `reports` and `examination` (None: there was none) as the log has them,
@@ -117,11 +142,13 @@ def selected(pool: Mapping[str, Any]) -> Iterator[tuple[float, str, str]]:
         for draw in range(pool["draws"]):
             seed = f"{pool['name']}/{honesty}/{draw}"
             council = Council(candidates=candidates, right=pool["right"], honesty=honesty, seed=seed)
-            critiques = council.critiques()
-            votes = council.votes(rank(candidates, reports, critiques=critiques, behaviours=behaviours))
+            critiques = council.critiques(reports)
+            samples = samples_of(candidates, reports, critiques, behaviours)
+            ranking = rank(candidates, reports, critiques=critiques, behaviours=behaviours)
+            votes = council.votes(ranking, samples)
             first = rank(candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours)[0]
             winner = first.candidate_id if first.accepted else ""
-            yield honesty, winner, getattr(first, "verdict", None)
+            yield honesty, winner, getattr(first, "verdict", None), len(critiques) + len(votes)
 
 
 def main() -> None:

@@ -20,13 +20,17 @@ HONESTIES = (0.5, 0.65, 0.8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """How often, of all draws of one pool at one honesty: the right one wins; a wrong one does; it is verified."""
+    """How often, of all draws of one pool at one honesty: the right one wins; a wrong one does; it is verified.
+
+    `opinions` are the reviews and votes that all draws together asked for.
+    """
 
     draws: int
     right: int = 0
     wrong: int = 0
     wrong_verified: int = 0
     unverified: int = 0
+    opinions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +93,16 @@ class Row:
         }
 
 
-def counted(draws: Iterable[tuple[float, str, str | None]], right: Iterable[str]) -> dict[float, Selected]:
+def counted(draws: Iterable[tuple[float, str, str | None, int]], right: Iterable[str]) -> dict[float, Selected]:
     """Draws of one pool, as `opinion.selected` yields them, by honesty.
 
     A ranking without verdicts delivers each winner alike: all of its wrong ones count as delivered for verified.
     """
     by: dict[float, list[tuple[str, str | None]]] = {}
-    for honesty, winner, verdict in draws:
+    asked: Counter[float] = Counter()
+    for honesty, winner, verdict, opinions in draws:
         by.setdefault(honesty, []).append((winner, verdict))
+        asked[honesty] += opinions
     known = frozenset(right)
     return {
         honesty: Selected(
@@ -107,6 +113,7 @@ def counted(draws: Iterable[tuple[float, str, str | None]], right: Iterable[str]
                 bool(winner) and winner not in known and verdict in ("verified", None) for winner, verdict in ends
             ),
             unverified=sum(bool(winner) and verdict == "unverified" for winner, verdict in ends),
+            opinions=asked[honesty],
         )
         for honesty, ends in by.items()
     }
@@ -124,6 +131,8 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
             shares[f"right_wins_{honesty * 100:.0f}{suffix}"] = _share((end.right, end.draws) for end in ends)
         every = [end for _, by in known for end in by.values()]
         shares[f"wrong_verified{suffix}"] = _share((end.wrong_verified, end.draws) for end in every)
+        draws = sum(end.draws for end in every)
+        shares[f"opinions{suffix}"] = round(sum(end.opinions for end in every) / draws, 2) if draws else None
         for title, shown in (("with", True), ("without", False)):
             ends = [by[0.65] for row, by in known if row.has_right and row.shown is shown]
             shares[f"right_wins_65_{title}_good_tests{suffix}"] = _share((end.right, end.draws) for end in ends)

@@ -565,6 +565,45 @@ def test_licence_headers(tmp_path: Path) -> None:
     assert found(changed(other, mixed, after), tree=other) == []
 
 
+COMMENTS = "of the source nothing changes but comments and blank lines"
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "warned"),
+    [
+        ("app.py", "a = 1\n", "# A remark.\n\na = 1\n", True),
+        ("app.py", "a = 1\n", "# A remark.\na = 2\n", False),
+        ("app.py", "a = 1\n", "a = 1  # type: int\n", False),
+        ("app.py", "a = 1\n", "# type: ignore\na = 1\n", False),
+        ("app.py", "a = 1\n", "#!/usr/bin/env python\na = 1\n", False),
+        ("app.js", "f();\n", "// A remark.\n/*\n * More.\n */\nf();\n", True),
+        ("app.ts", "f();\n", "// @ts-ignore\nf();\n", False),
+        ("app.go", "package a\n", "//go:build linux\npackage a\n", False),
+        ("app.c", "int a;\n", "#define A 1\nint a;\n", False),
+        ("settings.toml", "a = 1\n", "# A remark.\na = 1\n", False),
+    ],
+)
+def test_source_in_which_only_comments_change(tmp_path: Path, path: str, before: str, after: str, warned: bool) -> None:
+    data = changed(tmp_path, {path: before}, {path: after})
+    assert (COMMENTS in found(data)) is warned
+    # A test or a document beside it does not make it work; another file of the project may.
+    beside = changed(
+        _made(tmp_path / "beside"), {path: before}, {path: after, "tests/test_a.py": "x = 1\n", "README.md": "x\n"}
+    )
+    assert (COMMENTS in found(beside)) is warned
+    other = changed(_made(tmp_path / "other"), {path: before}, {path: after, "pyproject.toml": "[tool.x]\n"})
+    assert COMMENTS not in found(other)
+    (_, *warnings) = policy_results(patch_violations(parse_patch(data), task(), PolicyRules(), Secrets()), task())
+    assert [(one.required, one.score) for one in warnings if COMMENTS in one.message] == (
+        [(False, 0.0)] if warned else []
+    )
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
 def test_links_that_lead_outside(tmp_path: Path) -> None:
     after: Files = {"a/in": "-> ../b", "a/out": "-> ../../b", "abs": "-> /etc/passwd"}
     assert found(changed(tmp_path, {"b": "x"}, after)) == [
@@ -586,7 +625,8 @@ def test_a_change_without_any_of_it_never_violates(removed: list[str], added: li
     lines = [Line("-", text, 1) for text in removed] + [Line("+", text, 1) for text in added]
     hunk = Hunk(new_start=1, new_count=len(added), section="", lines=tuple(lines))
     patch = Patch((FilePatch(path=path, old_path=path, raw=b"", hunks=(hunk,)),))
-    assert told(patch_violations(patch, task(), PolicyRules(), Secrets(["entrusted-value-1"]))) == []
+    said = told(patch_violations(patch, task(), PolicyRules(), Secrets(["entrusted-value-1"])))
+    assert [one for one in said if one != COMMENTS] == []
     assert told(tree_violations(patch, [path], lambda name: "\n".join(added))) == []
 
 

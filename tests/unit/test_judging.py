@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Rol
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
-from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, lone_samples, vote
+from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, Contest, lone_samples, vote
 from swe_ai_fleet.orchestrator.selection import ARCHITECT, rank
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -105,14 +105,7 @@ class World:
             known=replace(state, council=self.council),
             pauses=(0.0, 0.0),
         )
-        return await vote(
-            runs,
-            self.task,
-            field,
-            reports,
-            more.pop("critiques", ()),
-            **more,
-        )
+        return await vote(runs, self.task, Contest(candidates=field, reports=reports, **more))
 
     def ballots(self) -> dict[str, list[str]]:
         return {asked.judge_id: sorted(one.candidate_id for one in asked.candidates) for asked in self.fleet.judged}
@@ -338,7 +331,7 @@ class TestBallots:
         text = "\n".join(message.content for message in shown)
         for part in ("Add a greeting", "A small app", "Polite", "Clarity", "+short change", "tests: passed"):
             assert part in text
-        assert "must be fixed: app.py:3: guard it" in text
+        assert "[must fix, not shown] app.py:3: guard it" in text
         assert text.index("# Candidate A") < text.index("# Candidate B") < text.index("+short change")
         for hidden in (ONE, TWO, "the-reviewer", "did it best", "0.25"):
             assert hidden not in text

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, TestSummary
-from swe_ai_fleet.domain.review import Critique, Finding, Vote
+from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Vote
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
@@ -84,8 +85,19 @@ def fields(draw: st.DrawFn, *, diffs: bool):
     return found, reports
 
 
-def critique(about: str, score: float, *, by: str = "peer", must_fix: bool = False, at: int = 1, error: str = ""):
-    findings = (Finding(text="wrong", must_fix=True),) if must_fix else ()
+def critique(
+    about: str,
+    score: float,
+    *,
+    by: str = "peer",
+    must_fix: bool = False,
+    proof: ProofOutcome | None = ProofOutcome.REPRODUCED,
+    at: int = 1,
+    error: str = "",
+):
+    """A critique; a must-fix of its is shown by a command that was reproduced, unless told otherwise."""
+    shown = None if proof is None else Proof(command="python check.py", outcome=proof)
+    findings = (Finding(text="wrong", must_fix=True, proof=shown),) if must_fix else ()
     return Critique(reviewer_id=by, candidate_id=about, round=at, score=score, findings=findings, error=error, at="now")
 
 
@@ -314,9 +326,31 @@ def test_reviews_change_the_order_of_equal_evidence_and_say_so():
         "unverified: dry_run: 7 passed; reviews 0.85 from 2; 9 changed lines; ahead of a: reviews 0.85 against 0.50"
     )
     assert second.reason == (
-        "unverified: dry_run: 7 passed; reviews 0.50 from 1, 1 must-fix; 1 changed lines; "
+        "unverified: dry_run: 7 passed; reviews 0.50 from 1, 1 must-fix reproduced; 1 changed lines; "
         "behind b: reviews 0.50 against 0.85"
     )
+
+
+@pytest.mark.parametrize(
+    ("proof", "score", "counts"),
+    [
+        (ProofOutcome.REPRODUCED, 0.9, 0.5),
+        (ProofOutcome.REPRODUCED, 0.2, 0.2),
+        # Whoever claims a fault that is not there has said nothing against the candidate.
+        (ProofOutcome.PASSES, 0.1, 0.5),
+        (ProofOutcome.PASSES, 0.9, 0.9),
+        (ProofOutcome.FAILS_EVERYWHERE, 0.9, 0.9),
+        (ProofOutcome.NOT_RUN, 0.9, 0.9),
+        (None, 0.9, 0.9),
+    ],
+)
+def test_a_must_fix_counts_by_what_came_of_its_proof(proof: ProofOutcome | None, score: float, counts: float) -> None:
+    said = [critique("a", score, must_fix=True, proof=proof)]
+    (first, *_) = [
+        one for one in rank([candidate("a"), candidate("b")], PASSING, critiques=said) if one.candidate_id == "a"
+    ]
+    assert first.review == counts
+    assert ("must-fix reproduced" in first.reason) is (proof is ProofOutcome.REPRODUCED)
 
 
 def test_what_counts_of_reviews():

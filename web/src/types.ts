@@ -99,11 +99,20 @@ export interface CheckSuite {
   skipped_reason: string;
 }
 
+export interface Proof {
+  command: string;
+  expected: string;
+  outcome: string;
+  seen: string;
+  passes_on_own: boolean;
+}
+
 export interface Finding {
   text: string;
   file: string;
   line: number;
   must_fix: boolean;
+  proof?: Proof | null;
 }
 
 export interface Critique {

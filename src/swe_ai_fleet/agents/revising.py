@@ -7,13 +7,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from swe_ai_fleet.agents.opening import SecondGo, revision_text
-from swe_ai_fleet.agents.untrusted import Fence, evidence
+from swe_ai_fleet.agents.untrusted import Fence, evidence, in_words
 from swe_ai_fleet.domain.candidate import Revision
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.event import RunStarted
 from swe_ai_fleet.domain.message import Message
-from swe_ai_fleet.domain.review import Critique, Finding
+from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, SecretMask
 
 MAX_DIFF_CHARS = 24_000
@@ -90,7 +90,7 @@ def told(revision: Revision, patch: bytes, *, applied: bool, execution_id: str, 
             {
                 "verdict": str(one.verdict),
                 "score": f"{one.score:g} of 1",
-                "text": fence(_words(one), MAX_CRITIQUE_CHARS),
+                "text": fence(in_words(one), MAX_CRITIQUE_CHARS),
             }
             for one in _heard(revision.critiques)
         ],
@@ -100,14 +100,3 @@ def told(revision: Revision, patch: bytes, *, applied: bool, execution_id: str, 
 def _heard(critiques: Sequence[Critique]) -> list[Critique]:
     """The critiques that say something, in an order that tells nothing of who wrote them when."""
     return sorted((one for one in critiques if not one.error), key=lambda one: (one.round, one.reviewer_id))
-
-
-def _words(critique: Critique) -> str:
-    lines = [critique.content, *(_line(finding) for finding in critique.findings)]
-    return "\n".join(line for line in lines if line)
-
-
-def _line(finding: Finding) -> str:
-    place = f"{finding.file}:{finding.line}" if finding.file and finding.line else finding.file
-    must = "[must fix] " if finding.must_fix else ""
-    return f"- {must}{place}: {finding.text}" if place else f"- {must}{finding.text}"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
+from swe_ai_fleet.domain.review import Critique, Finding, ProofOutcome
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
@@ -80,6 +81,36 @@ def changed_tests(report: CheckReport, fence: Fence, limit: int) -> str:
         for test in report.changed_tests
     ]
     return fence("\n\n".join(texts), limit + _TEST_HEAD_CHARS * count)
+
+
+def in_words(critique: Critique) -> str:
+    """What a reviewer said, without name and score: the text, and each finding with what came of its proof."""
+    return "\n".join(line for line in (critique.content, *map(_finding, critique.findings)) if line)
+
+
+def _finding(finding: Finding) -> str:
+    place = f"{finding.file}:{finding.line}: " if finding.file and finding.line else f"{finding.file}: "
+    line = f"- {_weight(finding)}{place if finding.file else ''}{finding.text}"
+    if finding.proof is None or finding.proof.outcome is ProofOutcome.NOT_RUN:
+        return line
+    proof = finding.proof
+    shown = [f"  The command: {proof.command}", f"  It should show: {proof.expected}" if proof.expected else ""]
+    return "\n".join(part for part in (line, *shown, f"  On the candidate: {proof.seen}") if part)
+
+
+def _weight(finding: Finding) -> str:
+    """How far a finding is shown, where it says that something must be fixed."""
+    if not finding.must_fix:
+        return ""
+    match finding.proof.outcome if finding.proof is not None else ProofOutcome.NOT_RUN:
+        case ProofOutcome.REPRODUCED:
+            return "[must fix, reproduced] "
+        case ProofOutcome.PASSES:
+            return "[not reproduced: its command passes on the candidate] "
+        case ProofOutcome.FAILS_EVERYWHERE:
+            return "[must fix, not shown: its command fails on the untouched commit too] "
+        case ProofOutcome.NOT_RUN:
+            return "[must fix, not shown] "
 
 
 def _verdict(report: CheckReport) -> str:

@@ -27,6 +27,7 @@ class Order:
     ref: str = ""
     credential: str = ""
     agents: int = 0
+    max_agents: int = 0
     rounds: int | None = None
     role: str = "DEV"
     checks: tuple[str, ...] = ()
@@ -113,6 +114,7 @@ class Order:
                     constraints=constraints,
                     rounds=self.rounds or 0,
                     num_agents=self.agents,
+                    max_agents=self.max_agents,
                     approval=enum_name(pb.ApprovalPolicy, self.approve, field="approve"),
                     planning_mode=enum_name(pb.PlanningMode, self.mode, field="mode"),
                     model_profile=self.profile,
@@ -134,6 +136,7 @@ class Order:
                     enable_peer_review=self.rounds != 0,
                     deliberation_rounds=self.rounds or 0,
                     num_agents=self.agents,
+                    max_agents=self.max_agents,
                     enable_architect_selection=self.architect > 0,
                     architect_top_k=self.architect,
                     derive_subtasks=self.subtasks,

@@ -22,6 +22,9 @@ def run(
         str, typer.Option(metavar="NAME", help="Which of the server's credentials opens a URL. Default: its host's.")
     ] = "",
     agents: Annotated[int, typer.Option(min=0, help="How many agents solve it. Default: the council's, or 3.")] = 0,
+    max_agents: Annotated[
+        int, typer.Option(min=0, help="Further agents begin, up to so many, while no candidate is convincing.")
+    ] = 0,
     rounds: options.Rounds = None,
     role: options.Role = "DEV",
     check: options.Check = None,
@@ -84,6 +87,7 @@ def run(
         ref=ref,
         credential=credential,
         agents=agents,
+        max_agents=max_agents,
         rounds=rounds,
         role=role,
         checks=tuple(check or ()),

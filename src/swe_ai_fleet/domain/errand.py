@@ -125,7 +125,11 @@ class ExamineAssignment(Errand[Examination]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewAssignment(RecordedErrand[Critique]):
-    """One peer's review of one candidate. A review that comes to nothing has an error."""
+    """One peer's review of one candidate. A review that comes to nothing has an error.
+
+    With an `earlier` critique it is a second look: the candidate is what its author handed in after that critique,
+    and its summary is the author's answer. Proofs are tried on the reviewer's `own` change as well.
+    """
 
     kind = ErrandKind.REVIEW
     gives = Critique
@@ -136,14 +140,16 @@ class ReviewAssignment(RecordedErrand[Critique]):
     candidate: Candidate
     report: CheckReport
     perspective: Perspective = field(default_factory=Perspective)
+    own: BlobRef | None = None
+    earlier: Critique | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
     """One judge's votes over some candidates, `samples` of them, each with the candidates in another order.
 
-    `seed` decides the orders. `critiques` are those of the candidates to be judged. Votes that cannot be read have an
-    error.
+    `seed` decides the orders. `critiques` are those of the candidates to be judged, `answers` what authors replied to
+    them, by candidate. Votes that cannot be read have an error.
     """
 
     kind = ErrandKind.JUDGE
@@ -154,6 +160,7 @@ class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
     candidates: tuple[Candidate, ...]
     reports: tuple[CheckReport, ...]
     critiques: tuple[Critique, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict[str, str])
     samples: int = 1
     seed: int = 0
     perspective: Perspective = field(default_factory=Perspective)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
 
 from swe_ai_fleet.domain.candidate import CheckReport, ForeignTests
+from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.domain.verdict import Verdict
 
 LITTLE = 0.25
 """What a test weighs that nobody but its author stands behind: it may be wrong."""
+SEEN_SHARE = 0.5
+"""What a passing test weighs for the source that it was made for, and for one that fails another test of the same
+author, of what it weighs for a source that passes all tests of an author whom its own never saw."""
 _NOTHING_SAID = 0.5
 _NAMED = 3
+_COMMAND_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,8 @@ class Crossing:
 class TestSet:
     """The new tests of one candidate, or of several that bring the same.
 
-    Each of `tests` fails on the untouched source and passes on the source of each of `candidates`, its authors.
+    Each of `tests` fails on the untouched source and passes on the source of each of `candidates`, its authors. Those
+    among them that are `proofs` are commands by which an author showed a fault of somebody else's source in a review.
     """
 
     __test__ = False
@@ -61,6 +67,7 @@ class TestSet:
     candidates: tuple[str, ...]
     tests: tuple[str, ...]
     crossings: tuple[Crossing, ...] = ()
+    proofs: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -72,6 +79,19 @@ class TestSet:
             return Crossing(candidate_id=candidate_id, passed=self.tests)
         return next((one for one in self.crossings if one.candidate_id == candidate_id), None)
 
+    def with_fault(self, fault: ShownFault) -> TestSet:
+        """The same with a fault that its author showed; the command is the name of the test."""
+        test = one_line(f"`{fault.command}`", _COMMAND_CHARS)
+        before = self.on(fault.candidate_id) or Crossing(candidate_id=fault.candidate_id)
+        failed = (*before.failed, ForeignFailure(test=test, message=fault.seen))
+        others = (one for one in self.crossings if one.candidate_id != fault.candidate_id)
+        return replace(
+            self,
+            tests=tuple(dict.fromkeys((*self.tests, test))),
+            crossings=tuple(sorted((*others, replace(before, failed=failed)), key=lambda one: one.candidate_id)),
+            proofs=self.proofs | {test},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
@@ -81,6 +101,16 @@ class Conflict:
     test: str
     other_id: str
     other_test: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFault:
+    """A fault of one candidate's source that the author of another one showed by a command: it passes on its own."""
+
+    author_id: str
+    candidate_id: str
+    command: str
+    seen: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +126,15 @@ class Examination:
     def told(self) -> Examination:
         """The same with its conflicts."""
         return replace(self, conflicts=tuple(Matrix(self).conflicts()))
+
+    def with_faults(self, faults: Iterable[ShownFault]) -> Examination:
+        """The same with shown faults as tests of those who showed them, run where they were shown."""
+        sets = list(self.sets)
+        for fault in sorted(faults, key=lambda one: (one.author_id, one.candidate_id, one.command)):
+            at = next((at for at, one in enumerate(sets) if fault.author_id in one.candidates), len(sets))
+            own = sets[at] if at < len(sets) else TestSet(candidates=(fault.author_id,), tests=())
+            sets[at:] = [own.with_fault(fault), *sets[at + 1 :]]
+        return replace(self, sets=tuple(sets))
 
 
 @dataclass(frozen=True)
@@ -133,8 +172,8 @@ class Matrix:
         """How the tests of all authors speak of a source: 0 all against, 1 all for, a half where none says anything.
 
         `(1/2 + sum(weights of those for)) / (1 + sum(all weights))`, each author counted once by the weightiest test
-        that fails, else by the weightiest that passes. Its own tests count where others pass them too: all who pass a
-        test stand equal, and nobody's word about their own work counts.
+        that fails, else by the weightiest that passes. Its own tests count where others pass them too, and half as
+        much: they were made to pass on it, while who passes all of them unseen shows more.
         """
         speaking: list[tuple[float, bool]] = []
         for tests in self.examination.sets:
@@ -146,7 +185,9 @@ class Matrix:
             own = candidate_id in tests.candidates
             passed = [test for test in crossing.passed if not own or self.passers(tests, test)]
             if passed and against <= LITTLE:
-                speaking.append((max(self.weight(tests, test) for test in passed), True))
+                weight = max(self.weight(tests, test) for test in passed)
+                seen = own or bool(crossing.failed)
+                speaking.append((weight * SEEN_SHARE if seen else weight, True))
         # Sorted: the order of floating-point sums must not depend on the order of candidates.
         good = fsum(weight for weight, speaks_for in speaking if speaks_for)
         return (_NOTHING_SAID + good) / (1 + fsum(weight for weight, _ in speaking))
@@ -190,8 +231,9 @@ class Matrix:
             if candidate_id not in tests.candidates:
                 continue
             for one in sorted(tests.crossings, key=lambda one: one.candidate_id):
-                tried = bool(one.passed) or not all(failure.unchanged for failure in one.failed)
-                lone = [failure.test for failure in one.failed if not self.passers(tests, failure.test)]
+                failed = [failure for failure in one.failed if failure.test not in tests.proofs]
+                tried = bool(one.passed) or not all(failure.unchanged for failure in failed)
+                lone = [failure.test for failure in failed if not self.passers(tests, failure.test)]
                 if tried and lone:
                     return one.candidate_id, lone[0]
         return None

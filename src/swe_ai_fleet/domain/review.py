@@ -16,14 +16,55 @@ class ReviewVerdict(StrEnum):
     REJECT = "reject"
 
 
+class ProofOutcome(StrEnum):
+    """How the command of a proof ended.
+
+    `REPRODUCED`: it fails on the candidate, each time, and passes on the untouched commit or on the reviewer's own
+    change. `PASSES`: it passes on the candidate. `FAILS_EVERYWHERE`: nothing passes it, so it shows nothing.
+    """
+
+    REPRODUCED = "reproduced"
+    PASSES = "passes"
+    FAILS_EVERYWHERE = "fails_everywhere"
+    NOT_RUN = "not_run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What a reviewer shows a fault by: a shell command that exits with 0 where the code is right. Untrusted text.
+
+    The fleet runs it. `seen` is what it printed on the candidate at last, or why it was not run; `passes_on_own` says
+    whether it passes on the reviewer's own change.
+    """
+
+    command: str
+    expected: str = ""
+    outcome: ProofOutcome = ProofOutcome.NOT_RUN
+    seen: str = ""
+    passes_on_own: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that a reviewer found. `line` counts from 1 in the patched file; 0: the file as a whole."""
+    """One thing that a reviewer found. `line` counts from 1 in the patched file; 0: the file as a whole.
+
+    What `must_fix` says is the reviewer's word; it caps a score only with a proof that was reproduced.
+    """
 
     text: str
     file: str = ""
     line: int = 0
     must_fix: bool = False
+    proof: Proof | None = None
+
+    @property
+    def reproduced(self) -> bool:
+        return self.proof is not None and self.proof.outcome is ProofOutcome.REPRODUCED
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether its own proof passes on the candidate."""
+        return self.proof is not None and self.proof.outcome is ProofOutcome.PASSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +84,11 @@ class Critique:
     usage: Usage = field(default_factory=Usage)
     error: str = ""
     at: str = ""
+
+    @property
+    def objects(self) -> bool:
+        """Whether it asks for changes."""
+        return self.verdict is not ReviewVerdict.ACCEPT or any(finding.must_fix for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

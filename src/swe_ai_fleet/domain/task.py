@@ -249,6 +249,7 @@ class Task:
     without a `planning_mode` the installation's holds. Of tasks that wait, those of a higher `priority` go first, and
     the callers take turns. `architect_top_k` is how many of the best an architect chooses among; 0: none does.
     Without `num_agents` (0) it has as many agents as its council, without `rounds` (`COUNCIL_ROUNDS`) the council's.
+    Up to `max_agents` in all begin while no candidate of those before is convincing; 0: none but the first.
     `patches` are what a task of the kind `judge` is about. `traceparent` (W3C Trace Context) is the span that its work
     belongs to, where somebody traces it.
     """
@@ -264,6 +265,7 @@ class Task:
     environment: EnvironmentSpec = field(default_factory=EnvironmentSpec)
     delivery: Delivery = field(default_factory=Delivery)
     num_agents: int = DEFAULT_AGENTS
+    max_agents: int = 0
     rounds: int = DEFAULT_ROUNDS
     enable_tools: bool = True
     tools: tuple[str, ...] = ()
@@ -288,6 +290,11 @@ class Task:
     @property
     def execution_id(self) -> str:
         return execution_id(tenant=self.tenant, kind=self.kind, task_id=self.task_id, attempt=self.attempt)
+
+    @property
+    def most_agents(self) -> int:
+        """How many agents there may be in all."""
+        return max(self.num_agents, self.max_agents)
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -329,6 +336,7 @@ class Task:
         if self.delivery.branch:
             check_branch(self.delivery.branch, field="delivery.branch")
         _check_range(self.num_agents, field="num_agents", low=0, high=max_agents)
+        _check_range(self.max_agents, field="max_agents", low=0, high=max_agents)
         _check_range(self.rounds, field="rounds", low=COUNCIL_ROUNDS, high=16)
         _check_range(self.attempt, field="attempt", low=1, high=10_000)
         _check_range(self.priority, field="priority", low=0, high=MAX_PRIORITY)
@@ -339,8 +347,8 @@ class Task:
         _check_range(limits.max_tokens, field="constraints.max_tokens", low=0, high=10**12)
         totals = self.constraints.totals
         for name, value, least in (
-            ("total_max_tokens", totals.max_tokens, self.num_agents),
-            ("total_max_tool_calls", totals.max_tool_calls, self.num_agents),
+            ("total_max_tokens", totals.max_tokens, self.most_agents),
+            ("total_max_tool_calls", totals.max_tool_calls, self.most_agents),
         ):
             if value and value < least:
                 raise InvalidRequest(
@@ -376,7 +384,13 @@ class Task:
             names.add(patch.name)
 
 
-_PLAIN = {"memory": MemoryOptions(), "context_options": ContextOptions(), "workflow": None, "patches": ()}
+_PLAIN = {
+    "memory": MemoryOptions(),
+    "context_options": ContextOptions(),
+    "workflow": None,
+    "patches": (),
+    "max_agents": 0,
+}
 
 
 def execution_id(*, tenant: str, kind: TaskKind, task_id: str, attempt: int) -> str:

@@ -57,7 +57,8 @@ class AgentRuns:
         Raises AgentLost when too many processes were lost under it, FleetErrors of the run.
         """
         agent_id = assignment.agent_id
-        assignment = replace(assignment, background=self.background)
+        told = "\n\n".join(filter(None, (self.background, assignment.background)))
+        assignment = replace(assignment, background=told)
         agent = self._agent(agent_id)
         # A process that an earlier driver sent may have begun since this one read the log: only the log knows.
         resume = self.generation > 1 and (agent is None or agent.status != "lost")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult, RankedCandidate
 from swe_ai_fleet.domain.errand import CheckAssignment, ExamineAssignment, Examinee
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesExamined, ChecksFinished, ChecksStarted
-from swe_ai_fleet.domain.examination import Examination, Matrix
+from swe_ai_fleet.domain.examination import Examination, Matrix, ShownFault
+from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.behaviour import diff_key
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
@@ -33,6 +34,7 @@ class Checking:
     groundwork: Groundwork
     usage: Usage = field(default_factory=Usage)
     reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
+    _examinations: list[Examination] = field(default_factory=list[Examination])
     _by_diff: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _gathering: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
@@ -51,20 +53,25 @@ class Checking:
         return report
 
     async def beside_each_other(
-        self, candidates: Sequence[Candidate], behaviours: Mapping[str, str]
+        self, candidates: Sequence[Candidate], behaviours: Mapping[str, str], critiques: Iterable[Critique] = ()
     ) -> Mapping[str, CheckReport]:
         """The evidence about candidates that stand, once their new tests ran on each other's sources; recorded.
 
         Nothing runs where fewer than two sources are accepted, or none brings a test that fails without the change.
-        Raises Fenced, Unavailable of the journal.
+        A fault that a critique shows by a command which passes on its author's own source counts as a test of that
+        author. Raises Fenced, Unavailable of the journal.
         """
         by_id = {candidate.candidate_id: candidate for candidate in candidates}
         places = [one for one in rank(candidates, self.reports, behaviours=behaviours) if one.accepted]
         examinees = [self._examinee(by_id[place.candidate_id]) for place in places]
         examinees = [one for one in examinees if one is not None]
-        if len(examinees) < 2 or not any(one.tests for one in examinees):
+        faults = list(_faults(places, by_id, critiques))
+        tests = any(one.tests for one in examinees)
+        if len(examinees) < 2 or not (tests or faults):
             return self.reports
-        matrix = Matrix(await self._examined(examinees))
+        names = tuple(sorted(one.candidate_id for one in examinees))
+        examination = await self._examined(examinees) if tests else Examination(candidates=names)
+        matrix = Matrix(examination.with_faults(faults))
         told = dict(self.reports)
         for place in places:
             for name in (place.candidate_id, *place.duplicates):
@@ -78,11 +85,13 @@ class Checking:
         return Examinee(candidate_id=candidate.candidate_id, patch=patch, tests=tests) if patch is not None else None
 
     async def _examined(self, examinees: Sequence[Examinee]) -> Examination:
-        """What an earlier driver found out about these candidates, or what a node does now."""
+        """What was found out about these candidates, or what a node does now; behind a ranking nothing is run."""
         names = tuple(sorted(one.candidate_id for one in examinees))
-        for known in self.work.known.examinations:
+        for known in (*self.work.known.examinations, *self._examinations):
             if known.candidates == names:
                 return known
+        if self.work.known.ranking:
+            return Examination(candidates=names)
         try:
             examination = await self.work.runs.check(
                 ExamineAssignment(
@@ -97,6 +106,7 @@ class Checking:
         except FleetError as error:
             examination = Examination(notes=(str(error),))
         examination = replace(examination, candidates=names)
+        self._examinations.append(examination)
         await self.work.journal.append(CandidatesExamined(examination=examination))
         return examination
 
@@ -123,3 +133,19 @@ class Checking:
                 verdict=Verdict.UNVERIFIED,
                 reasons=(f"no evidence could be gathered: {error}",),
             )
+
+
+def _faults(
+    places: Iterable[RankedCandidate], candidates: Mapping[str, Candidate], critiques: Iterable[Critique]
+) -> Iterator[ShownFault]:
+    """The faults that reviewers with a place of their own showed of other places."""
+    by_id = {name: place.candidate_id for place in places for name in (place.candidate_id, *place.duplicates)}
+    by_author = {candidates[name].author: place for name, place in by_id.items()}
+    for critique in critiques:
+        author, subject = by_author.get(critique.reviewer_id), by_id.get(critique.candidate_id)
+        if author is None or subject is None or author == subject:
+            continue
+        for finding in critique.findings:
+            if finding.must_fix and finding.reproduced and finding.proof is not None and finding.proof.passes_on_own:
+                command, seen = finding.proof.command, finding.proof.seen
+                yield ShownFault(author_id=author, candidate_id=subject, command=command, seen=seen)

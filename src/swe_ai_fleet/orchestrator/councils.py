@@ -70,7 +70,7 @@ def seated(task: Task, council: Council | None = None) -> Task:
     nobody works on patches that are there already.
     """
     if task.kind is TaskKind.JUDGE:
-        return replace(task, num_agents=0, rounds=0)
+        return replace(task, num_agents=0, max_agents=0, rounds=0)
     agents = task.num_agents or (len(council.members) if council else 0) or DEFAULT_AGENTS
     rounds = task.rounds
     if rounds == COUNCIL_ROUNDS:
@@ -78,26 +78,27 @@ def seated(task: Task, council: Council | None = None) -> Task:
         rounds = ((council.rounds if council else 0) or DEFAULT_ROUNDS) if reviewed else 0
     profile = task.model_profile or (council.model_profile if council else "")
     task = replace(task, num_agents=agents, rounds=rounds, model_profile=profile)
-    return replace(task, num_agents=len(seats(task, council)))
+    room = len(seats(task, council))
+    return replace(task, num_agents=min(agents, room), max_agents=min(task.max_agents, room))
 
 
 def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
-    """Who works on a seated task, `num_agents` of them as far as there is room.
+    """Who works on a seated task, `most_agents` of them as far as there is room; the first `num_agents` begin.
 
     The members sit in their order. Where there are fewer of them than seats, those that the fleet runs sit again as
     often as it takes, the others as often as they take tasks at the same time.
     """
     if council is None or not council.members:
-        members = (CouncilMember(agent_id=agent_name(task.role, number)) for number in range(1, task.num_agents + 1))
+        members = (CouncilMember(agent_id=agent_name(task.role, number)) for number in range(1, task.most_agents + 1))
         return tuple(Seat(number=at, agent_id=one.agent_id, member=one) for at, one in enumerate(members, start=1))
     found: list[Seat] = []
     turn = 0
-    while len(found) < task.num_agents:
+    while len(found) < task.most_agents:
         turn += 1
         free = [one for one in council.members if not one.endpoint or one.max_concurrent_tasks >= turn]
         if not free:
             break
-        for member in free[: task.num_agents - len(found)]:
+        for member in free[: task.most_agents - len(found)]:
             name = member.agent_id if turn == 1 else f"{member.agent_id}-seat{turn}"
             found.append(Seat(number=len(found) + 1, agent_id=name, member=member))
     return tuple(found)
@@ -110,7 +111,12 @@ def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:
         if state.task.role is not role or state.council is None or state.status is not ExecutionStatus.IN_PROGRESS:
             continue
         lost = {name for name, agent in state.agents.items() if agent.status == "lost"}
-        sitting = seats(seated(state.task, state.council), state.council)
+        task = seated(state.task, state.council)
+        sitting = [
+            seat
+            for seat in seats(task, state.council)
+            if seat.number <= task.num_agents or seat.agent_id in state.agents
+        ]
         counts.update({seat.member.agent_id for seat in sitting if seat.agent_id not in lost | state.candidates.keys()})
     return counts
 

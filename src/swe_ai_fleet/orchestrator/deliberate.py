@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from swe_ai_fleet.agents.untrusted import Fence
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, RunLost
-from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.checking import Checking
-from swe_ai_fleet.orchestrator.councils import assignments
+from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
-from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, vote
+from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
 from swe_ai_fleet.orchestrator.selection import behaviour_keys, rank
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.orchestrator.underway import Underway
+
+_TRIED = (
+    "Other agents have tried this task, and nothing shows yet that one of them is right. What they did is no example: "
+    "solve the task your own way, and show by a test that fails without your change that it works."
+)
+_TRIED_CHARS = 1_500
+_MOST_FILES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +79,21 @@ class Deliberation:
         """
         async with Groundwork(work=self.work) as groundwork:
             self._checking = Checking(work=self.work, groundwork=groundwork)
-            reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
             drafts = await self._drafts()
-            await self._examined(tuple(entry.candidate for entry in drafts))
+            reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
             entries = await reviewing.run(drafts)
             candidates = tuple(entry.candidate for entry in entries)
-            reports = await self._examined(candidates)
-            ranking = await self._ranking(candidates, reports, reviewing.critiques)
+            critiques = reviewing.critiques_of(entries)
+            behaviours = await behaviour_keys(candidates, self.work.blobs)
+            reports = await self._checking.beside_each_other(candidates, behaviours, critiques)
+            contest = Contest(
+                candidates=candidates,
+                reports=reports,
+                critiques=critiques,
+                answers=reviewing.answers,
+                behaviours=behaviours,
+            )
+            ranking = await self._ranking(contest)
         return Conclusion(
             candidates=candidates,
             ranking=ranking,
@@ -86,46 +103,61 @@ class Deliberation:
             reports=reports,
         )
 
-    async def _examined(self, candidates: Sequence[Candidate]) -> Mapping[str, CheckReport]:
-        """The evidence about candidates beside each other; that of the ranking, where there is one."""
-        if self.work.known.ranking:
-            return self._checking.reports
-        return await self._checking.beside_each_other(candidates, await behaviour_keys(candidates, self.work.blobs))
-
-    async def _ranking(
-        self, candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], critiques: Sequence[Critique]
-    ) -> tuple[RankedCandidate, ...]:
+    async def _ranking(self, contest: Contest) -> tuple[RankedCandidate, ...]:
         """The candidates from best to worst, once judges have voted; recorded."""
         known = self.work.known
         if known.ranking:
             for one in known.votes:
                 self._spending.add(one.usage)
             return known.ranking
-        behaviours = await behaviour_keys(candidates, self.work.blobs)
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
-            votes = await vote(self.work.runs, task, candidates, reports, critiques, behaviours=behaviours)
+            votes = await vote(self.work.runs, task, contest)
         for one in votes:
             self._spending.add(one.usage)
-        needs_proof = self.work.task.constraints.require_verified
         ranking = rank(
-            candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours, needs_proof=needs_proof
+            contest.candidates,
+            contest.reports,
+            critiques=contest.critiques,
+            votes=votes,
+            behaviours=contest.behaviours,
+            needs_proof=self.work.task.constraints.require_verified,
         )
         winner_id = ranking[0].candidate_id if ranking and ranking[0].accepted else ""
         await self.work.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
         return ranking
 
     async def _drafts(self) -> tuple[Entry, ...]:
-        """Each agent's first candidate, checked, in the order of the council: the same for whoever drives it."""
-        seats = assignments(self.work.task, self.work.repository, self.work.known.council)
-        async with asyncio.TaskGroup() as group:
-            drafts = [group.create_task(self._draft(assignment)) for assignment in seats]
+        """Each agent's first candidate, checked, in the order of the council: the same for whoever drives it.
+
+        While no candidate is convincing, further agents begin, as many as there are already, told what was tried.
+        """
+        task, council, known = self.work.task, self.work.known.council, self.work.known
+        waiting = list(assignments(task, self.work.repository, council))
+        entries: list[Entry] = []
+        size = seated(task, council).num_agents
+        while waiting:
+            told = tried([entry.candidate for entry in entries], await self._examined(entries), task.execution_id)
+            wave = [replace(one, background=told) for one in waiting[:size]]
+            waiting = waiting[size:]
+            async with asyncio.TaskGroup() as group:
+                drafts = [group.create_task(self._draft(assignment)) for assignment in wave]
+            entries += [entry for draft in drafts if (entry := draft.result()) is not None]
+            over = known.ranking and not any(one.agent_id in known.agents for one in waiting)
+            if not waiting or over or any(map(convincing, (await self._examined(entries)).values())):
+                break
+            size = max(1, len(entries))
         for candidate in self._rejected:
             self._spending.add(candidate.usage)
-        entries = tuple(entry for draft in drafts if (entry := draft.result()) is not None)
         for entry in entries:
             self._spending.add(entry.candidate.usage)
-        return entries
+        return tuple(entries)
+
+    async def _examined(self, entries: Sequence[Entry]) -> Mapping[str, CheckReport]:
+        """The evidence about drafts beside each other."""
+        candidates = [entry.candidate for entry in entries]
+        behaviours = await behaviour_keys(candidates, self.work.blobs)
+        return await self._checking.beside_each_other(candidates, behaviours)
 
     async def _draft(self, assignment: Assignment) -> Entry | None:
         """One agent's candidate; None where it was lost, or ended by a person."""
@@ -156,3 +188,38 @@ class Deliberation:
             return False
         revised = any(candidate.revises for candidate in known.candidates.values())
         return bool(known.critiques or known.ranking or revised)
+
+
+def convincing(report: CheckReport) -> bool:
+    """Whether further candidates would be tried for nothing.
+
+    So it is where something shows the change that its author did not write, a test that was there or a check of the
+    task, or where it passes the tests of another author who has not seen it, and fails nobody's.
+    """
+    if report.verdict is not Verdict.VERIFIED:
+        return False
+    foreign = report.foreign
+    return not report.shown_by_itself or (foreign is not None and foreign.passed > 0 and not foreign.failing)
+
+
+def tried(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], seed: str) -> str:
+    """What those who begin later are told of candidates that convinced nobody: files, evidence, authors' words."""
+    if not candidates:
+        return ""
+    fence = Fence(_masked, seed, *(one.candidate_id for one in candidates))
+    said = [_TRIED, fence.warning]
+    for candidate in candidates:
+        report, left = reports[candidate.candidate_id], candidate.artifacts
+        files = ", ".join(left.files_changed[:_MOST_FILES]) or "no file"
+        lines = (
+            f"{report.verdict_word}: {'; '.join(report.reasons)}" if report.reasons else report.verdict_word,
+            f"changed {files} ({left.insertions} lines added, {left.deletions} removed)",
+            f"its author says: {candidate.summary}",
+        )
+        said.append(fence("\n".join(lines), _TRIED_CHARS))
+    return "\n".join(said)
+
+
+def _masked(text: str) -> str:
+    """The text itself: what the log has was masked when it was written."""
+    return text

@@ -50,7 +50,7 @@ def _facts(place: Standing) -> list[str]:
     if place.others:
         facts.append(f"{place.size} candidates came to it")
     if place.review is not None:
-        must_fix = f", {place.must_fix} must-fix" if place.must_fix else ""
+        must_fix = f", {place.must_fix} must-fix reproduced" if place.must_fix else ""
         facts.append(f"reviews {place.review:.2f} from {len(place.reviews)}{must_fix}")
     if votes := _votes(place):
         facts.append(votes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective
@@ -18,30 +18,41 @@ from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.run_names import judge_run
-from swe_ai_fleet.orchestrator.selection import ARCHITECT, rank
+from swe_ai_fleet.orchestrator.standing import ARCHITECT, PARTS, Part, lead, standings
 
 MAX_BALLOT = 5
 """Candidates that peers are shown: the more there are, the less of each fits, and the more their order decides."""
 MAX_JUDGES = 5
 """Peers that vote; a small jury agrees with people as well as a large one (Verga et al., 2024, arXiv:2404.18796)."""
 PEER_SAMPLES = 2
-"""Of each peer where there are several: of two candidates, each stands first once."""
+"""Of each peer where there are several and it is close: of two candidates, each stands first once."""
 LONE_SAMPLES = 3
 """Of a judge alone at least; rounded up so that each candidate stands first equally often."""
 MAX_LONE_SAMPLES = 6
 _REASON_CHARS = 4_000
 
 
-async def vote(
-    runs: AgentRuns,
-    task: Task,
-    contenders: Iterable[Candidate],
-    reports: Mapping[str, CheckReport],
-    critiques: Iterable[Critique],
-    *,
-    behaviours: Mapping[str, str] | None = None,
-) -> tuple[Vote, ...]:
-    """Let judges choose among the accepted candidates of different behaviour, where there are at least two.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """What judges choose in.
+
+    Attributes:
+        candidates: Those that stand, accepted or not; neither superseded nor dropped ones.
+        reports: The evidence by candidate id.
+        critiques: What peers said.
+        answers: What authors replied to them, by candidate id.
+        behaviours: What `behaviour_keys` gave, the same as for `rank`.
+    """
+
+    candidates: Sequence[Candidate]
+    reports: Mapping[str, CheckReport]
+    critiques: Sequence[Critique] = ()
+    answers: Mapping[str, str] = field(default_factory=dict[str, str])
+    behaviours: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...]:
+    """Let judges choose among the accepted candidates of different behaviour, where their votes can change the first.
 
     With `architect_top_k` an architect alone chooses among the best so many by evidence and reviews. Otherwise, where
     the task has rounds of review at all, the council's agents do, those that the fleet runs itself, whatever became of
@@ -49,15 +60,14 @@ async def vote(
     candidate, and any of equal behaviour, is left out of its ballot; a ballot of one is no ballot. Two agents with a
     candidate each have therefore no judge between them: their reviews of each other decide.
 
-    Each judge's votes are written as `VotesCast` when they are in. A judge that is lost costs its votes only.
+    Nobody is asked where the first candidate has a better verdict than all others, or leads by more than all votes
+    weigh; each judge is asked once where it leads by half of that. Each judge's votes are written as `VotesCast` when
+    they are in. A judge that is lost costs its votes only.
 
     Args:
         runs: Where judges run. Those whose votes an earlier driver left are not asked again.
         task: What is being solved, with what each judge may spend.
-        contenders: The candidates that stand, accepted or not; neither superseded nor dropped ones.
-        reports: The evidence by candidate id.
-        critiques: What peers said.
-        behaviours: What `behaviour_keys` gave, the same as for `rank`.
+        contest: What they choose in.
 
     Returns:
         The votes for `rank`, judge by judge, those that could not be read among them.
@@ -65,8 +75,7 @@ async def vote(
     Raises:
         Fenced: Another driver has taken over.
     """
-    field = list(contenders)
-    judgings = _judgings(task, runs.known.repository, field, reports, list(critiques), runs.known.council, behaviours)
+    judgings = _judgings(task, runs.known.repository, contest, runs.known.council)
     cast = {one.judge_id: [vote for vote in runs.known.votes if vote.judge_id == one.judge_id] for one in judgings}
     async with asyncio.TaskGroup() as group:
         asked = {one.judge_id: group.create_task(_ask(runs, one)) for one in judgings if not cast[one.judge_id]}
@@ -83,24 +92,14 @@ class _Place:
 
 
 def _judgings(
-    task: Task,
-    repository: PinnedRepository,
-    field: Sequence[Candidate],
-    reports: Mapping[str, CheckReport],
-    critiques: Sequence[Critique],
-    council: Council | None,
-    behaviours: Mapping[str, str] | None,
+    task: Task, repository: PinnedRepository, contest: Contest, council: Council | None
 ) -> list[JudgeAssignment]:
     """What each judge is asked; nothing where there is nothing to choose or nobody to ask."""
-    by_id = {candidate.candidate_id: candidate for candidate in field}
-    places = [
-        _Place(
-            candidate=by_id[one.candidate_id],
-            authors=frozenset(by_id[name].author for name in (one.candidate_id, *one.duplicates)),
-        )
-        for one in rank(field, reports, critiques=critiques, behaviours=behaviours)
-        if one.accepted
-    ]
+    ranked = standings(contest.candidates, contest.reports, contest.critiques, (), contest.behaviours)
+    weight = PARTS[Part.CHOICE if task.architect_top_k else Part.VOTES]
+    if (leads := lead(ranked)) > weight:
+        return []
+    places = [_Place(candidate=one.candidate, authors=one.authors) for one in ranked if one.accepted]
     ballots: list[tuple[str, Perspective, list[_Place]]] = []
     if task.architect_top_k:
         profile = task.profiles[0] if task.profiles else ""
@@ -125,14 +124,24 @@ def _judgings(
             task=task,
             repository=repository,
             candidates=tuple(place.candidate for place in ballot),
-            reports=tuple(reports[place.candidate.candidate_id] for place in ballot),
-            critiques=_about(ballot, critiques),
-            samples=lone_samples(len(ballot)) if alone else PEER_SAMPLES,
+            reports=tuple(contest.reports[place.candidate.candidate_id] for place in ballot),
+            critiques=_about(ballot, contest.critiques),
+            answers={
+                name: contest.answers[name]
+                for name in (place.candidate.candidate_id for place in ballot)
+                if name in contest.answers
+            },
+            samples=lone_samples(len(ballot)) if alone else peer_samples(leads, weight),
             seed=_seed(task.execution_id, judge_id),
             perspective=perspective,
         )
         for judge_id, perspective, ballot in ballots
     ]
+
+
+def peer_samples(leads: float, weight: float) -> int:
+    """How often a peer is asked, where the first candidate leads by so much of what all votes weigh."""
+    return PEER_SAMPLES if leads < weight / 2 else 1
 
 
 def lone_samples(candidates: int) -> int:

@@ -1,4 +1,4 @@
-"""Rounds of peer review: agents criticise the others' candidates, authors revise their own, evidence decides.
+"""Rounds of peer review: agents criticise the others' candidates, authors revise or answer, critics look again.
 
 Every step first looks whether the log has it already, and the plan of each round follows from what the log has before
 it; so whoever takes a deliberation over repeats nothing, and comes to the same end.
@@ -7,7 +7,6 @@ it; so whoever takes a deliberation over repeats nothing, and comes to the same 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -17,20 +16,24 @@ from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique, ReviewVerdict
+from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.behaviour import diff_key
+from swe_ai_fleet.orchestrator.behaviour import behaviour_keys, diff_key
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.orchestrator.selection import evidence
 from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.orchestrator.standing import VERIFIED_TIER, tier
 from swe_ai_fleet.orchestrator.underway import Underway
 
 PEERS = 3
 """Reviewers of one candidate: what each costs is a whole run, so that all reviewing all would cost the square of the
 agents, while what a fourth finds the first three have mostly found."""
+
+
+_OVER = "the candidates were ranked without it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,24 @@ class Entry:
         return patch is not None and patch.size > 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HandedIn:
+    """What an author handed in after reviews; `kept`: it takes the place of what was there before."""
+
+    before: Entry
+    after: Entry
+    kept: bool
+
+    @property
+    def author(self) -> str:
+        return self.before.author
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it is an answer alone."""
+        return bool(unchanged(self.before.candidate, self.after.candidate))
+
+
 @dataclass(kw_only=True)
 class PeerReview:
     """The peer review of one deliberation.
@@ -60,14 +81,41 @@ class PeerReview:
             that an earlier driver left stand.
         checking: Has revisions checked.
         spending: What the deliberation's runs spend together.
+
+    Attributes:
+        answers: What authors replied to reviews with what stands for them now, by candidate: untrusted text.
     """
 
     work: Underway
     checking: Checking
     spending: Spending
-    critiques: list[Critique] = field(default_factory=list[Critique])
-    _about: defaultdict[str, list[Critique]] = field(default_factory=lambda: defaultdict(list[Critique]))
+    answers: dict[str, str] = field(default_factory=dict[str, str])
+    _about: dict[str, dict[str, Critique]] = field(default_factory=dict[str, dict[str, Critique]])
+    _reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _revised: set[str] = field(default_factory=set[str])
+
+    def critiques_of(self, entries: Sequence[Entry]) -> tuple[Critique, ...]:
+        """What stands about these authors' candidates: each reviewer's last word, under the candidate's id."""
+        by_diff = {diff_key(entry.candidate): entry.candidate.candidate_id for entry in reversed(entries)}
+        return tuple(
+            replace(critique, candidate_id=candidate_id)
+            for diff, candidate_id in by_diff.items()
+            for critique in self._about.get(diff, {}).values()
+        )
+
+    async def _examined(self, entries: Sequence[Entry]) -> Mapping[str, CheckReport]:
+        """The evidence about what stands, beside each other."""
+        candidates = [entry.candidate for entry in entries]
+        return await self.checking.beside_each_other(candidates, await behaviour_keys(candidates, self.work.blobs))
+
+    def _report(self, entry: Entry) -> CheckReport:
+        """The evidence about a candidate, beside the others where it was examined."""
+        name = entry.candidate.candidate_id
+        return self._reports.get(name) or self.checking.reports[name]
+
+    def _may_ask(self, number: int, entry: Entry) -> bool:
+        """Whether an author may revise: behind a ranking nobody is asked for anything new."""
+        return not self.work.known.ranking or revision_run(entry.author, number) in self.work.known.candidates
 
     async def run(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """The rounds, until nobody has anything to say any more; the authors with what then stands for them.
@@ -78,25 +126,40 @@ class PeerReview:
         if len(entries) < 2:
             return entries
         for number in range(1, self.work.task.rounds + 1):
+            self._reports = await self._examined(entries)
             await self._review(number, entries)
-            authors = [entry for entry in entries if self._must_revise(entry)]
+            authors = [entry for entry in entries if self._must_revise(entry) and self._may_ask(number, entry)]
             if not authors:
                 break
-            revised = await self._revise(number, authors)
-            entries = tuple(revised.get(entry.author, entry) for entry in entries)
+            handed_in = await self._revise(number, authors)
+            kept = {one.author: one.after for one in handed_in if one.kept}
+            standing = tuple(kept.get(entry.author, entry) for entry in entries)
+            await self._look_again(number, handed_in, standing)
+            entries = standing
         return entries
 
     async def _review(self, number: int, entries: Sequence[Entry]) -> None:
-        """Have each diff reviewed that nobody has said anything about yet."""
+        """Have each diff reviewed that may win by its verdict and that nobody has said anything about yet.
+
+        What stands behind a better verdict cannot win, whatever is said of it. Where one alone is verified, one peer
+        looks for what the evidence does not see. Where the checks refuse all, all are reviewed: authors have to know
+        why.
+        """
+        best = max((tier(self._report(entry)) for entry in entries if entry.reviewable), default=0)
         diffs = {entry.author: diff_key(entry.candidate) for entry in entries}
         first = {diffs[entry.author]: entry for entry in reversed(entries)}
         subjects = [
             entry
             for entry in entries
-            if entry.reviewable and first[diffs[entry.author]] is entry and not self._heard(entry)
+            if entry.reviewable
+            and tier(self._report(entry)) == best
+            and first[diffs[entry.author]] is entry
+            and not self._heard(entry)
         ]
         by_author = {entry.author: entry for entry in entries}
-        chosen = pairs(tuple(diffs), diffs, [entry.author for entry in subjects], turn=number - 1)
+        authors = [entry.author for entry in subjects]
+        peers = peers_for(best, len(authors))
+        chosen = pairs(tuple(diffs), diffs, authors, turn=number - 1, peers=peers)
         # Half of what is left is kept for those who have to revise.
         task = self.spending.granted(2 * len(chosen)) if chosen else None
         if task is None:
@@ -106,19 +169,58 @@ class PeerReview:
                 group.create_task(self._critique(number, by_author[author], by_author[reviewer], task))
                 for author, reviewer in chosen
             ]
-        for (author, _), done in zip(chosen, asked, strict=True):
+        for (author, reviewer), done in zip(chosen, asked, strict=True):
             critique = done.result()
             self.spending.add(critique.usage)
-            self.critiques.append(critique)
-            self._about[diffs[author]].append(critique)
+            self._about.setdefault(diffs[author], {})[reviewer] = critique
 
-    async def _critique(self, number: int, subject: Entry, reviewer: Entry, task: Task) -> Critique:
+    async def _look_again(self, number: int, handed_in: Sequence[_HandedIn], standing: Sequence[Entry]) -> None:
+        """Let those who objected look at what authors handed in since; what others said of the author's work stays.
+
+        Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
+        has said the last word before.
+        """
+        by_author = {entry.author: entry for entry in standing}
+        asked: list[tuple[Entry, Critique]] = []
+        for one in handed_in:
+            if not one.kept and not one.unchanged:
+                continue
+            before, after = diff_key(one.before.candidate), diff_key(one.after.candidate)
+            refused = not self.checking.reports[one.before.candidate.candidate_id].accepted
+            known = self._about.get(after, {}) if one.kept else {}
+            asked += [
+                (one.after, critique)
+                for critique in self._heard(one.before)
+                if (critique.objects or refused)
+                and critique.reviewer_id not in known
+                and diff_key(by_author[critique.reviewer_id].candidate) != after
+            ]
+            self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
+        task = self.spending.granted(2 * len(asked)) if asked else None
+        if task is None:
+            return
+        async with asyncio.TaskGroup() as group:
+            looks = [
+                group.create_task(self._critique(number, entry, by_author[earlier.reviewer_id], task, earlier))
+                for entry, earlier in asked
+            ]
+        for (entry, earlier), done in zip(asked, looks, strict=True):
+            critique = done.result()
+            self.spending.add(critique.usage)
+            if not critique.error:
+                self._about[diff_key(entry.candidate)][earlier.reviewer_id] = critique
+
+    async def _critique(
+        self, number: int, subject: Entry, reviewer: Entry, task: Task, earlier: Critique | None = None
+    ) -> Critique:
         """One peer's review; one that comes to nothing says why."""
         candidate = subject.candidate
         key = (number, reviewer.author, candidate.candidate_id)
         for critique in self.work.known.critiques:
             if (critique.round, critique.reviewer_id, critique.candidate_id) == key:
                 return critique
+        if self.work.known.ranking:
+            return Critique(reviewer_id=reviewer.author, candidate_id=candidate.candidate_id, round=number, error=_OVER)
         assignment = ReviewAssignment(
             execution_id=task.execution_id,
             agent_id=review_run(reviewer.author, candidate.candidate_id, number),
@@ -127,10 +229,11 @@ class PeerReview:
             task=task,
             repository=reviewer.assignment.repository,
             candidate=candidate,
-            report=self.checking.reports[candidate.candidate_id],
+            report=self._report(subject),
             perspective=reviewer.assignment.perspective,
+            own=reviewer.candidate.artifacts.patch,
+            earlier=earlier,
         )
-
         try:
             critique = await self.work.runs.carry_out(assignment)
         except Fenced:
@@ -146,7 +249,7 @@ class PeerReview:
 
     def _heard(self, entry: Entry) -> list[Critique]:
         """What was said about an author's diff and could be read."""
-        return [critique for critique in self._about[diff_key(entry.candidate)] if not critique.error]
+        return [critique for critique in self._about.get(diff_key(entry.candidate), {}).values() if not critique.error]
 
     def _must_revise(self, entry: Entry) -> bool:
         """Whether a candidate has faults that its author has not tried to mend."""
@@ -155,27 +258,29 @@ class PeerReview:
             return False
         if not self.checking.reports[candidate.candidate_id].accepted:
             return True
-        return any(
-            critique.verdict is not ReviewVerdict.ACCEPT or any(finding.must_fix for finding in critique.findings)
-            for critique in self._heard(entry)
-        )
+        return any(critique.objects for critique in self._heard(entry))
 
-    async def _revise(self, number: int, authors: Sequence[Entry]) -> Mapping[str, Entry]:
-        """Let these authors revise; by author, the entries whose revision took the place of what it revises."""
+    async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_HandedIn]:
+        """Let these authors revise; what they handed in, where they did."""
         task = self.spending.granted(len(authors))
         if task is None:
-            return {}
+            return []
         self._revised |= {entry.candidate.candidate_id for entry in authors}
         async with asyncio.TaskGroup() as group:
             tried = [group.create_task(self._revision(number, entry, task)) for entry in authors]
-        revised: dict[str, Entry] = {}
+        handed_in: list[_HandedIn] = []
         for entry, done in zip(authors, tried, strict=True):
             candidate, kept = done.result()
-            if candidate is not None:
-                self.spending.add(candidate.usage)
-            if candidate is not None and kept:
-                revised[entry.author] = replace(entry, candidate=candidate)
-        return revised
+            if candidate is None:
+                continue
+            self.spending.add(candidate.usage)
+            if candidate.stop_reason is StopReason.REJECTED:
+                continue
+            one = _HandedIn(before=entry, after=replace(entry, candidate=candidate), kept=kept)
+            handed_in.append(one)
+            if (kept or one.unchanged) and self._heard(entry):
+                self.answers[(one.after if kept else entry).candidate.candidate_id] = candidate.summary
+        return handed_in
 
     async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:
         """One author's revision, None where it was lost, and whether it takes its author's place."""
@@ -217,10 +322,15 @@ class PeerReview:
         return judged.kept
 
 
+def peers_for(best: int, subjects: int) -> int:
+    """How many peers review each of so many candidates of one `tier`."""
+    return 1 if best == VERIFIED_TIER and subjects == 1 else PEERS
+
+
 def pairs(
-    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0
+    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0, peers: int = PEERS
 ) -> list[tuple[str, str]]:
-    """(subject, reviewer) for each review of a round: up to `PEERS` others for each subject.
+    """(subject, reviewer) for each review of a round: up to `peers` others for each subject.
 
     The authors sit in a ring, and a candidate goes to those who sit behind its author: where all diffs differ, all
     review equally often. With each `turn` it goes further along. Who wrote the same diff does not review it, and
@@ -231,14 +341,15 @@ def pairs(
         diffs: By author, what tells diffs apart.
         subjects: Whose candidates are reviewed.
         turn: Counts the rounds before this one.
+        peers: Reviewers of one candidate, at most.
     """
     load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()
-    share = ceil(len(subjects) * min(PEERS, len(authors) - 1) / len(authors))
+    share = ceil(len(subjects) * min(peers, len(authors) - 1) / len(authors))
     for subject in subjects:
         at = authors.index(subject)
         others = [author for author in (*authors[at + 1 :], *authors[:at]) if diffs[author] != diffs[subject]]
-        start = turn * PEERS % len(others) if others else 0
-        for reviewer in sorted((*others[start:], *others[:start]), key=lambda one: load[one] >= share)[:PEERS]:
+        start = turn * peers % len(others) if others else 0
+        for reviewer in sorted((*others[start:], *others[:start]), key=lambda one: load[one] >= share)[:peers]:
             load[reviewer] += 1
             chosen.append((subject, reviewer))
     return chosen

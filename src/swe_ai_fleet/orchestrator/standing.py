@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import fsum
+from math import fsum, inf
 
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.review import Critique, Vote
@@ -25,9 +25,11 @@ that what a model thinks stays below what was run, however many items there are.
 ARCHITECT = "architect"
 """The judge whose choice among accepted candidates decides, where it is the only one."""
 MUST_FIX_CEILING = 0.5
-"""What a review that names something to be mended first counts at most, whatever its own score says."""
+"""What a review counts at most, whatever its own score says, whose must-fix was reproduced; and at least, where the
+proof of each of its must-fixes passes on the candidate."""
 NOBODY_SAID = 0.5
 """What stands in for the opinion about a candidate where there is one about others only."""
+VERIFIED_TIER = 2
 _DIGITS = 6
 
 
@@ -113,8 +115,7 @@ class Standing:
 
     @property
     def tier(self) -> int:
-        """2 for what is verified, 1 for what may win as it is, 0 for the rest."""
-        return 0 if not self.report.accepted else 2 if self.verified else 1
+        return tier(self.report)
 
     @property
     def ids(self) -> frozenset[str]:
@@ -151,9 +152,13 @@ class Standing:
         `PARTS`. A verified candidate stands above every unverified one, which stands above every refuted one; no
         opinion leads from one tier into another.
         """
-        total = fsum(PARTS[part] for part in self.values)
-        merit = fsum(PARTS[part] * value for part, value in self.values.items()) / total
+        merit = self.weighed / fsum(PARTS[part] for part in self.values)
         return round((self.tier + merit) / 3, _DIGITS)
+
+    @property
+    def weighed(self) -> float:
+        """The sum of weight times value over the parts that count."""
+        return fsum(PARTS[part] * value for part, value in self.values.items())
 
     @property
     def tokens(self) -> int:
@@ -172,6 +177,23 @@ class Standing:
             self.tokens,
             self.candidate.candidate_id,
         )
+
+
+def tier(report: CheckReport) -> int:
+    """2 for what is verified, 1 for what may win as it is, 0 for the rest."""
+    return 0 if not report.accepted else VERIFIED_TIER if report.verdict is Verdict.VERIFIED else 1
+
+
+def lead(places: Sequence[Standing]) -> float:
+    """By how much the first of a ranking leads every other one that may win with its verdict, before parts are divided.
+
+    What has no rival of its own tier leads by infinity: nothing that is said later can change the first place.
+    """
+    if not places:
+        return inf
+    first, *others = places
+    rivals = [place for place in others if place.accepted and place.tier == first.tier]
+    return min((first.weighed - rival.weighed for rival in rivals), default=inf)
 
 
 def clusters(
@@ -249,7 +271,9 @@ def _reviewed(place: Standing, critiques: Iterable[Critique]) -> Standing:
     for critique in sorted(critiques, key=lambda one: one.round):
         if critique.candidate_id in place.ids and critique.reviewer_id not in place.authors and not critique.error:
             last[critique.reviewer_id, critique.candidate_id] = critique
-    must_fix = sum(finding.must_fix for critique in last.values() for finding in critique.findings)
+    must_fix = sum(
+        finding.must_fix and finding.reproduced for critique in last.values() for finding in critique.findings
+    )
     return replace(place, reviews=tuple(_worth(critique) for critique in last.values()), must_fix=must_fix)
 
 
@@ -304,8 +328,12 @@ def _outcome(result: CheckResult) -> tuple[str, str, str, tuple[str, ...]]:
 
 
 def _worth(critique: Critique) -> float:
-    ceiling = MUST_FIX_CEILING if any(finding.must_fix for finding in critique.findings) else 1.0
-    return min(_share(critique.score), ceiling)
+    score, must_fix = _share(critique.score), [finding for finding in critique.findings if finding.must_fix]
+    if any(finding.reproduced for finding in must_fix):
+        return min(score, MUST_FIX_CEILING)
+    if must_fix and all(finding.contradicted for finding in must_fix):
+        return max(score, MUST_FIX_CEILING)
+    return score
 
 
 def _share(number: float) -> float:

@@ -134,7 +134,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
                 approval_timeout_seconds=settings.approval_timeout_seconds,
                 checkpoint_seconds=settings.checkpoint_seconds,
             ),
-            ErrandKind.REVIEW: ReviewRun(services=services),
+            ErrandKind.REVIEW: ReviewRun(services=services, workspaces=workspaces),
             ErrandKind.JUDGE: JudgeRun(services=services),
             ErrandKind.DERIVE: derivations,
             ErrandKind.ANSWER: AnswerRun(services=services),

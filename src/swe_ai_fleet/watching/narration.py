@@ -80,7 +80,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             must_fix = sum(finding.must_fix for finding in critique.findings)
             said = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
             line = f"{critique.candidate_id}: reviewed by {critique.reviewer_id}: {said}"
-            line += f" ({must_fix} to be mended first)" if must_fix else ""
+            shown = sum(finding.reproduced for finding in critique.findings)
+            line += f" ({must_fix} to be mended first, {shown} reproduced)" if must_fix else ""
         case RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
             line = f"{revision}: {'takes the place of' if kept else 'dropped, so there stays'} {revised}: {reason}"
         case CandidatesExamined(examination=examination):

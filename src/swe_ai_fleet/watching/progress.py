@@ -143,7 +143,7 @@ class Progress:
     @property
     def _seats(self) -> int:
         """How many candidates there may be in the first round: one an agent, or the patches that are judged."""
-        return max(1, len(self.state.task.patches) or self._whole.num_agents)
+        return max(1, len(self.state.task.patches) or self._whole.num_agents, len(self._drafts()))
 
     def _drafts(self) -> list[Candidate]:
         return [candidate for candidate in self.state.candidates.values() if not candidate.revises]

@@ -3,7 +3,7 @@
 import { visible } from "../visible";
 import { words } from "../types";
 import { count, duration, StatusBadge } from "../ui";
-import type { CheckReport, CheckResult, Critique, Vote } from "./events";
+import type { CheckReport, CheckResult, Critique, Proof, Vote } from "./events";
 import { Fold, LongText } from "./fold";
 import { Whole } from "./whole";
 
@@ -120,6 +120,23 @@ function CheckBody({ id, result }: { id: string; result: CheckResult }) {
   );
 }
 
+const OUTCOMES: Record<string, string> = {
+  reproduced: "reproduced",
+  passes: "not reproduced: the command passes on the candidate",
+  fails_everywhere: "not shown: the command fails on every version",
+  not_run: "not shown: the command was not run",
+};
+
+function ProofShown({ proof }: { proof: Proof }) {
+  return (
+    <div class="small">
+      <span class={proof.outcome === "reproduced" ? "bad" : "muted"}>{OUTCOMES[proof.outcome] ?? visible(proof.outcome)}</span>{" "}
+      <code>{visible(proof.command)}</code>
+      {proof.seen && <LongText text={proof.seen} />}
+    </div>
+  );
+}
+
 export function Critiques({ critiques }: { critiques: Critique[] }) {
   return (
     <section class="stack-tight">
@@ -155,6 +172,7 @@ export function Critiques({ critiques }: { critiques: Critique[] }) {
                           {finding.line ? `:${finding.line}` : ""}
                         </code>
                       )}
+                      {finding.proof && <ProofShown proof={finding.proof} />}
                     </li>
                   ))}
                 </ul>

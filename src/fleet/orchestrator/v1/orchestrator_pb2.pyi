@@ -196,7 +196,7 @@ COMPONENT_STATE_DEGRADED: ComponentState
 COMPONENT_STATE_DOWN: ComponentState
 
 class DeliberateRequest(_message.Message):
-    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k", "enable_peer_review")
+    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k", "enable_peer_review", "max_agents")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,7 @@ class DeliberateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     ARCHITECT_TOP_K_FIELD_NUMBER: _ClassVar[int]
     ENABLE_PEER_REVIEW_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGENTS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_description: str
     role: str
@@ -235,7 +236,8 @@ class DeliberateRequest(_message.Message):
     priority: int
     architect_top_k: int
     enable_peer_review: bool
-    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ...) -> None: ...
+    max_agents: int
+    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ..., max_agents: _Optional[int] = ...) -> None: ...
 
 class DeliberateResponse(_message.Message):
     __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads")
@@ -383,16 +385,32 @@ class Critique(_message.Message):
     def __init__(self, reviewer_id: _Optional[str] = ..., round: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., score: _Optional[float] = ..., content: _Optional[str] = ..., findings: _Optional[_Iterable[str]] = ..., created_at_ms: _Optional[int] = ..., details: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class Finding(_message.Message):
-    __slots__ = ("text", "file", "line", "must_fix")
+    __slots__ = ("text", "file", "line", "must_fix", "proof")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
     MUST_FIX_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     text: str
     file: str
     line: int
     must_fix: bool
-    def __init__(self, text: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ..., must_fix: _Optional[bool] = ...) -> None: ...
+    proof: Proof
+    def __init__(self, text: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ..., must_fix: _Optional[bool] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ...) -> None: ...
+
+class Proof(_message.Message):
+    __slots__ = ("command", "expected", "outcome", "seen", "passes_on_own")
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    PASSES_ON_OWN_FIELD_NUMBER: _ClassVar[int]
+    command: str
+    expected: str
+    outcome: str
+    seen: str
+    passes_on_own: bool
+    def __init__(self, command: _Optional[str] = ..., expected: _Optional[str] = ..., outcome: _Optional[str] = ..., seen: _Optional[str] = ..., passes_on_own: _Optional[bool] = ...) -> None: ...
 
 class Vote(_message.Message):
     __slots__ = ("judge_id", "sample", "order", "choice", "reason", "error_message", "usage")
@@ -723,7 +741,7 @@ class OrchestrationUpdate(_message.Message):
     def __init__(self, status: _Optional[_Union[DeliberationStatus, str]] = ..., progress_percent: _Optional[int] = ..., current_step: _Optional[str] = ..., current_agent: _Optional[str] = ..., partial_result: _Optional[_Union[DeliberationResult, _Mapping]] = ..., sequence: _Optional[int] = ..., event: _Optional[_Union[ExecutionEvent, _Mapping]] = ..., final: _Optional[_Union[OrchestrateResponse, _Mapping]] = ...) -> None: ...
 
 class OrchestratorOptions(_message.Message):
-    __slots__ = ("enable_peer_review", "deliberation_rounds", "enable_architect_selection", "custom_params", "num_agents", "derive_subtasks", "architect_top_k")
+    __slots__ = ("enable_peer_review", "deliberation_rounds", "enable_architect_selection", "custom_params", "num_agents", "derive_subtasks", "architect_top_k", "max_agents")
     class CustomParamsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -738,6 +756,7 @@ class OrchestratorOptions(_message.Message):
     NUM_AGENTS_FIELD_NUMBER: _ClassVar[int]
     DERIVE_SUBTASKS_FIELD_NUMBER: _ClassVar[int]
     ARCHITECT_TOP_K_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGENTS_FIELD_NUMBER: _ClassVar[int]
     enable_peer_review: bool
     deliberation_rounds: int
     enable_architect_selection: bool
@@ -745,7 +764,8 @@ class OrchestratorOptions(_message.Message):
     num_agents: int
     derive_subtasks: bool
     architect_top_k: int
-    def __init__(self, enable_peer_review: _Optional[bool] = ..., deliberation_rounds: _Optional[int] = ..., enable_architect_selection: _Optional[bool] = ..., custom_params: _Optional[_Mapping[str, str]] = ..., num_agents: _Optional[int] = ..., derive_subtasks: _Optional[bool] = ..., architect_top_k: _Optional[int] = ...) -> None: ...
+    max_agents: int
+    def __init__(self, enable_peer_review: _Optional[bool] = ..., deliberation_rounds: _Optional[int] = ..., enable_architect_selection: _Optional[bool] = ..., custom_params: _Optional[_Mapping[str, str]] = ..., num_agents: _Optional[int] = ..., derive_subtasks: _Optional[bool] = ..., architect_top_k: _Optional[int] = ..., max_agents: _Optional[int] = ...) -> None: ...
 
 class SubtaskResult(_message.Message):
     __slots__ = ("task", "execution_id", "status", "commit_sha", "error_message")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from swe_ai_fleet.agents.judging.ballot import LETTERS, fair_shares
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.agents.task_sections import wishes
-from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence
+from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence, in_words
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.message import Message
@@ -32,7 +32,7 @@ def room_for(context_tokens: int) -> int:
 def judge_messages(
     assignment: JudgeAssignment, order: Sequence[str], patches: Mapping[str, bytes], *, room: int, mask: SecretMask
 ) -> tuple[Message, ...]:
-    """One ballot. Candidates have letters in its order; neither authors nor their own words about their work appear.
+    """One ballot. Candidates have letters in its order; of their authors only what they answered to reviewers appears.
 
     Args:
         assignment: What is judged; each candidate with its evidence and what reviewers found.
@@ -66,16 +66,12 @@ def judge_messages(
             text += ["Old tests that it changed, before and after:", tests]
         if found := _reviews([one for one in assignment.critiques if one.candidate_id == name]):
             text += ["What reviewers found:", fence(found, part)]
+        if answer := fence(assignment.answers.get(name, ""), part // 2):
+            text += ["What its author answered to them:", answer]
         asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
     return opening("judge", asked, warning=fence.warning)
 
 
 def _reviews(critiques: Sequence[Critique]) -> str:
     """What reviewers said, without their names and their marks: the judge is to make up its own mind."""
-    told: list[str] = []
-    for number, critique in enumerate(critiques, start=1):
-        told.append(f"Review {number}: {critique.content}")
-        for finding in critique.findings:
-            place = f"{finding.file}:{finding.line}: " if finding.file else ""
-            told.append(f"- {'must be fixed: ' if finding.must_fix else ''}{place}{finding.text}")
-    return "\n".join(told)
+    return "\n".join(f"Review {number}: {in_words(one)}" for number, one in enumerate(critiques, start=1))

@@ -6,7 +6,7 @@ from swe_ai_fleet.agents.reviewing.shape import CritiqueShape, FindingShape
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique, Finding
+from swe_ai_fleet.domain.review import Critique, Finding, Proof
 from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.failure import ToolFailure
@@ -17,6 +17,7 @@ MAX_FINDINGS = 30
 MAX_FINDING_CHARS = 2_000
 MAX_CONTENT_CHARS = 8_000
 MAX_FILE_CHARS = 500
+MAX_COMMAND_CHARS = 4_000
 MAX_ERROR_CHARS = 2_000
 
 
@@ -70,7 +71,16 @@ def _finding(said: FindingShape, changed: frozenset[str], tree: Tree, mask: Secr
         file=_shown(file, mask, MAX_FILE_CHARS),
         line=said.line if file else 0,
         must_fix=said.must_fix,
+        proof=_proof(said) if said.must_fix else None,
     )
+
+
+def _proof(said: FindingShape) -> Proof | None:
+    """The proof that a reviewer offers, not yet tried; a command that is too long, or none, is no proof."""
+    command = well_formed(said.command).strip()
+    if not command or "\0" in command or len(command) > MAX_COMMAND_CHARS:
+        return None
+    return Proof(command=command, expected=shortened(well_formed(said.expected).strip(), MAX_COMMAND_CHARS))
 
 
 def _path(said: str) -> str:

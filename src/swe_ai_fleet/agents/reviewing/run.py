@@ -1,4 +1,4 @@
-"""One peer's review of one candidate: the one loop, reading only, with an answer in a fixed shape at its end."""
+"""One peer's review of one candidate: the one loop, with an answer in a fixed shape at its end, and proofs tried."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
 from swe_ai_fleet.agents.resumption import concluded, read_run
 from swe_ai_fleet.agents.reviewing.conclusion import critique_of, no_critique
 from swe_ai_fleet.agents.reviewing.prompt import review_messages
+from swe_ai_fleet.agents.reviewing.proving import Proving, may_run
 from swe_ai_fleet.agents.reviewing.shape import CritiqueShape
 from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import policy_of
@@ -31,12 +32,14 @@ from swe_ai_fleet.domain.message import ModelRequest, Sampling, UserMessage
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import ChatModel, Clone
+from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.shell import ShellTool
+from swe_ai_fleet.tools.tests import TestTool
 
 MAX_ITERATIONS = 8
 MAX_TOOL_CALLS = 24
@@ -47,6 +50,8 @@ LOOKING = (
     "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
     "git_log", "git_show",
 )  # fmt: skip
+RUNNING = ("tests_run", "shell_run_command")
+"""What is offered on top where reviewers may run something. Their clone is thrown away."""
 AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
 _OBSERVATION_CHARS = 8_000
 _LAST_WORDS_SECONDS = 30.0
@@ -57,6 +62,7 @@ class ReviewRun:
     """Carries out `ReviewAssignment`s, each recorded like every run."""
 
     services: RunServices
+    workspaces: EvidenceWorkspaces
 
     async def carry_out(self, assignment: ReviewAssignment, clone: Clone) -> Critique:
         """One peer's review, with the candidate's patch applied to a clean clone.
@@ -75,20 +81,36 @@ class ReviewRun:
                 if (known := concluded(earlier, Critique)) is not None:
                     return known
                 run.trail.entries.extend(earlier.entries)
-            return await _Review(self.services, assignment, clone, run, earlier).carry_out()
+            proving = Proving(
+                assignment=assignment,
+                workspaces=self.workspaces,
+                blobs=self.services.blobs,
+                environment=clone.environment,
+                mask=self.services.equipment.mask,
+            )
+            return await _Review(self.services, assignment, clone, run, earlier, proving).carry_out()
 
 
 class _Review:
     """One review under way."""
 
     def __init__(
-        self, services: RunServices, assignment: ReviewAssignment, clone: Clone, run: RecordedRun, earlier: RunState
+        self,
+        services: RunServices,
+        assignment: ReviewAssignment,
+        clone: Clone,
+        run: RecordedRun,
+        earlier: RunState,
+        proving: Proving,
     ) -> None:
         self._services = services
         self._assignment = assignment
         self._clone = clone
         self._journal, self._trail = run.journal, run.trail
         self._earlier = earlier
+        self._proving = proving
+        self._policy = policy_of(assignment.task)
+        self._may_run = may_run(assignment.task, self._policy)
         self._mask = services.equipment.mask
         self._budget = Budget(limits_of(assignment.task.constraints.limits), spent=earlier.usage)
         self._sampling = Sampling(temperature=assignment.perspective.temperature, seed=assignment.perspective.seed)
@@ -107,6 +129,7 @@ class _Review:
             critique = await asyncio.to_thread(
                 critique_of, answer, assignment, tree=tree, mask=self._mask, usage=self._budget.total()
             )
+            critique = await self._proving.tried(critique) if self._may_run else critique
         finished = RunFinished(
             stop_reason=self._stop,
             artifacts=Artifacts(),
@@ -127,14 +150,14 @@ class _Review:
         self._budget = Budget(limits, prices=equipment.price(capabilities.model), spent=self._earlier.usage)
         pipeline = Pipeline(
             trail=self._trail,
-            policy=replace(policy_of(task), read_only=True),
+            policy=self._policy,
             mask=self._mask,
             limits=ToolLimits(
                 command_timeout_seconds=limits.command_timeout_seconds, observation_chars=_OBSERVATION_CHARS
             ),
             cache=equipment.cache(task),
         )
-        toolbox = _toolbox(self._clone, pipeline)
+        toolbox = _toolbox(self._clone, pipeline, runs=self._may_run)
         await self._open(toolbox, capabilities.model, capabilities.max_model_len)
         history = History(self._earlier.messages, context_tokens=capabilities.max_model_len)
         parts = RunParts(
@@ -173,6 +196,7 @@ class _Review:
             assignment,
             patch,
             applied=applied,
+            may_run=self._may_run,
             iterations=self._budget.limits.max_iterations,
             context_tokens=context_tokens,
             mask=self._mask,
@@ -225,10 +249,17 @@ def limits_of(limits: Limits) -> Limits:
     )
 
 
-def _toolbox(clone: Clone, pipeline: Pipeline) -> Toolbox:
-    """What only reads, of that which the task allows its agents."""
+def _toolbox(clone: Clone, pipeline: Pipeline, *, runs: bool) -> Toolbox:
+    """What only reads, of that which the task allows its agents; with `runs` its tests and a shell too."""
     kits: dict[str, Toolkit] = {kit.name: kit for kit in (FileTool(clone, pipeline), GitTool(clone, pipeline))}
-    names, answer = offered(kits, pipeline, LOOKING), final_answer_in(schema_of(CritiqueShape))
+    answer = final_answer_in(schema_of(CritiqueShape))
+    names = offered(kits, pipeline, LOOKING)
+    if runs:
+        kits |= {kit.name: kit for kit in (TestTool(clone, pipeline), ShellTool(clone, pipeline))}
+        specs = {
+            definition.spec.name: definition.spec for kit in kits.values() for definition in kit.definitions.values()
+        }
+        names += tuple(name for name in RUNNING if pipeline.policy.offers(specs[name]))
     if not names:
         return Toolbox({}, pipeline, answer=answer)
     narrow = pipeline.under(replace(pipeline.policy, allowed=frozenset(names)))

@@ -76,6 +76,10 @@ class FindingShape(Shape):
     must_fix: Annotated[bool, BeforeValidator(_as_flag)] = Field(
         default=False, description="Whether the candidate must not be applied before this is mended."
     )
+    command: Text = Field(
+        default="", description="Proof of a must_fix: a shell line that exits with 0 where the code is right."
+    )
+    expected: Text = Field(default="", description="What the command shows where the code is right.")
 
 
 class CritiqueShape(Shape):

@@ -14,7 +14,7 @@ from swe_ai_fleet.orchestrator.evidence.licences import missing_licences
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Patch
 from swe_ai_fleet.orchestrator.evidence.secret_shapes import secrets_in
 from swe_ai_fleet.orchestrator.evidence.settings_changes import added_silencers, changed_settings
-from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
+from swe_ai_fleet.orchestrator.evidence.source_files import is_comment, is_document, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation, allowed_concerns, weighed
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import weakened_tests
 from swe_ai_fleet.ports import SecretMask
@@ -62,6 +62,9 @@ def patch_violations(patch: Patch, task: Task, rules: PolicyRules, mask: SecretM
         yield from _secrets(file, mask)
     yield from weakened_tests(patch)
     yield from added_silencers(patch)
+    if _changes_comments_only(patch):
+        text = "of the source nothing changes but comments and blank lines"
+        yield Violation(concern=Concern.COMMENTS, text=text, required=False)
 
 
 def tree_violations(patch: Patch, listed: Iterable[str], text_of: Callable[[str], str]) -> Iterator[Violation]:
@@ -79,6 +82,20 @@ def policy_results(violations: Iterable[Violation], task: Task, *, duration_ms: 
     warned = [one for one in counted if not one.required]
     verdict = _verdict("policy", required, required=True, duration_ms=duration_ms)
     return (verdict, _verdict("policy warnings", warned, required=False)) if warned else (verdict,)
+
+
+def _changes_comments_only(patch: Patch) -> bool:
+    """Whether a patch changes source, and nothing but its comments; tests and documents are no source."""
+    files = [file for file in patch.files if not is_test(file.path) and not is_document(file.path)]
+    return bool(files) and all(_comments_only(file) for file in files)
+
+
+def _comments_only(file: FilePatch) -> bool:
+    language = language_of(file.path)
+    lines = list(file.lines("+-"))
+    if not language or not lines or file.is_new or file.is_deleted or file.is_binary or file.path != file.old_path:
+        return False
+    return all(is_comment(line.text, language) for line in lines)
 
 
 def _of_file(file: FilePatch, task: Task) -> Iterator[Violation]:
@@ -128,10 +145,15 @@ def _verdict(name: str, violations: Sequence[Violation], *, required: bool, dura
         name=name,
         passed=not said,
         required=required,
-        score=float(not said) if required else 1 / (1 + len(said)),
+        score=float(not said) if required or _without_effect(violations) else 1 / (1 + len(said)),
         message="; ".join(said[:5]),
         problems=said[:_MAX_PROBLEMS],
         warnings=0 if required else len(said),
         details={"concerns": ", ".join(sorted({violation.concern for violation in violations}))} if said else {},
         duration_ms=duration_ms,
     )
+
+
+def _without_effect(violations: Iterable[Violation]) -> bool:
+    """Whether nothing that the patch changes can do anything: then a warning is the most that can be said for it."""
+    return any(violation.concern is Concern.COMMENTS for violation in violations)

@@ -14,6 +14,11 @@ _SUPPORT = ("conftest.py", "__init__.py")
 _TEST_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".go", ".rs")
 _TYPESCRIPT, _JAVASCRIPT = re.compile(r"\.[cm]?tsx?"), re.compile(r"\.[cm]?jsx?")
 _RUST_TESTS = re.compile(r"#\[cfg\(test\)\]")
+_COMMENTS = {"python": ("#",), "other": ("#", "//", "/*", "*")}
+_DIRECTIVE = re.compile(
+    r"#!|#\s*(?:type|noqa|pragma|pylint|mypy|ruff|pyright|cython|distutils|fmt|isort|-\*-|coding)\b"
+    r"|//(?:go:|export |\s*\+build|\s*@|\s*#)|/[/*]\s*(?:eslint|jshint|@|#|istanbul|c8|prettier|webpack|v8|tslint)"
+)
 _DOCUMENTS = (".md", ".rst", ".txt", ".adoc", ".ipynb")
 _LANGUAGES = {
     **dict.fromkeys((".py", ".pyi"), "python"),
@@ -70,6 +75,12 @@ def inline_tests(path: str, text: str) -> int:
     if language_of(path) != "rust":
         return 0
     return next((at for at, line in enumerate(text.split("\n"), start=1) if _RUST_TESTS.match(line)), 0)
+
+
+def is_comment(line: str, language: str) -> bool:
+    """Whether a line of source is blank or a comment that no tool reads; docstrings are code."""
+    text = line.strip()
+    return not text or (text.startswith(_COMMENTS.get(language, ("//", "/*", "*"))) and not _DIRECTIVE.match(text))
 
 
 def is_document(path: str) -> bool:

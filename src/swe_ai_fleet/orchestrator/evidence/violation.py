@@ -31,6 +31,7 @@ class Concern(StrEnum):
     LOCKS = "locks"
     LICENCES = "licences"
     PIPELINES = "pipelines"
+    COMMENTS = "comments"
 
 
 _NEVER_ALLOWED = frozenset({Concern.FORM, Concern.PATHS, Concern.SECRETS, Concern.MODES})

@@ -1,0 +1,108 @@
+"""What reviewers show faults by: their commands, run on the candidate, the untouched commit and their own change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import ReviewAssignment
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome
+from swe_ai_fleet.domain.task import ApprovalPolicy, Task
+from swe_ai_fleet.domain.text import shortened
+from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
+from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.secrets import well_formed
+from swe_ai_fleet.tools.shell import ShellTool, interpreter
+
+MAX_PROOFS = 5
+"""Of one review; further ones are not run."""
+PROOF_SECONDS = 60.0
+"""For one run of one command, and no more than the task allows a command."""
+MAX_SEEN_CHARS = 1_500
+_RUNS = 2
+_NAME_CHARS = 16
+_OUTPUT_BYTES = 16 * 1024
+
+
+def may_run(task: Task, policy: Policy) -> bool:
+    """Whether reviewers of a task may run commands: its agents may, and no person wants to be asked about each."""
+    shell = ShellTool.definitions["run_command"].spec
+    return policy.offers(shell) and task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proving:
+    """Runs the proofs of one review, each in clean clones that nobody has worked in.
+
+    A command that fails proves something only where it passes elsewhere: on the untouched commit (the candidate
+    breaks it) or on the reviewer's own change (it can be done). One that fails on all of them may be wrong itself.
+
+    Attributes:
+        assignment: The review.
+        workspaces: Opens clones, makes commits of patches.
+        blobs: Has the patches.
+        environment: That of the untouched commit, with the network that the task's commands have.
+        mask: Hides secrets.
+    """
+
+    assignment: ReviewAssignment
+    workspaces: EvidenceWorkspaces
+    blobs: BlobStore
+    environment: Environment
+    mask: SecretMask
+
+    async def tried(self, critique: Critique) -> Critique:
+        """The critique with the outcome of each proof of a must-fix."""
+        left, findings = MAX_PROOFS, list[Finding]()
+        for finding in critique.findings:
+            if finding.proof is not None and finding.must_fix and left:
+                left -= 1
+                finding = replace(finding, proof=await self._tried(finding.proof))
+            findings.append(finding)
+        return replace(critique, findings=tuple(findings))
+
+    async def _tried(self, proof: Proof) -> Proof:
+        try:
+            on_candidate = [await self._run(proof, self.assignment.candidate.artifacts.patch) for _ in range(_RUNS)]
+            seen = self._seen(on_candidate[-1])
+            if any(result.ok for result in on_candidate):
+                # One that ends now so and now so shows nothing.
+                return replace(proof, outcome=ProofOutcome.PASSES, seen=seen)
+            own = self.assignment.own
+            passes_on_own = own is not None and (await self._run(proof, own)).ok
+            passes = passes_on_own or (await self._run(proof, None)).ok
+        except FleetError as error:
+            return replace(proof, outcome=ProofOutcome.NOT_RUN, seen=self._shown(str(error)))
+        outcome = ProofOutcome.REPRODUCED if passes else ProofOutcome.FAILS_EVERYWHERE
+        return replace(proof, outcome=outcome, seen=seen, passes_on_own=passes_on_own)
+
+    async def _run(self, proof: Proof, patch: BlobRef | None) -> CommandResult:
+        """The command on the untouched commit, or on that with a patch. Raises FleetErrors of making it."""
+        assignment, repository, environment = self.assignment, self.assignment.repository, self.environment
+        if patch is not None:
+            data = await self.blobs.get(patch)
+            repository = await self.workspaces.patched(assignment.execution_id, repository, data)
+            found = await self.workspaces.environment(repository, assignment.task.environment)
+            environment = replace(found, network=environment.network)
+        seconds = min(PROOF_SECONDS, assignment.task.constraints.limits.command_timeout_seconds)
+        command = Command(
+            argv=(interpreter(), "-c", proof.command),
+            timeout_seconds=seconds,
+            output_limit=_OUTPUT_BYTES,
+            merge_stderr=True,
+        )
+        name = f"proof-{sha256(assignment.agent_id.encode()).hexdigest()[:_NAME_CHARS]}"
+        async with self.workspaces.open(assignment.execution_id, name, repository, environment) as clone:
+            return await clone.run(command)
+
+    def _seen(self, result: CommandResult) -> str:
+        end = "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
+        printed = result.stdout.text().strip()
+        return self._shown(f"{end}\n{printed[-MAX_SEEN_CHARS:]}" if printed else end)
+
+    def _shown(self, text: str) -> str:
+        return shortened(self.mask(well_formed(text)), MAX_SEEN_CHARS)

@@ -1,0 +1,144 @@
+"""As many candidates as are needed: further agents begin while no candidate is convincing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swe_ai_fleet.domain.budget import Totals
+from swe_ai_fleet.domain.candidate import CheckResult
+from swe_ai_fleet.domain.errand import ExamineAssignment
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import CandidateSubmitted, ExecutionFinished
+from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure
+from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
+from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
+from tests.unit.test_executions import World, a_task
+from tests.unit.test_peer_review import begins_with
+
+NAMES = [f"agent-dev-{number}" for number in range(1, 6)]
+
+
+def own(name: str) -> CheckResult:
+    """What a candidate's own new test shows."""
+    return replace(PROVEN, shown=(f"test_{name}",), own=(f"test_{name}",))
+
+
+def agreeing(errand: ExamineAssignment) -> Examination:
+    """All tests pass on all sources."""
+    names = [one.candidate_id for one in errand.examinees]
+    return Examination(
+        sets=tuple(
+            ExaminedTests(
+                candidates=(one.candidate_id,),
+                tests=one.tests["tests"],
+                crossings=tuple(
+                    Crossing(candidate_id=name, passed=one.tests["tests"]) for name in names if name != one.candidate_id
+                ),
+            )
+            for one in errand.examinees
+            if one.tests
+        )
+    )
+
+
+def disagreeing(errand: ExamineAssignment) -> Examination:
+    """Everybody's tests fail on everybody else's source."""
+    agreed = agreeing(errand)
+    return replace(
+        agreed,
+        sets=tuple(
+            replace(
+                one,
+                crossings=tuple(
+                    Crossing(candidate_id=crossing.candidate_id, failed=(ForeignFailure(test=one.tests[0]),))
+                    for crossing in one.crossings
+                ),
+            )
+            for one in agreed.sets
+        ),
+    )
+
+
+def begun(world: World) -> list[str]:
+    return [one.agent_id for one in world.fleet.begun if one.revision is None]
+
+
+async def test_what_existing_tests_show_needs_no_second_candidate() -> None:
+    world = World()
+    world.fleet.default = ScriptedRun(checks=(PROVEN,))
+    state = await world.run(a_task(num_agents=1, max_agents=5))
+    assert (begun(world), state.winner_id) == (NAMES[:1], NAMES[0])
+
+
+async def test_agents_begin_as_many_as_there_are_until_there_are_no_more() -> None:
+    world = World()
+    state = await world.run(a_task(num_agents=1, max_agents=5, rounds=0))
+    assert sorted(begun(world)) == NAMES
+    assert len(state.ranking) == 5
+    told = {one.agent_id: one.background for one in world.fleet.begun}
+    # Waves of one, one, two and one: each is told of all those before it.
+    assert told[NAMES[0]] == ""
+    assert told[NAMES[2]] == told[NAMES[3]]
+    for at, name in ((1, NAMES[1]), (2, NAMES[2]), (4, NAMES[4])):
+        assert told[name].count("its author says: ") == at
+        assert "unverified" in told[name]
+
+
+async def test_a_test_of_ones_own_convinces_once_another_author_agrees() -> None:
+    world = World()
+    world.fleet.runs = {name: ScriptedRun(checks=(own(name),)) for name in NAMES}
+    world.fleet.examining = agreeing
+    await world.run(a_task(num_agents=1, max_agents=5))
+    assert begun(world) == NAMES[:2]
+    world = World()
+    world.fleet.runs = {name: ScriptedRun(checks=(own(name),)) for name in NAMES}
+    world.fleet.examining = disagreeing
+    await world.run(a_task(num_agents=1, max_agents=3))
+    assert begun(world) == NAMES[:3]
+
+
+async def test_without_more_than_num_agents_there_is_one_wave() -> None:
+    for most in (0, 2):
+        world = World()
+        await world.run(a_task(num_agents=2, max_agents=most, rounds=0))
+        assert sorted(begun(world)) == NAMES[:2]
+        assert {one.background for one in world.fleet.begun} == {""}
+
+
+async def test_whoever_takes_over_begins_nobody_twice_and_nobody_more() -> None:
+    def scripted(world: World) -> World:
+        world.fleet.runs = {
+            NAMES[0]: ScriptedRun(checks=(FAILED,)),
+            NAMES[1]: ScriptedRun(checks=(PASSED,)),
+            NAMES[2]: ScriptedRun(checks=(PROVEN,)),
+        }
+        return world
+
+    whole, task = scripted(World()), a_task(num_agents=1, max_agents=5, rounds=0)
+    done = await whole.run(task)
+    assert (sorted(done.candidates), done.winner_id) == (NAMES[:4], NAMES[2])
+    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
+    for count in range(1, last):
+        log = begins_with(whole.log, count)
+        there = {one.body.candidate.candidate_id for one in log.events if isinstance(one.body, CandidateSubmitted)}
+        world = scripted(World(log=log))
+        async with world.running() as executions:
+            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+        assert (sorted(state.candidates), state.winner_id) == (NAMES[:4], NAMES[2]), count
+        assert not there & set(begun(world)), count
+
+
+@pytest.mark.parametrize(("fields", "field"), [({"max_agents": -1}, "max_agents"), ({"max_agents": 100}, "max_agents")])
+def test_how_many_there_may_be_is_checked(fields: dict[str, int], field: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        a_task(**fields).validated(max_agents=16)
+    assert raised.value.field == field
+
+
+def test_totals_are_for_all_that_may_begin() -> None:
+    task = a_task(num_agents=1, max_agents=4, constraints=Constraints(totals=Totals(max_tokens=3)))
+    with pytest.raises(InvalidRequest, match="total_max_tokens"):
+        task.validated(max_agents=16)
