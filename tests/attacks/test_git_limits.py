@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from pathlib import Path
 
@@ -85,13 +86,25 @@ async def test_submodules_come_to_no_more_than_a_workspace_together(tmp_path: Pa
 async def test_git_waits_for_the_tenants_turn(tmp_path: Path) -> None:
     path = make_repository(tmp_path / "repository", {"README": "x\n"})
     slots = CpuSlots(tmp_path / "slots", 1)
-    provider, asked = make(tmp_path / "home", slots=slots), RepoRef(location=str(path))
+    provider = make(tmp_path / "home", slots=slots)
+
+    async def taken(tenant: str) -> str:
+        bundle = tmp_path / f"{tenant}.bundle"
+        git(path, "bundle", "create", "--quiet", str(bundle), "HEAD", "main")
+        digest = hashlib.sha256(bundle.read_bytes()).hexdigest()
+        commit, _ = await provider.take(tenant, bundle, digest, RepoRef(location=f"upload:{digest}"), stored)
+        return commit
+
+    async def stored() -> None:
+        pass
+
     async with slots.hold(Owner(tenant="acme", execution_id="tests")):
-        pinning = asyncio.create_task(provider.pin("acme", asked))
+        unpacking = asyncio.create_task(taken("acme"))
         async with asyncio.timeout(60):
             while not any((tmp_path / "slots/waiting").iterdir()):
                 await asyncio.sleep(0.01)
-        # The control: another tenant has a slot of its own.
-        theirs = await provider.pin("other", asked)
-        assert not pinning.done()
-    assert (await pinning).commit == theirs.commit
+        # The control: another tenant has a slot of its own. Accepting a task takes none.
+        theirs = await taken("other")
+        assert (await provider.pin("acme", RepoRef(location=str(path)))).commit == theirs
+        assert not unpacking.done()
+    assert await unpacking == theirs

@@ -82,8 +82,8 @@ class Allowance:
 _PLUMBING = Allowance()
 
 
-def fetching(tenant: str) -> Owner:
-    """Who takes a CPU slot for work on a tenant's repositories, which no execution does by itself."""
+def unpacking(tenant: str) -> Owner:
+    """Who takes a CPU slot for a tenant's uploads, which belong to no execution yet."""
     return Owner(tenant=tenant, execution_id="repositories")
 
 

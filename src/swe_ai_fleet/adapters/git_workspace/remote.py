@@ -20,7 +20,6 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     GitFailed,
     GitResult,
     Layout,
-    fetching,
 )
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
@@ -215,7 +214,7 @@ class RemoteRepositories:
                 *("--", connection.remote.url, *specifications),
                 layout=Layout(git_dir=cache),
                 timeout_seconds=_FETCH_TIMEOUT_SECONDS,
-                allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES, owner=fetching(connection.tenant)),
+                allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES),
             )
         except GitExhausted as error:
             _log.info("repository.too_large", host=connection.remote.host, reason=error.message)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
-from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout, fetching
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -97,7 +97,7 @@ class Seeds:
                         layout=Layout(git_dir=draft),
                         stdin=wanted.encode(),
                         timeout_seconds=_PACK_TIMEOUT_SECONDS,
-                        allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES, owner=fetching(tenant)),
+                        allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES),
                     )
                     await check_size(self._git, Layout(git_dir=draft), commit, field="repo")
                 except GitFailed as error:

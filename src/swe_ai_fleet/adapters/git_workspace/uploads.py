@@ -11,7 +11,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
-from swe_ai_fleet.adapters.git_workspace.git import Allowance, Git, GitFailed, Layout, fetching
+from swe_ai_fleet.adapters.git_workspace.git import Allowance, Git, GitFailed, Layout, unpacking
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
@@ -134,7 +134,7 @@ class UploadedRepositories:
             ) from error
 
     def _allowance(self, tenant: str) -> Allowance:
-        return Allowance(memory_bytes=self._memory_bytes, owner=fetching(tenant))
+        return Allowance(memory_bytes=self._memory_bytes, owner=unpacking(tenant))
 
     async def _checked(self, tenant: str, cache: Path, repo: RepoRef, bundle: Path) -> Resolved:
         """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
