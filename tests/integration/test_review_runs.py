@@ -286,6 +286,9 @@ async def test_a_reviewer_runs_commands_and_tests_in_a_clone_that_is_thrown_away
         ("python3 -c 'import app; assert app.c == 4'", "c = 3", ProofOutcome.PASSES, False),
         # Nothing can be said where nothing passes, nor where the reviewer has nothing that passes.
         ("exit 3", "c = 3", ProofOutcome.FAILS_EVERYWHERE, False),
+        # Nobody else has to call it so.
+        ("python3 -c 'from app import increment'", "increment = 3", ProofOutcome.OWN_INTERFACE, True),
+        ("python3 -c 'import app, lib.used; assert app.c == 3'", "c = 3  # used", ProofOutcome.REPRODUCED, True),
         ("python3 -c 'import app; assert app.c == 3'", "", ProofOutcome.FAILS_EVERYWHERE, False),
     ],
 )

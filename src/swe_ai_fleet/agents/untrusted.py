@@ -109,6 +109,8 @@ def _weight(finding: Finding) -> str:
             return "[not reproduced: its command passes on the candidate] "
         case ProofOutcome.FAILS_EVERYWHERE:
             return "[must fix, not shown: its command fails on the untouched commit too] "
+        case ProofOutcome.OWN_INTERFACE:
+            return "[must fix, not shown: its command asks for a name that only the reviewer's own change has] "
         case ProofOutcome.NOT_RUN:
             return "[must fix, not shown] "
 

@@ -21,11 +21,13 @@ class ProofOutcome(StrEnum):
 
     `REPRODUCED`: it fails on the candidate, each time, and passes on the untouched commit or on the reviewer's own
     change. `PASSES`: it passes on the candidate. `FAILS_EVERYWHERE`: nothing passes it, so it shows nothing.
+    `OWN_INTERFACE`: it asks for a name that only the reviewer's own change has, so it shows nothing either.
     """
 
     REPRODUCED = "reproduced"
     PASSES = "passes"
     FAILS_EVERYWHERE = "fails_everywhere"
+    OWN_INTERFACE = "own_interface"
     NOT_RUN = "not_run"
 
 

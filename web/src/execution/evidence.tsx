@@ -124,6 +124,7 @@ const OUTCOMES: Record<string, string> = {
   reproduced: "reproduced",
   passes: "not reproduced: the command passes on the candidate",
   fails_everywhere: "not shown: the command fails on every version",
+  own_interface: "not shown: the command asks for a name that only the reviewer's own change has",
   not_run: "not shown: the command was not run",
 };
 

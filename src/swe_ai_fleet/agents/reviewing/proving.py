@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -13,7 +16,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.text import shortened
-from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
+from swe_ai_fleet.ports import BlobStore, Clone, EvidenceWorkspaces, SecretMask
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.shell import ShellTool, interpreter
@@ -25,6 +28,9 @@ PROOF_SECONDS = 60.0
 MAX_SEEN_CHARS = 1_500
 _RUNS = 2
 _NAME_CHARS = 16
+_WORD = re.compile(r"[^\W\d]\w{2,}")
+_MOST_WORDS = 32
+_LOOK_SECONDS = 30.0
 _OUTPUT_BYTES = 16 * 1024
 
 
@@ -39,7 +45,8 @@ class Proving:
     """Runs the proofs of one review, each in clean clones that nobody has worked in.
 
     A command that fails proves something only where it passes elsewhere: on the untouched commit (the candidate
-    breaks it) or on the reviewer's own change (it can be done). One that fails on all of them may be wrong itself.
+    breaks it) or on the reviewer's own change (it can be done), and there not for a name that only this change has. One
+    that fails on all of them may be wrong itself.
 
     Attributes:
         assignment: The review.
@@ -74,30 +81,60 @@ class Proving:
                 return replace(proof, outcome=ProofOutcome.PASSES, seen=seen)
             own = self.assignment.own
             passes_on_own = own is not None and (await self._run(proof, own)).ok
-            passes = passes_on_own or (await self._run(proof, None)).ok
+            if (await self._run(proof, None)).ok:
+                outcome = ProofOutcome.REPRODUCED
+            elif passes_on_own and own is not None:
+                alone = await self._only_in(own, proof.command)
+                outcome = ProofOutcome.OWN_INTERFACE if alone else ProofOutcome.REPRODUCED
+            else:
+                outcome = ProofOutcome.FAILS_EVERYWHERE
         except FleetError as error:
             return replace(proof, outcome=ProofOutcome.NOT_RUN, seen=self._shown(str(error)))
-        outcome = ProofOutcome.REPRODUCED if passes else ProofOutcome.FAILS_EVERYWHERE
         return replace(proof, outcome=outcome, seen=seen, passes_on_own=passes_on_own)
 
     async def _run(self, proof: Proof, patch: BlobRef | None) -> CommandResult:
         """The command on the untouched commit, or on that with a patch. Raises FleetErrors of making it."""
-        assignment, repository, environment = self.assignment, self.assignment.repository, self.environment
-        if patch is not None:
-            data = await self.blobs.get(patch)
-            repository = await self.workspaces.patched(assignment.execution_id, repository, data)
-            found = await self.workspaces.environment(repository, assignment.task.environment)
-            environment = replace(found, network=environment.network)
-        seconds = min(PROOF_SECONDS, assignment.task.constraints.limits.command_timeout_seconds)
+        seconds = min(PROOF_SECONDS, self.assignment.task.constraints.limits.command_timeout_seconds)
         command = Command(
             argv=(interpreter(), "-c", proof.command),
             timeout_seconds=seconds,
             output_limit=_OUTPUT_BYTES,
             merge_stderr=True,
         )
+        async with self._clone(patch) as clone:
+            return await clone.run(command)
+
+    async def _only_in(self, own: BlobRef, command: str) -> bool:
+        """Whether a command has a name that the reviewer's own change adds, and neither the task nor the commit has."""
+        patch = (await self.blobs.get(own)).decode("utf-8", "replace")
+        added = {word for line in patch.splitlines() if line.startswith("+") for word in _WORD.findall(line)}
+        task = self.assignment.task
+        said = (task.description, task.context, task.constraints.rubric, *task.constraints.requirements)
+        asked = (added & set(_WORD.findall(command))).difference(*map(_WORD.findall, said))
+        if not asked:
+            return False
+        async with self._clone(None) as clone:
+            for word in sorted(asked)[:_MOST_WORDS]:
+                grep = ("git", "-c", "core.fsmonitor=false", "grep", "--quiet", "-w", "-F", "-I", "-e", word)
+                files = ("git", "-c", "core.fsmonitor=false", "ls-files", "--", f"*{word}*")
+                if (await clone.run(Command(argv=grep, light=True, timeout_seconds=_LOOK_SECONDS))).ok:
+                    continue
+                if not (await clone.run(Command(argv=files, light=True, timeout_seconds=_LOOK_SECONDS))).stdout.total:
+                    return True
+        return False
+
+    @asynccontextmanager
+    async def _clone(self, patch: BlobRef | None) -> AsyncGenerator[Clone]:
+        """A clean clone of the untouched commit, or of that with a patch. Raises FleetErrors of making it."""
+        assignment, repository, environment = self.assignment, self.assignment.repository, self.environment
+        if patch is not None:
+            data = await self.blobs.get(patch)
+            repository = await self.workspaces.patched(assignment.execution_id, repository, data)
+            found = await self.workspaces.environment(repository, assignment.task.environment)
+            environment = replace(found, network=environment.network)
         name = f"proof-{sha256(assignment.agent_id.encode()).hexdigest()[:_NAME_CHARS]}"
         async with self.workspaces.open(assignment.execution_id, name, repository, environment) as clone:
-            return await clone.run(command)
+            yield clone
 
     def _seen(self, result: CommandResult) -> str:
         end = "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
