@@ -407,6 +407,34 @@ async def test_vitest(with_packages: Workspace, put: Put) -> None:
 
 
 @needs_node
+@pytest.mark.parametrize(
+    ("runner", "settings"),
+    [
+        ("mocha --timeout 50 slow.test.js", {}),
+        ("jest", {"jest.config.js": "module.exports = {testTimeout: 50};\n"}),
+        ("jest --testTimeout 50", {}),
+        ("vitest run", {"vitest.config.mjs": "export default {test: {testTimeout: 50, globals: true}};\n"}),
+        ("ava slow.ava.js", {"ava.config.cjs": "module.exports = {timeout: '50ms'};\n"}),
+    ],
+)
+async def test_a_runners_own_limits_are_longer_where_tests_wait_for_a_cpu(
+    with_packages: Workspace, put: Put, runner: str, settings: Files
+) -> None:
+    slow = "new Promise(done => setTimeout(done, 500))"
+    put(
+        {
+            # What the supervisor says of a load of a thousand processes a CPU.
+            "package.json": package(f"export FLEET_TEST_LONGER=1000 && {runner}"),
+            "slow.test.js": f"it('slow', () => {slow});\n",
+            "slow.ava.js": f"require('ava')('slow', async t => {{ await {slow}; t.pass(); }});\n",
+            **settings,
+        }
+    )
+    found = await run(with_packages, NPM)
+    assert (list(outcomes(found).values()), found.hung) == (["passed"], ()), found.output
+
+
+@needs_node
 async def test_what_callers_write(with_packages: Workspace, put: Put) -> None:
     put({"web/package.json": package("mocha test.js"), "web/test.js": TITLES, "check.sh": "exit 3\n"})
     found = await run(with_packages, (), line="cd web && NODE_ENV=test npx mocha test.js")

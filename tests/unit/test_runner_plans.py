@@ -132,6 +132,38 @@ def test_tap_names_what_passes(reporter: str, tmp_path: Path) -> None:
     assert "tap test" in script_of(npm(inventory(tmp_path, {"package.json": package("tap test")})))
 
 
+@pytest.mark.parametrize(
+    ("script", "files", "option"),
+    [
+        ("jest", {}, "--testTimeout=$((5000*N))"),
+        ("jest --testTimeout=800 a", {}, "--testTimeout=$((800*N)) a"),
+        ("jest --testTimeout 800", {}, "--testTimeout $((800*N))"),
+        ("jest", {"jest.config.ts": "export default {preset: 'ts-jest', testTimeout: 20_000}"}, "=$((20000*N))"),
+        ("jest -c a.js", {"a.js": "module.exports = {testTimeout: 7000}", "jest.config.js": ""}, "=$((7000*N))"),
+        ("jest", {"jest.config.js": "module.exports = {testTimeout: 20 * 1000}"}, ""),
+        ("jest", {"jest.config.js": "module.exports = {...require('../jest.base.js')}"}, ""),
+        ("tap", {}, "--timeout=$((30*N))"),
+        ("tap", {".taprc": "jobs: 2\ntimeout: 120\n"}, "--timeout=$((120*N))"),
+        ("tap --timeout=60 test", {}, "--timeout=$((60*N)) test"),
+        ("ava", {}, "--timeout=$((10*N))s"),
+        ("ava --timeout=2m", {}, "--timeout=$((2*N))m"),
+        ("ava", {"ava.config.js": "export default {timeout: '1m'}"}, "--timeout=$((1*N))m"),
+        ("tape test", {}, ""),
+    ],
+)
+def test_a_runners_own_limit_is_longer_by_as_much_as_the_supervisors(
+    tmp_path: Path, script: str, files: dict[str, str], option: str
+) -> None:
+    text = script_of(npm(inventory(tmp_path, {"package.json": package(script), **files})))
+    assert option in text.replace("${FLEET_TEST_LONGER:-1}", "N")
+    assert bool(option) == ("imeout" in text)
+
+
+def test_the_manifest_says_a_runners_limit(tmp_path: Path) -> None:
+    manifest = json.dumps({"scripts": {"test": "tap"}, "tap": {"timeout": 90}})
+    assert "--timeout=$((90*" in script_of(npm(inventory(tmp_path, {"package.json": manifest})))
+
+
 def test_tests_that_a_script_names_are_replaced_by_the_selection(tmp_path: Path) -> None:
     files = {"package.json": package("mocha -r ts-node 'test/**/all.js'"), "test/one.js": ""}
     found = inventory(tmp_path, files)

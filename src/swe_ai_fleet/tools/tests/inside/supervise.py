@@ -19,9 +19,10 @@ All limits but that of the whole are for a machine that has a CPU for each proce
 than there are, they are longer by as much, tenfold at most.
 
 The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_KEY_FD (a pipe that holds the key; or FLEET_TEST_KEY,
-the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again) and
-FLEET_TEST_SECONDS. An event without its seal is nobody's: tests can write to the file as well. Exit code: the
-runner's own (1 in place of 0 where a test was killed), 124 where the time was up.
+the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again),
+FLEET_TEST_SECONDS and FLEET_TEST_LONGER (a whole number; limits that the runner has of its own are as many times
+longer). An event without its seal is nobody's: tests can write to the file as well. Exit code: the runner's own (1 in
+place of 0 where a test was killed), 124 where the time was up.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import ctypes
 import hashlib
 import hmac
 import json
+import math
 import os
 import selectors
 import signal
@@ -49,7 +51,6 @@ _GRACE_SECONDS = 3.0
 # A runner stops a test that takes too long by itself, where it can; only what it cannot stop is killed.
 _MARGIN_SECONDS = 5.0
 _MOST_WAITING = 10.0
-_TAP_SECONDS = 30.0
 
 
 def waiting(load: float, cpus: int) -> float:
@@ -135,8 +136,7 @@ class Attempt:
             FLEET_TEST_EVENTS=spec["events"],
             FLEET_TEST_DONE=done,
             FLEET_TEST_SECONDS=str(spec["test_seconds"] * longer),
-            # tap gives each file 30 s, by a clock that knows nothing of others.
-            **({"TAP_TIMEOUT": str(round(_TAP_SECONDS * longer))} if longer > 1 else {}),
+            FLEET_TEST_LONGER=str(math.ceil(longer)),
             **({"FLEET_TEST_KEY": progress.key} if spec["shown_key"] else {"FLEET_TEST_KEY_FD": str(reading)}),
         )
         self._spec, self._stream, self._progress = spec, stream, progress
