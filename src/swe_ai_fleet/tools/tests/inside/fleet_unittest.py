@@ -23,6 +23,7 @@ _MESSAGE_CHARS = 600
 _TRACEBACK_CHARS = 2400
 _EVENTS = os.environ.get("FLEET_TEST_EVENTS")
 _SECONDS = float(os.environ.get("FLEET_TEST_SECONDS") or 0)
+_LONGER = int(os.environ.get("FLEET_TEST_LONGER") or 1)
 _OPTIONS = json.loads(os.environ.get("FLEET_TEST_OPTIONS") or "{}")
 _WORST = {"error": 3, "failed": 2, "skipped": 1, "passed": 0}
 
@@ -97,7 +98,7 @@ class Result(unittest.TextTestResult):
             write(e="collected", id=test.id())
 
     def _alarm(self, name):
-        seconds = max(_SECONDS, _OPTIONS.get("limits", {}).get(name, 0))
+        seconds = max(_SECONDS, _OPTIONS.get("limits", {}).get(name, 0)) * _LONGER
         self._armed = (
             bool(seconds)
             and threading.current_thread() is threading.main_thread()
