@@ -247,7 +247,8 @@ def test_modules_of_go_and_crates_are_fetched_where_they_are_asked_for() -> None
     recipe = made(files)
     assert [step.argv for step in recipe.steps] == [("go", "mod", "download"), ("cargo", "fetch", "--locked")]
     assert recipe.test_command == ("go", "test", "./...")
-    assert recipe.variables["GOPROXY"] == "off"
+    # A build has a network; commands that have none are told so by the sandbox.
+    assert recipe.variables.keys() == {"GOMODCACHE", "GOTOOLCHAIN", "CARGO_HOME"}
     assert [said.what for said in recipe.decisions][:1] == ["it asks for go 1.21; this machine's go is used"]
     assert not made({"go.mod": "module a\n"}).steps
 
