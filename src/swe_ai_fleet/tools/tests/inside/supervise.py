@@ -20,9 +20,9 @@ than there are, they are longer by as much, tenfold at most.
 
 The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_KEY_FD (a pipe that holds the key; or FLEET_TEST_KEY,
 the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again),
-FLEET_TEST_SECONDS and FLEET_TEST_LONGER (a whole number: how many times longer than its limit a test may take; limits
-of the runner's own are longer by as much). An event without its seal is nobody's: tests can write to the file as well.
-Exit code: the runner's own (1 in place of 0 where a test was killed), 124 where the time was up.
+FLEET_TEST_SECONDS, and under load FLEET_TEST_LONGER (a whole number: how many times longer than its limit a test may
+take; limits of the runner's own are longer by as much). An event without its seal is nobody's: tests can write to the
+file as well. Exit code: the runner's own (1 in place of 0 where a test was killed), 124 where the time was up.
 """
 
 from __future__ import annotations
@@ -127,6 +127,7 @@ class Attempt:
         done = spec["events"] + ".done"
         with open(done, "wb") as earlier:
             earlier.write(b"".join(line + b"\n" for line in progress.sealed))
+        longer = _waiting()
         reading, writing = os.pipe()
         os.write(writing, progress.key.encode())
         os.close(writing)
@@ -135,7 +136,7 @@ class Attempt:
             FLEET_TEST_EVENTS=spec["events"],
             FLEET_TEST_DONE=done,
             FLEET_TEST_SECONDS=str(spec["test_seconds"]),
-            FLEET_TEST_LONGER=str(_waiting()),
+            **({"FLEET_TEST_LONGER": str(longer)} if longer > 1 else {}),
             **({"FLEET_TEST_KEY": progress.key} if spec["shown_key"] else {"FLEET_TEST_KEY_FD": str(reading)}),
         )
         self._spec, self._stream, self._progress = spec, stream, progress

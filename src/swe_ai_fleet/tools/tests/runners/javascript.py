@@ -38,7 +38,6 @@ _VALUED = frozenset(
     }
 )
 _CONFIGS = ("-c", "--config")
-_LONGER = "${FLEET_TEST_LONGER:-1}"
 _SILENT = ("--silent", "-s", "--ignore-scripts")
 _MAX_NODE_FILES = 500
 _MAX_FIRST = 200
@@ -191,12 +190,13 @@ class JavaScript:
             return part
         given = re.compile(rf"(?<=\s)({limit.option}(?:=|\s+))(\d+)(?=\w*(?:\s|$))")
         if limit.option in words_of(part.tail.replace("=", " ")):
-            return replace(part, tail=given.sub(rf"\1$((\2*{_LONGER}))", part.tail))
+            return replace(part, tail=given.sub(r"\1$((\2*${FLEET_TEST_LONGER:-1}))", part.tail))
         seconds = self._own_limit(runner, limit, part)
         if not seconds:
             return part
         number = seconds.rstrip("ms")
-        return replace(part, tail=f"{part.tail} {limit.option}=$(({number}*{_LONGER})){seconds[len(number) :]}")
+        option = f"{limit.option}=$(({number}*FLEET_TEST_LONGER)){seconds[len(number) :]}"
+        return replace(part, tail=f"{part.tail} ${{FLEET_TEST_LONGER:+{option}}}")
 
     def _own_limit(self, runner: str, limit: _Limit, part: Part) -> str:
         """The limit that the settings give a test, or the runner's usual one; empty where it takes more to tell."""
