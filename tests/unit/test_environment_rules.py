@@ -280,6 +280,7 @@ def test_the_python_is_one_that_fits(facts: dict[str, object], version: tuple[in
         ("uv run --group test pytest -x -n auto --cov=a --cov-report xml -k 'not slow'", f"{PYTEST} -k 'not slow'"),
         ("python -W error -m coverage run --source a -m unittest discover", "python3 -m unittest discover"),
         ("DJANGO=1 python manage.py test app", "python3 manage.py test app"),
+        ("coverage run -m django test --settings=a.b {posargs}", "python3 -m django test --settings=a.b"),
         ("hatch run test:pytest", PYTEST),
         ("xvfb-run -a py.test", PYTEST),
         ("python runtests.py --fast", "python3 runtests.py --fast"),

@@ -19,7 +19,7 @@ from swe_ai_fleet.tools.tests.runners.javascript import JavaScript
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_keyword, checked_path
 from swe_ai_fleet.tools.tests.runners.scripts import Script, read_line
 from swe_ai_fleet.tools.tests.runners.shell_lines import ShellLine, read_shell_line
-from swe_ai_fleet.tools.tests.runners.unittests import checked_name
+from swe_ai_fleet.tools.tests.runners.unittests import checked_name, unittest_plan
 
 
 def inventory(root: Path, files: dict[str, str]) -> Inventory:
@@ -338,10 +338,33 @@ def test_names_of_unittest(tmp_path: Path) -> None:
             checked_name(tree, name)
 
 
+@pytest.mark.parametrize(
+    ("line", "selection", "told"),
+    [
+        ("python3 manage.py test --parallel 4 app -v 2", Selection(), "python3 manage.py test app"),
+        ("python3 manage.py test --parallel app", Selection(), "python3 manage.py test app"),
+        ("python3 -m django test --settings a.b -t .", Selection(), "python3 -m django test --settings a.b -t ."),
+        (
+            "python3 manage.py test --failfast --settings=a app",
+            Selection(paths=("app/tests/test_x.py", "app/test_y.py::T::test_it", "app.test_z.T"), keyword="w"),
+            "python3 manage.py test --settings=a -k=w app.tests.test_x app.test_y.T.test_it app.test_z.T",
+        ),
+    ],
+)
+def test_what_django_is_told(line: str, selection: Selection, told: str) -> None:
+    plan = unittest_plan(selection, tuple(line.split()), program_directory="/programs")
+    assert " ".join(plan.told) == told
+    assert plan.argv == ("python3", "/programs/fleet_unittest.py", "--django", *plan.told[1:], "--noinput")
+
+
 def test_which_framework_a_command_is() -> None:
     commands = {
         "pytest": ["uv run pytest -q", "python -m pytest", "env A=1 pytest", "A=1 pytest", "poetry run pytest"],
-        "unittest": ["python3 -m unittest discover -s tests"],
+        "unittest": [
+            "python3 -m unittest discover -s tests",
+            "python3 -m django test --settings=a",
+            "A=1 python3 manage.py test app",
+        ],
         "go": ["go test ./..."],
         "cargo": ["cargo test"],
         "npm": [
