@@ -182,6 +182,19 @@ class TestDetected:
         assert "thing" not in left_out
         assert any("nowhere" in note for note in environment.notes)
 
+    @pytest.mark.skipif(not Path("/usr/bin/go").exists(), reason="needs go below /usr")
+    async def test_only_commands_without_a_network_are_told_that_there_is_none(
+        self, tmp_path: Path, tools: Path
+    ) -> None:
+        provider = make_provider(tmp_path, tools, SetupPolicy(network=NetworkGrant(hosts=("*",)), variables={}))
+        module = "module a\n\ngo 1.12\n\nrequire b v1.0.0\n\nreplace b => ./b\n"
+        crate = '[package]\nname = "a"\nversion = "1.0.0"\n'
+        pinned = await pin(provider, tmp_path, {"go.mod": module, "b/go.mod": "module b\n", "Cargo.toml": crate})
+        line = "echo ${GOPROXY:-none} ${GOSUMDB:-none} ${CARGO_NET_OFFLINE:-none}"
+        environment = await provider.environment(pinned, EnvironmentSpec(setup=(f"{line} > /environment/said",)))
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            assert await sh(clone, f"cat /environment/said; {line}") == "none none none\noff off true"
+
     @pytest.mark.slow
     async def test_from_an_index(self, tmp_path: Path, tools: Path) -> None:
         # By the names that pip itself has built in; they may resolve to a mirror on a private network.

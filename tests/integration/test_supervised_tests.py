@@ -91,6 +91,21 @@ def test_limits_are_longer_where_tests_wait_for_a_cpu(load: float, cpus: int, lo
     assert waiting(load, cpus) == longer
 
 
+@pytest.mark.parametrize("line", ["pytest -q -p pytest_timeout -o timeout=0.1", "unittest discover -s tests"])
+async def test_limits_inside_the_runner_are_longer_too(workspace: Workspace, root: Path, line: str) -> None:
+    (root / "tests").mkdir()
+    (root / "tests/test_a.py").write_text(
+        "import time, unittest\n\nclass TestA(unittest.TestCase):\n    def test_slow(self):\n        time.sleep(1)\n"
+    )
+    name = "tests/test_a.py::TestA::test_slow" if line.startswith("pytest") else "test_a.TestA.test_slow"
+    limits = TestLimits(whole=60, test=0.1, start=20, known={name: 0.2})
+    planner = Planner(workspace=workspace, known_seconds=limits.known)
+    # What the supervisor says of a load of a hundred processes a CPU.
+    planned = await planner.line(f"export FLEET_TEST_LONGER=100 && {sys.prefix}/bin/python -m {line}", Selection())
+    found = await run_tests(workspace, planned.plan, limits, inventory=planned.inventory)
+    assert list(outcomes(found).values()) == ["passed"], found
+
+
 async def test_tests_run_with_colours_as_automation_does(workspace: Workspace, root: Path) -> None:
     text = """
 import os

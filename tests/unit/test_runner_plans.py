@@ -19,7 +19,7 @@ from swe_ai_fleet.tools.tests.runners.javascript import JavaScript
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_keyword, checked_path
 from swe_ai_fleet.tools.tests.runners.scripts import Script, read_line
 from swe_ai_fleet.tools.tests.runners.shell_lines import ShellLine, read_shell_line
-from swe_ai_fleet.tools.tests.runners.unittests import checked_name
+from swe_ai_fleet.tools.tests.runners.unittests import checked_name, unittest_plan
 
 
 def inventory(root: Path, files: dict[str, str]) -> Inventory:
@@ -130,6 +130,38 @@ def test_tap_names_what_passes(reporter: str, tmp_path: Path) -> None:
     plan = npm(inventory(tmp_path, {"package.json": package(f"tap {reporter} test && npm run lint")}))
     assert "tap -R tap test" in script_of(plan)
     assert "tap test" in script_of(npm(inventory(tmp_path, {"package.json": package("tap test")})))
+
+
+@pytest.mark.parametrize(
+    ("script", "files", "option"),
+    [
+        ("jest", {}, "${N:+--testTimeout=$((5000*N))}"),
+        ("jest --testTimeout=800 a", {}, "--testTimeout=$((800*N)) a"),
+        ("jest --testTimeout 800", {}, "--testTimeout $((800*N))"),
+        ("jest", {"jest.config.ts": "export default {preset: 'ts-jest', testTimeout: 20_000}"}, "=$((20000*N))"),
+        ("jest -c a.js", {"a.js": "module.exports = {testTimeout: 7000}", "jest.config.js": ""}, "=$((7000*N))"),
+        ("jest", {"jest.config.js": "module.exports = {testTimeout: 20 * 1000}"}, ""),
+        ("jest", {"jest.config.js": "module.exports = {...require('../jest.base.js')}"}, ""),
+        ("tap", {}, "${N:+--timeout=$((30*N))}"),
+        ("tap", {".taprc": "jobs: 2\ntimeout: 120\n"}, "${N:+--timeout=$((120*N))}"),
+        ("tap --timeout=60 test", {}, "--timeout=$((60*N)) test"),
+        ("ava", {}, "${N:+--timeout=$((10*N))s}"),
+        ("ava --timeout=2m", {}, "--timeout=$((2*N))m"),
+        ("ava", {"ava.config.js": "export default {timeout: '1m'}"}, "${N:+--timeout=$((1*N))m}"),
+        ("tape test", {}, ""),
+    ],
+)
+def test_a_runners_own_limit_is_longer_by_as_much_as_the_supervisors(
+    tmp_path: Path, script: str, files: dict[str, str], option: str
+) -> None:
+    text = script_of(npm(inventory(tmp_path, {"package.json": package(script), **files})))
+    assert option in text.replace("${FLEET_TEST_LONGER:-1}", "N").replace("FLEET_TEST_LONGER", "N")
+    assert bool(option) == ("imeout" in text)
+
+
+def test_the_manifest_says_a_runners_limit(tmp_path: Path) -> None:
+    manifest = json.dumps({"scripts": {"test": "tap"}, "tap": {"timeout": 90}})
+    assert "--timeout=$((90*" in script_of(npm(inventory(tmp_path, {"package.json": manifest})))
 
 
 def test_tests_that_a_script_names_are_replaced_by_the_selection(tmp_path: Path) -> None:
@@ -306,10 +338,33 @@ def test_names_of_unittest(tmp_path: Path) -> None:
             checked_name(tree, name)
 
 
+@pytest.mark.parametrize(
+    ("line", "selection", "told"),
+    [
+        ("python3 manage.py test --parallel 4 app -v 2", Selection(), "python3 manage.py test app"),
+        ("python3 manage.py test --parallel app", Selection(), "python3 manage.py test app"),
+        ("python3 -m django test --settings a.b -t .", Selection(), "python3 -m django test --settings a.b -t ."),
+        (
+            "python3 manage.py test --failfast --settings=a app",
+            Selection(paths=("app/tests/test_x.py", "app/test_y.py::T::test_it", "app.test_z.T"), keyword="w"),
+            "python3 manage.py test --settings=a -k=w app.tests.test_x app.test_y.T.test_it app.test_z.T",
+        ),
+    ],
+)
+def test_what_django_is_told(line: str, selection: Selection, told: str) -> None:
+    plan = unittest_plan(selection, tuple(line.split()), program_directory="/programs")
+    assert " ".join(plan.told) == told
+    assert plan.argv == ("python3", "/programs/fleet_unittest.py", "--django", *plan.told[1:], "--noinput")
+
+
 def test_which_framework_a_command_is() -> None:
     commands = {
         "pytest": ["uv run pytest -q", "python -m pytest", "env A=1 pytest", "A=1 pytest", "poetry run pytest"],
-        "unittest": ["python3 -m unittest discover -s tests"],
+        "unittest": [
+            "python3 -m unittest discover -s tests",
+            "python3 -m django test --settings=a",
+            "A=1 python3 manage.py test app",
+        ],
         "go": ["go test ./..."],
         "cargo": ["cargo test"],
         "npm": [

@@ -347,6 +347,25 @@ def said(report: TestRun | None, name: str) -> str:
     return report.results[name].message
 
 
+def test_a_file_of_tap_has_one_name_however_long_it_took() -> None:
+    text = """TAP version 14
+# Subtest: test/a.js
+    # Subtest: group
+        ok 1 - one
+        1..1
+    ok 1 - group # time=3.5ms
+    1..1
+not ok 1 - test/a.js # time=30112.463ms
+1..1
+"""
+    found = parse_tap(text)
+    assert found is not None
+    assert {name: str(result.outcome) for name, result in found.results.items()} == {
+        "test/a.js > group > one": "passed",
+        "test/a.js": "failed",
+    }
+
+
 def test_messages_say_where_and_why() -> None:
     assert said(parse_go_events(GO_EVENTS), "p/sub") == "sub/x_test.go:5:28: undefined: thing"
     assert said(parse_go_events(GO_EVENTS), "p::TestTable/b") == "a_test.go:10: two is wrong"

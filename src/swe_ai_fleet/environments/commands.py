@@ -138,8 +138,8 @@ def test_argv(words: Sequence[str]) -> tuple[str, ...]:
         if name == "stestr" and rest[:1] != ["run"]:
             return ()
         return (name, *rest)
-    if name == "django-admin" and rest[:1] == ["test"]:
-        return (name, *rest)
+    if name in ("django-admin", "django") and rest[:1] == ["test"]:
+        return (PYTHON, "-m", "django", *rest)
     script = PurePosixPath(name)
     if script.suffix == ".py" and not name.startswith("/"):
         if script.name == "manage.py" and rest[:1] == ["test"]:

@@ -1,4 +1,4 @@
-"""Go modules and Rust crates: fetched once, read-only and without a network afterwards."""
+"""Go modules and Rust crates: fetched once, and read-only afterwards."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
         download = Step(argv=("go", "mod", "download"), purpose="the Go modules", source=module, directory=directory)
         steps.append(replace(download, third_party=True))
         building |= {"GOMODCACHE": modules, "GOFLAGS": "-modcacherw", "GOCACHE": "/tmp/go-build"}  # noqa: S108
-        variables |= {"GOMODCACHE": modules, "GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
+        variables |= {"GOMODCACHE": modules, "GOTOOLCHAIN": "local"}
     crate = next(iter(files.named(directory, "Cargo.toml")), "")
     if crate and "cargo" in machine.programs:
         locked = ("--locked",) if files.nearest(directory, "Cargo.lock") else ()
         fetch = Step(argv=("cargo", "fetch", *locked), purpose="the Rust crates", source=crate, directory=directory)
         steps.append(fetch)
-        building["CARGO_HOME"] = f"{base}/cargo"
-        variables |= {"CARGO_HOME": f"{base}/cargo", "CARGO_NET_OFFLINE": "true"}
+        variables["CARGO_HOME"] = f"{base}/cargo"
     for name, manifest, version in (("go", module, _GO), ("cargo", crate, _RUST)):
         if manifest and name not in machine.programs:
             decisions.append(Decision(what=f"this machine has no {name}", source=manifest))

@@ -73,6 +73,7 @@ _CERTIFICATE_VARIABLES = (
 _OFFLINE = {
     "CARGO_NET_OFFLINE": "true",
     "GOPROXY": "off",
+    "GOSUMDB": "off",
     "PIP_RETRIES": "0",
     "UV_OFFLINE": "1",
     "npm_config_offline": "true",

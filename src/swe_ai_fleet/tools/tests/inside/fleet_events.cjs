@@ -9,6 +9,8 @@ const options = JSON.parse(process.env.FLEET_TEST_OPTIONS || '{}');
 const root = real(process.env.FLEET_TEST_ROOT || process.cwd());
 const file = process.env.FLEET_TEST_EVENTS;
 const key = process.env.FLEET_TEST_KEY || '';
+// How many times longer a test may take than on a machine that has a CPU for each process that wants one.
+const longer = Number(process.env.FLEET_TEST_LONGER) || 1;
 const seen = new Map();
 
 function real(place) {
@@ -74,4 +76,4 @@ function turn(id) {
   return found < 0 ? first.length : found;
 }
 
-module.exports = {before, end, named, options, turn, write};
+module.exports = {before, end, longer, named, options, turn, write};

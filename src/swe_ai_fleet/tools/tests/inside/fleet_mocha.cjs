@@ -2,7 +2,7 @@
 // be loaded a result of that file, and goes on without the files and tests of which earlier attempts told the end.
 'use strict';
 const path = require('node:path');
-const {before, end, named, options, turn, write} = require('./fleet_events.cjs');
+const {before, end, longer, named, options, turn, write} = require('./fleet_events.cjs');
 
 const done = before();
 const left = new Set(options.deselect || []);
@@ -13,6 +13,7 @@ class Reporter {
     this.running = undefined;
     this.told = new Set();
     prune(runner.suite);
+    wait(runner.suite);
     runner.suite.suites.sort((one, other) => turn(fileOf(one)) - turn(fileOf(other)));
     runner.total = runner.suite.total();
     runner.on('hook', hook => this.running === undefined && this.enter(idOf(hook)));
@@ -64,6 +65,13 @@ function prune(suite) {
   suite.tests = suite.tests.filter(test => wanted(fileOf(test)) && !done.tests.has(idOf(test)) && !left.has(idOf(test)));
   suite.suites.forEach(prune);
   suite.suites = suite.suites.filter(each => each.tests.length || each.suites.length);
+}
+
+// What a suite gives its tests they have got already; what they set for themselves while they run stays as it is.
+function wait(suite) {
+  const hooks = ['_beforeAll', '_beforeEach', '_afterEach', '_afterAll'].flatMap(kind => suite[kind] || []);
+  for (const each of [...suite.tests, ...hooks]) each.timeout(each.timeout() * longer);
+  suite.suites.forEach(wait);
 }
 
 // mocha's own modules are loaded when it handles `--require`; it calls this one export for files of tests alone.

@@ -3,8 +3,9 @@
 Loaded by `-p fleet_pytest` into whatever pytest (3.7 or newer) and Python (3.6 or newer) a repository brings; standard
 library and pytest only. Variables: FLEET_TEST_EVENTS (a file to append events to), FLEET_TEST_DONE (events of earlier
 attempts), FLEET_TEST_KEY_FD (a pipe with the key that seals events; it is empty before anything of the repository is
-imported), FLEET_TEST_SECONDS (limit of one test), FLEET_TEST_OPTIONS (JSON: `limits`, seconds by id; `first`, groups of
-path prefixes and ids in the order in which they are wanted).
+imported), FLEET_TEST_SECONDS (limit of one test), FLEET_TEST_LONGER (how many times longer it may take),
+FLEET_TEST_OPTIONS (JSON: `limits`, seconds by id; `first`, groups of path prefixes and ids in the order in which they
+are wanted).
 """
 
 import hashlib
@@ -55,6 +56,7 @@ class Reporter:
         self._seal = seal
         options = json.loads(os.environ.get("FLEET_TEST_OPTIONS") or "{}")
         self._seconds = float(os.environ.get("FLEET_TEST_SECONDS") or 0)
+        self._longer = int(os.environ.get("FLEET_TEST_LONGER") or 1)
         self._limits = options.get("limits", {})
         self._first = options.get("first", [])
         self._done, self._hung_files = _ended(os.environ.get("FLEET_TEST_DONE"))
@@ -67,6 +69,11 @@ class Reporter:
     def write(self, **event):
         if self._writes:
             os.write(self._file, self._seal(json.dumps(event).encode("utf-8", "replace")))
+
+    def pytest_sessionstart(self, session):
+        # The clock of pytest-timeout knows nothing of what waits for a CPU.
+        if getattr(session.config, "_env_timeout", None):
+            session.config._env_timeout *= self._longer
 
     # Collection
 
@@ -146,7 +153,7 @@ class Reporter:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
-        seconds = max(self._seconds, self._limits.get(item.nodeid, 0))
+        seconds = max(self._seconds, self._limits.get(item.nodeid, 0)) * self._longer
         # An alarm of the repository's own (pytest-timeout, a test of signals) is left alone.
         ours = (
             seconds

@@ -2,7 +2,8 @@
 
 Executed by the Python that a repository brings (3.6 or newer) with the standard library alone. Variables as for
 `fleet_pytest.py`. Arguments: those of `python -m unittest` (`discover` and its options, names); or `--paths`, then
-`-k=WORD` patterns and names, where a name is a path of a file or directory, `file.py::Class::test`, or a dotted name.
+`-k=WORD` patterns and names, where a name is a path of a file or directory, `file.py::Class::test`, or a dotted name;
+or `--django`, then what Python is given to run Django's tests.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import hmac
 import json
 import os
 import re
+import runpy
 import signal
 import sys
 import threading
@@ -23,6 +25,7 @@ _MESSAGE_CHARS = 600
 _TRACEBACK_CHARS = 2400
 _EVENTS = os.environ.get("FLEET_TEST_EVENTS")
 _SECONDS = float(os.environ.get("FLEET_TEST_SECONDS") or 0)
+_LONGER = int(os.environ.get("FLEET_TEST_LONGER") or 1)
 _OPTIONS = json.loads(os.environ.get("FLEET_TEST_OPTIONS") or "{}")
 _WORST = {"error": 3, "failed": 2, "skipped": 1, "passed": 0}
 
@@ -97,7 +100,7 @@ class Result(unittest.TextTestResult):
             write(e="collected", id=test.id())
 
     def _alarm(self, name):
-        seconds = max(_SECONDS, _OPTIONS.get("limits", {}).get(name, 0))
+        seconds = max(_SECONDS, _OPTIONS.get("limits", {}).get(name, 0)) * _LONGER
         self._armed = (
             bool(seconds)
             and threading.current_thread() is threading.main_thread()
@@ -243,7 +246,21 @@ def selected(names, patterns):
     return suite
 
 
+def django(arguments):
+    from django.test.runner import DiscoverRunner
+
+    DiscoverRunner.test_runner = Runner
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
 def main(arguments):
+    if arguments[:1] == ["--django"]:
+        return django(arguments[1:])
     if arguments[:1] == ["--paths"]:
         patterns, names = [], []
         for argument in arguments[1:]:

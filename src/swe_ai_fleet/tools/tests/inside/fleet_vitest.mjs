@@ -2,7 +2,7 @@
 // out those that an earlier attempt has been through, or that hung or crashed.
 import {createRequire} from 'node:module';
 
-const {before, end, named, turn, write} = createRequire(import.meta.url)('./fleet_events.cjs');
+const {before, end, longer, named, turn, write} = createRequire(import.meta.url)('./fleet_events.cjs');
 const OUTCOMES = {pass: 'passed', passed: 'passed', fail: 'failed', failed: 'failed'};
 
 export default class Fleet {
@@ -10,11 +10,14 @@ export default class Fleet {
   told = new Set();
   open = new Map();
   done = new Set();
+  configs = new Set();
 
   onInit(vitest) {
     const {files, killed} = before();
     for (const {config} of [vitest, ...(vitest.projects || [])]) {
-      if (!config?.exclude) continue;
+      if (!config?.exclude || this.configs.has(config)) continue;
+      this.configs.add(config);
+      for (const limit of ['testTimeout', 'hookTimeout']) if (config[limit] > 0) config[limit] *= longer;
       for (const file of new Set([...files, ...killed])) {
         const pattern = `**/${file.replace(/[^\w./-]/g, '?')}`;
         if (!config.exclude.includes(pattern)) config.exclude.push(pattern);

@@ -19,9 +19,10 @@ All limits but that of the whole are for a machine that has a CPU for each proce
 than there are, they are longer by as much, tenfold at most.
 
 The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_KEY_FD (a pipe that holds the key; or FLEET_TEST_KEY,
-the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again) and
-FLEET_TEST_SECONDS. An event without its seal is nobody's: tests can write to the file as well. Exit code: the
-runner's own (1 in place of 0 where a test was killed), 124 where the time was up.
+the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again),
+FLEET_TEST_SECONDS, and under load FLEET_TEST_LONGER (a whole number: how many times longer than its limit a test may
+take; limits of the runner's own are longer by as much). An event without its seal is nobody's: tests can write to the
+file as well. Exit code: the runner's own (1 in place of 0 where a test was killed), 124 where the time was up.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import ctypes
 import hashlib
 import hmac
 import json
+import math
 import os
 import selectors
 import signal
@@ -48,16 +50,15 @@ _TICK_SECONDS = 0.1
 _GRACE_SECONDS = 3.0
 # A runner stops a test that takes too long by itself, where it can; only what it cannot stop is killed.
 _MARGIN_SECONDS = 5.0
-_MOST_WAITING = 10.0
-_TAP_SECONDS = 30.0
+_MOST_WAITING = 10
 
 
-def waiting(load: float, cpus: int) -> float:
+def waiting(load: float, cpus: int) -> int:
     """How many times longer a command takes on a machine of a load (processes that run or want to) than on an idle one.
 
-    A test that waits for a CPU does not hang.
+    A test that waits for a CPU does not hang. A whole number, which a shell can multiply with.
     """
-    return min(max(load / cpus, 1.0), _MOST_WAITING)
+    return min(max(math.ceil(load / cpus), 1), _MOST_WAITING)
 
 
 class Progress:
@@ -115,7 +116,7 @@ class Progress:
         self.heard = time.monotonic()
 
 
-def _waiting() -> float:
+def _waiting() -> int:
     return waiting(os.getloadavg()[0], os.cpu_count() or 1)
 
 
@@ -134,9 +135,8 @@ class Attempt:
             {name: value for name, value in os.environ.items() if name not in spec["unset"]},
             FLEET_TEST_EVENTS=spec["events"],
             FLEET_TEST_DONE=done,
-            FLEET_TEST_SECONDS=str(spec["test_seconds"] * longer),
-            # tap gives each file 30 s, by a clock that knows nothing of others.
-            **({"TAP_TIMEOUT": str(round(_TAP_SECONDS * longer))} if longer > 1 else {}),
+            FLEET_TEST_SECONDS=str(spec["test_seconds"]),
+            **({"FLEET_TEST_LONGER": str(longer)} if longer > 1 else {}),
             **({"FLEET_TEST_KEY": progress.key} if spec["shown_key"] else {"FLEET_TEST_KEY_FD": str(reading)}),
         )
         self._spec, self._stream, self._progress = spec, stream, progress

@@ -44,8 +44,14 @@ def is_pytest(argv: tuple[str, ...]) -> bool:
 
 
 def is_unittest(argv: tuple[str, ...]) -> bool:
-    """Whether a test command runs `python -m unittest`."""
-    return len(argv) >= 3 and PurePosixPath(argv[0]).name.startswith("python") and argv[1:3] == ("-m", "unittest")
+    """Whether a test command runs `python -m unittest`, or Django's `test`, which runs unittest."""
+    is_python = bool(argv) and PurePosixPath(argv[0]).name.startswith("python")
+    return is_python and (argv[1:3] == ("-m", "unittest") or is_django(argv))
+
+
+def is_django(argv: tuple[str, ...]) -> bool:
+    """Whether a command of Python's is `python -m django test` or `python manage.py test`."""
+    return argv[1:4] == ("-m", "django", "test") or argv[1:3] in (("manage.py", "test"), ("./manage.py", "test"))
 
 
 def _is_javascript(argv: tuple[str, ...]) -> bool:

@@ -16,6 +16,17 @@ from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, not
 from swe_ai_fleet.tools.tests.runners.scripts import Part, Script, read_line, words_of
 from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, string
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """A runner's option for the limit of a test, what it is where nothing says so, and where its settings stand."""
+
+    option: str
+    usual: str
+    setting: str
+    files: str
+
+
 NPM_TEST = ("npm", "test")
 _ABSENT = not_installed("node", "Node.js and npm")
 _NODE_TEST = re.compile(r"(?:test|test-.+|.+[.-]test|.+_test)\.[cm]?[jt]s")
@@ -26,12 +37,23 @@ _VALUED = frozenset(
         *("--dir", "--environment", "--pool", "--ext", "--extension", "-p", "--project", "-g", "--grep", "--opts"),
     }
 )
+_CONFIGS = ("-c", "--config")
 _SILENT = ("--silent", "-s", "--ignore-scripts")
 _MAX_NODE_FILES = 500
 _MAX_FIRST = 200
 _VARIABLES = {"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false"}
 _TAP = re.compile(r"(?:^|[\s/])tap$")
 _REPORTER = re.compile(r"(?<=\s)(?:-R|--reporter)(?:=|\s+)?[\w./-]+")
+# Limits of the runners themselves, by a clock that knows nothing of others. Our reporters see to mocha's and vitest's.
+_LIMITS = {
+    "jest": _Limit(
+        option="--testTimeout", usual="5000", setting="testTimeout", files=r"jest\.config\.[cm]?[jt]s(?:on)?"
+    ),
+    "tap": _Limit(option="--timeout", usual="30", setting="timeout", files=r"\.taprc(?:\.ya?ml)?"),
+    "ava": _Limit(option="--timeout", usual="10s", setting="timeout", files=r"ava\.config\.[cm]?js"),
+}
+# Settings that come from other files.
+_INDIRECT = re.compile(r"preset['\"]?\s*:\s*['\"]\.|(?:require\(|from )\s*['\"]\.|\.\.\.|extends\b")
 _STREAMED = frozenset({"jest", "vitest", "mocha", "node"})
 # Node before 18.17 has no reporters; a script may also set options that ours contradict.
 _UNUSABLE = re.compile(
@@ -158,7 +180,34 @@ class JavaScript:
                 own = ()
             case _:
                 own = ()
-        return _given(part, (*own, *chosen), selection)
+        return _given(self._patient(part), (*own, *chosen), selection)
+
+    def _patient(self, part: Part) -> Part:
+        """A runner's command whose own limit of a test is as many times longer as the supervisor's."""
+        runner = "tap" if _TAP.search(part.head) else part.runner
+        limit = _LIMITS.get(runner)
+        if limit is None:
+            return part
+        given = re.compile(rf"(?<=\s)({limit.option}(?:=|\s+))(\d+)(?=\w*(?:\s|$))")
+        if limit.option in words_of(part.tail.replace("=", " ")):
+            return replace(part, tail=given.sub(r"\1$((\2*${FLEET_TEST_LONGER:-1}))", part.tail))
+        seconds = self._own_limit(runner, limit, part)
+        if not seconds:
+            return part
+        number = seconds.rstrip("ms")
+        option = f"{limit.option}=$(({number}*FLEET_TEST_LONGER)){seconds[len(number) :]}"
+        return replace(part, tail=f"{part.tail} ${{FLEET_TEST_LONGER:+{option}}}")
+
+    def _own_limit(self, runner: str, limit: _Limit, part: Part) -> str:
+        """The limit that the settings give a test, or the runner's usual one; empty where it takes more to tell."""
+        words = words_of(part.tail.replace("=", " "))
+        named = [_above(words[place + 1], self.root) for place, word in enumerate(words[:-1]) if word in _CONFIGS]
+        usual = [path for path in self.inventory.files if re.fullmatch(limit.files, _below(path, self.root))]
+        texts = [json.dumps(json_object(self._manifest).get(runner)), *map(self.inventory.text, named or usual)]
+        said = "\n".join(texts)
+        if match := re.search(rf"\b{limit.setting}\b['\"]?\s*:\s*['\"]?(\d[\d_]*(?:ms|s|m)?)(?!\s*\*)\b", said):
+            return match[1].replace("_", "")
+        return "" if limit.setting in said or _INDIRECT.search(said) else limit.usual
 
     def _chosen(self, runner: str, selection: Selection) -> tuple[str, ...]:
         """The words that give a runner a selection."""

@@ -14,6 +14,7 @@ _MAX_DEPTH = 64
 _MARK = re.compile(r"TAP version 1[234]|1\.\.\d{1,9}(?: +#.*)?")
 _POINT = re.compile(r"( {0,256})(not ok|ok)(?: (\d{1,9}))?(?: (.*))?")
 _SUBTEST = re.compile(r"( {0,256})# Subtest: (.*)")
+_TIME = re.compile(r"\s*# time=\d{1,12}(?:\.\d{1,12})?m?s$")
 _DIRECTIVE = re.compile(r"# *(skip|todo)\b", re.I)
 _TITLE = re.compile(r"# (?!(?:tests|pass|fail|ok|skip|todo|time|cancelled|suites|duration_ms|Subtest)\b)(\S.{0,300})")
 _FACT = re.compile(r" *(error|message): *(.*)")
@@ -53,7 +54,7 @@ def parse_tap(text: str) -> TestRun | None:
             settle()
             points += 1
             depth, good = len(match[1]), match[2] == "ok"
-            title = (match[4] or match[3] or "").removeprefix("- ")
+            title = _TIME.sub("", (match[4] or match[3] or "").removeprefix("- "))
             deeper = [other for other in below if other > depth]
             child_failed = any(below.pop(other) for other in deeper)
             for other in [other for other in titles if other > depth]:
