@@ -120,6 +120,30 @@ async def test_new_tests_have_to_fail_without_the_change(pytest_world: World) ->
     assert imported.verdict is Verdict.VERIFIED
 
 
+CASES = (
+    "import json\nimport pathlib\n\nimport app\nimport pytest\n\n"
+    "HERE = pathlib.Path(__file__).parent\n\n\n"
+    "@pytest.mark.parametrize('case', json.loads((HERE / 'data' / 'cases.json').read_text()))\n"
+    "def test_case(case):\n    name, *arguments, expected = case\n"
+    "    assert getattr(app, name)(*arguments) == expected\n"
+)
+
+
+async def test_cases_in_a_file_that_an_old_test_reads_are_tests_of_the_candidates_own(tmp_path: Path) -> None:
+    cases = {"tests/test_cases.py": CASES, "tests/data/cases.json": '[["add", 1, 2, 3]]'}
+    world = World(tmp_path, {**PYTEST_FILES, **cases})
+    more = {"tests/data/cases.json": '[["add", 1, 2, 3], ["div", 6, 3, 2]]'}
+    verified = await world.check({"app.py": DIVIDES, **more}, name="right")
+    assert verified.verdict is Verdict.VERIFIED
+    assert named(verified, "tests").own == ("tests/test_cases.py::test_case[case1]",)
+    idle = {"tests/data/cases.json": '[["add", 1, 2, 3], ["add", 2, 2, 4]]'}
+    unverified = await world.check({"app.py": DIVIDES, **idle}, name="idle")
+    assert unverified.verdict is Verdict.UNVERIFIED
+    wrong = {"tests/data/cases.json": '[["add", 1, 2, 3], ["div", 6, 3, 3]]'}
+    refuted = await world.check({"app.py": DIVIDES, **wrong}, name="wrong")
+    assert refuted.verdict is Verdict.REFUTED
+
+
 async def test_an_old_test_that_the_change_makes_fail_without_it_counts(pytest_world: World) -> None:
     stricter = PYTEST_FILES["tests/test_app.py"].replace(
         "    assert app.sub(3, 2) == 1\n", "    assert app.sub(3, 2) == 1\n    assert app.div(6, 3) == 2\n"

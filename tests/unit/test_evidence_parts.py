@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, TaskNames, Touched, compare
 from swe_ai_fleet.orchestrator.evidence.outputs import OUTPUT_CHARS, kept
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
+from swe_ai_fleet.orchestrator.evidence.relevance import readers
 from swe_ai_fleet.orchestrator.evidence.source_files import inline_tests, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
 from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
@@ -446,3 +447,26 @@ async def test_a_check_stands_though_its_output_cannot_be_kept() -> None:
 )
 def test_test_files_are_known_by_name_and_directory(path: str, test: bool) -> None:
     assert is_test(path) is test
+
+
+@pytest.mark.parametrize(
+    ("data", "read"),
+    [
+        # By name, with and without the ending that an import leaves out.
+        (["test/fixtures/range-parse.js"], ("test/classes/range.js",)),
+        (["tests/fixtures/syntax.txt"], ("tests/test_syntax.py",)),
+        # What nobody names is found by its directory, as something that goes through all of it does.
+        (["tests/cases/more.json"], ("tests/test_all.py",)),
+        (["tests/other.json"], ()),
+        (["test/fixtures/range.js"], ("test/classes/range.js",)),
+    ],
+)
+def test_who_reads_files_among_the_tests(data: list[str], read: tuple[str, ...]) -> None:
+    texts = {
+        "test/classes/range.js": "const table = require('../fixtures/range-parse')",
+        "tests/test_syntax.py": 'load("syntax.txt")\n',
+        "tests/test_all.py": "for path in (HERE / 'cases').iterdir(): ...",
+        "src/app.py": "cases, syntax.txt, range-parse",
+        "tests/test_app.py": "import app",
+    }
+    assert readers(data, [*texts, *data], lambda path: texts.get(path, "")) == read

@@ -105,10 +105,11 @@ def compare(
         found["broken"].append(WHOLE_RUN)
     passing = after.passing
     fixed = [*(test for test in passing if earlier.failed(test)), *_only_counted(after, before)]
-    fresh = [test for test in passing if without is not None and touched.has(test) and without.failed(test)]
+    fresh = [test for test in passing if without is not None and touched.has_or_feeds(test) and without.failed(test)]
     if own is not None:
-        fresh += [test for test in _only_counted(after, own) if touched.has(test)]
-    added = [test for test in (*passing, *found["own_failing"]) if touched.has(test) and test not in before.results]
+        fresh += [test for test in _only_counted(after, own) if touched.has_or_feeds(test)]
+    new = [test for test in (*passing, *found["own_failing"]) if test not in before.results]
+    added = [test for test in new if touched.has_or_feeds(test)]
     return Comparison(
         shown=_once(fixed, fresh),
         vanished=_vanished(after, before, touched),
@@ -146,13 +147,23 @@ class Touched:
     Args:
         paths: All files that it changes.
         inline: Source files whose own tests it changes.
+        readers: Test files that it leaves alone and that read some of those that it changes.
     """
 
-    def __init__(self, paths: Iterable[str], inline: Iterable[str] = ()) -> None:
-        self.files = (*(path for path in paths if is_test(path)), *inline)
-        self._inline = [_rust_module(path) for path in inline]
+    def __init__(self, paths: Iterable[str], inline: Iterable[str] = (), readers: Iterable[str] = ()) -> None:
+        self._paths, self._sources, self._readers = tuple(paths), tuple(inline), tuple(readers)
+        self.files = (*(path for path in self._paths if is_test(path)), *self._sources)
+        self._inline = [_rust_module(path) for path in self._sources]
         self._modules = tuple(str(PurePosixPath(path).with_suffix("")).replace("/", ".") for path in self.files)
         self._directories = {str(PurePosixPath(path).parent) for path in self.files}
+
+    def read_by(self, readers: Iterable[str]) -> Touched:
+        """The same with test files that read some of the files."""
+        return Touched(self._paths, self._sources, readers)
+
+    def has_or_feeds(self, test: str) -> bool:
+        """Whether a test lies in one of the files, or reads one of them."""
+        return self.has(test) or (bool(self._readers) and Touched(self._readers).has(test))
 
     def has(self, test: str) -> bool:
         """Whether a test lies in one of the files, as far as its id tells; where it names no file, any may be meant."""

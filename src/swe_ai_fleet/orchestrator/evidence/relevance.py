@@ -8,11 +8,13 @@ from pathlib import PurePosixPath
 
 from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
-from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
+from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test, language_of
 
 _MAX_TESTS_READ = 400
 _IMPORT = re.compile(r"\b(?:import|from|require|use)\b")
 _MAX_GROUP = 200
+_MAX_READERS = 20
+_PLAIN_DIRECTORIES = frozenset({"", "test", "tests", "__tests__", "spec", "specs"})
 
 
 def first_tests(
@@ -36,6 +38,28 @@ def first_tests(
     ]
     groups = (tuple(group[:_MAX_GROUP]) for group in (named, changed, importing))
     return tuple(group for group in groups if group)
+
+
+def readers(data: Collection[str], paths: Collection[str], text: Callable[[str], str]) -> tuple[str, ...]:
+    """The test files that read some files beside them, which hold no test: cases, fixtures, helpers.
+
+    They name one of these files, or, where no test file does, the directory of one.
+
+    Args:
+        data: The files that are read.
+        paths: All files of the repository.
+        text: A file's text, empty where it cannot be read. Blocking.
+    """
+    places = [PurePosixPath(path) for path in data]
+    names = [place.stem if language_of(str(place)) and len(place.stem) >= 3 else place.name for place in places]
+    directories = {place.parent.name for place in places} - _PLAIN_DIRECTORIES
+    tests = sorted(path for path in paths if holds_tests(path) and path not in data)[:_MAX_TESTS_READ]
+    for words in (names, sorted(directories)):
+        if words:
+            named = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, words[:100]))})(?![\w-])")
+            if found := [path for path in tests if named.search(text(path))]:
+                return tuple(found) if len(found) <= _MAX_READERS else ()
+    return ()
 
 
 def _modules(paths: Iterable[str]) -> re.Pattern[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
     passes,
     result_of,
 )
+from swe_ai_fleet.orchestrator.evidence.relevance import readers
 from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, allowed_concerns
@@ -85,8 +87,10 @@ class Trial:
             return self._unheld(after, before.reason)
         if not (before.framework or before.reported or after.reported):
             return await self._by_exit_code(after, before)
-        own = await self._own(files, before)
-        compared = compare(after, before, own, self.touched, TaskNames(self.task), strict=self.suite.strict)
+        read = await self._readers(files, before, after)
+        own = await self._own(files, before, read)
+        touched = self.touched.read_by(read)
+        compared = compare(after, before, own, touched, TaskNames(self.task), strict=self.suite.strict)
         reason = unusable(before)
         if reason and not compared.own_shown and not (reason == NO_TESTS and compared.own_failing):
             if not await self._revived(after, before, own):
@@ -140,14 +144,24 @@ class Trial:
         ]
         return [isinstance(run, TestRun) and _ends_well(run, 0) for run in again] == [False, True]
 
-    async def _own(self, files: CloneFiles, before: TestRun) -> TestRun | None:
-        """The candidate's test files on the untouched source."""
+    async def _readers(self, files: CloneFiles, before: TestRun, after: TestRun) -> tuple[str, ...]:
+        """The test files that read what the candidate changes beside them: files among the tests that hold none."""
+        if self.own_tests is None:
+            return ()
+        tests = (*before.results, *after.results)
+        data = [path for path in self.touched.files if not any(map(Touched([path]).has, tests))]
+        if not data:
+            return ()
+        return await asyncio.to_thread(readers, data, await files.paths(), files.text)
+
+    async def _own(self, files: CloneFiles, before: TestRun, read: Sequence[str]) -> TestRun | None:
+        """The candidate's test files on the untouched source, and those that read what it changes beside them."""
         if self.own_tests is None or not self.touched.files:
             return None
         subject = await self.own_tests()
         if subject is None:
             return None
-        there = [path for path in self.touched.files if files.has(path) and holds_tests(path)]
+        there = [*(path for path in self.touched.files if files.has(path) and holds_tests(path)), *read]
         own = await self.bench.attempt(subject, self.suite, selected(self.suite, there, before), before=before)
         if isinstance(own, NoRun) and before.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000:
             own = await self.bench.attempt(subject, self.suite, before=before)
