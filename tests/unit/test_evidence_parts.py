@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,7 @@ from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.tools.tests.runners.plan import Selection
+from swe_ai_fleet.tools.tests.running import digest_of
 
 
 def task(description: str = "Do it.", requirements: tuple[str, ...] = ()) -> Task:
@@ -384,6 +386,17 @@ def test_a_key_is_the_content() -> None:
         run_key("default", environment, suite, Selection(), repetition=1),
     ]
     assert len({key, *others}) == len(others) + 1
+
+
+def test_code_of_another_version_has_another_digest(tmp_path: Path) -> None:
+    for name, text in (("runners/a.py", "a"), ("inside/b.cjs", "b"), ("notes.txt", "c")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    first = digest_of(tmp_path)
+    (tmp_path / "notes.txt").write_text("d")
+    assert digest_of(tmp_path) == first
+    (tmp_path / "inside/b.cjs").write_text("d")
+    assert digest_of(tmp_path) != first
 
 
 # Keeping

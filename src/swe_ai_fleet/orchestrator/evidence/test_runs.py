@@ -20,11 +20,11 @@ from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.tools.tests.runners.plan import Selection
+from swe_ai_fleet.tools.tests.running import own_digest
 
 TEST_RUNS_BUCKET = "agent-test-runs"
 TEST_RUNS_KEPT_SECONDS = 5 * 86_400.0
 TEST_RUNS_BYTES = 512 * 1024 * 1024
-_FORMAT = 1
 _KEPT = 64
 _MAX_BYTES = 900_000
 """Of a stored run, compressed; NATS takes messages of 1 MiB."""
@@ -61,12 +61,13 @@ class Suite:
 
 
 def run_key(tenant: str, environment: Environment, suite: Suite, selection: Selection, repetition: int = 0) -> str:
-    """Equal where a run comes to the same: tenant, tree, environment, network, command, limit, selection, repetition.
+    """Equal where a run comes to the same: tenant, tree, environment, network, command, limit, selection, repetition,
+    and the fleet's own code that runs tests.
 
     The key is made of digests only, so that it may stand in a subject.
     """
     facts = [
-        *(_FORMAT, environment.tree, environment.key),
+        *(own_digest(), environment.tree, environment.key),
         *(sorted(environment.variables.items()), environment.path, repr(environment.network)),
         *(suite.argv, suite.line, suite.directory, suite.seconds),
         *(selection.paths, selection.keyword, selection.deselect, repetition),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.test_run import TestRun
@@ -26,6 +29,20 @@ _MAX_LIMITS = 500
 _MOST_FALLBACKS = 4
 _OUTPUT_CHARS = 64_000
 _INSIDE = "tools/tests/inside"
+
+
+def digest_of(directory: Path) -> str:
+    """SHA-256 of the programs below a directory: the same where they are."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in directory.rglob("*") if path.suffix in (".py", ".cjs", ".mjs")):
+        found.update(f"{path.relative_to(directory)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+@cache
+def own_digest() -> str:
+    """Of what runs tests and reads their reports: another version of it may come to something else."""
+    return digest_of(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
