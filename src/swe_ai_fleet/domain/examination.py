@@ -13,9 +13,6 @@ from swe_ai_fleet.domain.verdict import Verdict
 
 LITTLE = 0.25
 """What a test weighs that nobody but its author stands behind: it may be wrong."""
-SEEN_SHARE = 0.5
-"""What a passing test weighs for the source that it was made for, and for one that fails another test of the same
-author, of what it weighs for a source that passes all tests of an author whom its own never saw."""
 _NOTHING_SAID = 0.5
 _NAMED = 3
 _COMMAND_CHARS = 120
@@ -172,8 +169,8 @@ class Matrix:
         """How the tests of all authors speak of a source: 0 all against, 1 all for, a half where none says anything.
 
         `(1/2 + sum(weights of those for)) / (1 + sum(all weights))`, each author counted once by the weightiest test
-        that fails, else by the weightiest that passes. Its own tests count where others pass them too, and half as
-        much: they were made to pass on it, while who passes all of them unseen shows more.
+        that fails, else by the weightiest that passes. Its own tests count where others pass them too: all who pass a
+        test stand equal, and nobody's word about their own work counts.
         """
         speaking: list[tuple[float, bool]] = []
         for tests in self.examination.sets:
@@ -185,9 +182,7 @@ class Matrix:
             own = candidate_id in tests.candidates
             passed = [test for test in crossing.passed if not own or self.passers(tests, test)]
             if passed and against <= LITTLE:
-                weight = max(self.weight(tests, test) for test in passed)
-                seen = own or bool(crossing.failed)
-                speaking.append((weight * SEEN_SHARE if seen else weight, True))
+                speaking.append((max(self.weight(tests, test) for test in passed), True))
         # Sorted: the order of floating-point sums must not depend on the order of candidates.
         good = fsum(weight for weight, speaks_for in speaking if speaks_for)
         return (_NOTHING_SAID + good) / (1 + fsum(weight for weight, _ in speaking))
