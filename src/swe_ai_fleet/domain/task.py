@@ -292,6 +292,11 @@ class Task:
         return execution_id(tenant=self.tenant, kind=self.kind, task_id=self.task_id, attempt=self.attempt)
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """Where it says what it wants."""
+        return (self.description, self.context, self.constraints.rubric, *self.constraints.requirements)
+
+    @property
     def most_agents(self) -> int:
         """How many agents there may be in all."""
         return max(self.num_agents, self.max_agents)

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.event import CandidatesExamined, ChecksFinished, Checks
 from swe_ai_fleet.domain.examination import Examination, Matrix, ShownFault
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.behaviour import diff_key
+from swe_ai_fleet.orchestrator.behaviour import behaviour_keys, diff_key
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.selection import rank
 from swe_ai_fleet.orchestrator.underway import Underway
@@ -35,6 +35,7 @@ class Checking:
     usage: Usage = field(default_factory=Usage)
     reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _examinations: list[Examination] = field(default_factory=list[Examination])
+    _behaviours: dict[str, str] = field(default_factory=dict[str, str])
     _by_diff: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _gathering: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
@@ -52,8 +53,14 @@ class Checking:
             await self.work.journal.append(ChecksFinished(report=report))
         return report
 
+    async def behaviours(self, candidates: Sequence[Candidate]) -> Mapping[str, str]:
+        """What `behaviour_keys` gives; no patch is read twice. Raises Unavailable."""
+        new = [candidate for candidate in candidates if candidate.candidate_id not in self._behaviours]
+        self._behaviours |= await behaviour_keys(new, self.work.blobs)
+        return {candidate.candidate_id: self._behaviours[candidate.candidate_id] for candidate in candidates}
+
     async def beside_each_other(
-        self, candidates: Sequence[Candidate], behaviours: Mapping[str, str], critiques: Iterable[Critique] = ()
+        self, candidates: Sequence[Candidate], critiques: Iterable[Critique] = ()
     ) -> Mapping[str, CheckReport]:
         """The evidence about candidates that stand, once their new tests ran on each other's sources; recorded.
 
@@ -62,6 +69,7 @@ class Checking:
         author. Raises Fenced, Unavailable of the journal.
         """
         by_id = {candidate.candidate_id: candidate for candidate in candidates}
+        behaviours = await self.behaviours(candidates)
         places = [one for one in rank(candidates, self.reports, behaviours=behaviours) if one.accepted]
         examinees = [self._examinee(by_id[place.candidate_id]) for place in places]
         examinees = [one for one in examinees if one is not None]

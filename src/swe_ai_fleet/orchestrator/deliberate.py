@@ -20,7 +20,7 @@ from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
-from swe_ai_fleet.orchestrator.selection import behaviour_keys, rank
+from swe_ai_fleet.orchestrator.selection import rank
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.orchestrator.underway import Underway
 
@@ -84,14 +84,13 @@ class Deliberation:
             entries = await reviewing.run(drafts)
             candidates = tuple(entry.candidate for entry in entries)
             critiques = reviewing.critiques_of(entries)
-            behaviours = await behaviour_keys(candidates, self.work.blobs)
-            reports = await self._checking.beside_each_other(candidates, behaviours, critiques)
+            reports = await self._checking.beside_each_other(candidates, critiques)
             contest = Contest(
                 candidates=candidates,
                 reports=reports,
                 critiques=critiques,
                 answers=reviewing.answers,
-                behaviours=behaviours,
+                behaviours=await self._checking.behaviours(candidates),
             )
             ranking = await self._ranking(contest)
         return Conclusion(
@@ -135,29 +134,26 @@ class Deliberation:
         task, council, known = self.work.task, self.work.known.council, self.work.known
         waiting = list(assignments(task, self.work.repository, council))
         entries: list[Entry] = []
-        size = seated(task, council).num_agents
+        size, told = seated(task, council).num_agents, ""
         while waiting:
-            told = tried([entry.candidate for entry in entries], await self._examined(entries), task.execution_id)
             wave = [replace(one, background=told) for one in waiting[:size]]
             waiting = waiting[size:]
             async with asyncio.TaskGroup() as group:
                 drafts = [group.create_task(self._draft(assignment)) for assignment in wave]
             entries += [entry for draft in drafts if (entry := draft.result()) is not None]
             over = known.ranking and not any(one.agent_id in known.agents for one in waiting)
-            if not waiting or over or any(map(convincing, (await self._examined(entries)).values())):
+            if not waiting or over:
                 break
-            size = max(1, len(entries))
+            candidates = [entry.candidate for entry in entries]
+            reports = await self._checking.beside_each_other(candidates)
+            if any(map(convincing, reports.values())):
+                break
+            size, told = max(1, len(entries)), tried(candidates, reports, task.execution_id)
         for candidate in self._rejected:
             self._spending.add(candidate.usage)
         for entry in entries:
             self._spending.add(entry.candidate.usage)
         return tuple(entries)
-
-    async def _examined(self, entries: Sequence[Entry]) -> Mapping[str, CheckReport]:
-        """The evidence about drafts beside each other."""
-        candidates = [entry.candidate for entry in entries]
-        behaviours = await behaviour_keys(candidates, self.work.blobs)
-        return await self._checking.beside_each_other(candidates, behaviours)
 
     async def _draft(self, assignment: Assignment) -> Entry | None:
         """One agent's candidate; None where it was lost, or ended by a person."""

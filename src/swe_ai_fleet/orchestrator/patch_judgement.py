@@ -17,7 +17,7 @@ from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.deliberate import Conclusion
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
-from swe_ai_fleet.orchestrator.selection import behaviour_keys, rank
+from swe_ai_fleet.orchestrator.selection import rank
 from swe_ai_fleet.orchestrator.underway import Underway
 
 
@@ -36,8 +36,8 @@ class PatchJudgement:
         candidates = tuple(task.result() for task in checked)
         ranking, reports = self.work.known.ranking, checking.reports
         if not ranking:
-            behaviours = await behaviour_keys(candidates, self.work.blobs)
-            reports = await checking.beside_each_other(candidates, behaviours)
+            behaviours = await checking.behaviours(candidates)
+            reports = await checking.beside_each_other(candidates)
             ranking = rank(
                 candidates,
                 reports,

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.behaviour import behaviour_keys, diff_key
+from swe_ai_fleet.orchestrator.behaviour import diff_key
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.orchestrator.selection import evidence
@@ -103,11 +103,6 @@ class PeerReview:
             for critique in self._about.get(diff, {}).values()
         )
 
-    async def _examined(self, entries: Sequence[Entry]) -> Mapping[str, CheckReport]:
-        """The evidence about what stands, beside each other."""
-        candidates = [entry.candidate for entry in entries]
-        return await self.checking.beside_each_other(candidates, await behaviour_keys(candidates, self.work.blobs))
-
     def _report(self, entry: Entry) -> CheckReport:
         """The evidence about a candidate, beside the others where it was examined."""
         name = entry.candidate.candidate_id
@@ -126,7 +121,7 @@ class PeerReview:
         if len(entries) < 2:
             return entries
         for number in range(1, self.work.task.rounds + 1):
-            self._reports = await self._examined(entries)
+            self._reports = await self.checking.beside_each_other([entry.candidate for entry in entries])
             await self._review(number, entries)
             authors = [entry for entry in entries if self._must_revise(entry) and self._may_ask(number, entry)]
             if not authors:

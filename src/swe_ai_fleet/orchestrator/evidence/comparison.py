@@ -123,7 +123,7 @@ class TaskNames:
     """What a task speaks of: tests named there have to pass."""
 
     def __init__(self, task: Task) -> None:
-        text = "\n".join((task.description, task.context, task.constraints.rubric, *task.constraints.requirements))
+        text = "\n".join(task.texts)
         self._words = frozenset(word.strip(".,:;!?()[]`'\"") for word in re.split(r"[\s`'\"(),;]+", text))
 
     def name(self, test: str) -> bool:

@@ -356,8 +356,7 @@ def _words(patch: Patch, paths: Collection[str]) -> frozenset[str]:
 
 
 def _task_words(task: Task) -> frozenset[str]:
-    texts = (task.description, task.context, task.constraints.rubric, *task.constraints.requirements)
-    return frozenset(word for text in texts for word in _WORD.findall(text))
+    return frozenset(word for text in task.texts for word in _WORD.findall(text))
 
 
 def _said(result: TestResult) -> str:
