@@ -1,40 +1,43 @@
 """How much of what models are sent is opinion: the same recorded replies, by the fleet of whichever commit.
 
-`python -m tests.selection.share [INTERPRETER]` runs three agents with one round of review through `fleet run`, against a
-model server that replies the same to both fleets, and prints the characters of all requests (messages and tools) and
-those of reviews, of revisions that they ask for, and of votes. INTERPRETER is that of a built copy of another commit.
+`python -m tests.selection.share` runs three agents with one round of review through `fleet run`, against a model server
+that replies the same to both fleets, and prints the characters of all requests (messages and tools) and those of
+reviews, of revisions that they ask for, and of votes. BEFORE is the interpreter of a built copy of the other commit.
 
-One of three candidates is right. In the first recording nobody brings a test, so that opinion decides; in the second
-each brings one, and tests decide what they can. Reviewers look twice, ask for changes of what is wrong, and put the
-right one first; authors who are asked mend.
+One of three candidates is right. Reviewers look twice, ask for changes of what is wrong, and put the right one first;
+authors who are asked mend. Nobody brings a test in the recording `opinion`, so that opinion decides; each brings one
+in `tests`, which decide what they can. In `strict` nobody brings one either, and reviewers ask for changes of
+everything at their first look.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from swe_ai_fleet.testing import Conversation, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.testing.script import ScriptRequest
+from tests.selection.judging import REFERENCE
 
 SECONDS = 300.0
 _REVIEWS = ("You review another agent's candidate", "You review candidates of other agents")
 _JUDGES = "You choose between candidates"
 _REVISES = "# Your second go"
-_OPENING = 400
+_AGAIN = "You have reviewed this author's work before"
 _TASK = (
-    "merge(intervals) in intervals.py takes a list of (start, end) pairs and is to give the merged ones in order: pairs "
-    "that overlap or touch become one, whatever order they come in; a pair whose end lies before its start is turned "
-    "round. The list that is given stays as it is."
+    "merge(intervals) in intervals.py takes a list of (start, end) pairs and is to give the merged ones in order: "
+    "pairs that overlap or touch become one, whatever order they come in; a pair whose end lies before its start is "
+    "turned round. The list that is given stays as it is."
 )
 _HELPERS = "\n\n".join(
     f'def {name}(pair):\n    """The {name} of a pair."""\n    start, end = pair\n    return {value}\n'
@@ -93,15 +96,21 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Stands where a `Script` does: what agents, reviewers and judges reply, with or without tests of their own."""
+    """Stands where a `Script` does: what agents, reviewers and judges reply.
 
-    tests: bool
+    Attributes:
+        tests: Whether candidates bring tests.
+        strict: Whether reviewers ask for changes of the right candidate too.
+    """
+
+    tests: bool = False
+    strict: bool = False
 
     def choose(self, request: ScriptRequest) -> Conversation:
         """The turns of the conversation that a request belongs to."""
         opening = request.opening
         if opening.startswith(_REVIEWS):
-            return _reviewer(opening)
+            return self._reviewer(opening)
         if opening.startswith(_JUDGES):
             best = next((letter for letter, said in _candidates(opening).items() if _kind(said) == "as asked"), "A")
             return Conversation(turns=(Turn(content=json.dumps({"reason": "It does all.", "choice": best})),))
@@ -126,6 +135,26 @@ class Recording:
             )
         )
 
+    def _reviewer(self, opening: str) -> Conversation:
+        said = {letter: _kind(text) for letter, text in _candidates(opening).items()}
+        pleased = not self.strict or _AGAIN in opening
+        fine = {letter: kind == "as asked" and pleased for letter, kind in said.items()}
+        reviews = {letter: _review(right=right) for letter, right in fine.items()}
+        order = sorted(said, key=lambda letter: said[letter] != "as asked")
+        answer = {
+            **next(iter(reviews.values())),
+            "reviews": [{"candidate": letter, **review} for letter, review in reviews.items()],
+            "reason": "It does all that the task asks.",
+            "order": order,
+        }
+        return Conversation(
+            turns=(
+                _call("files_read_file", path="intervals.py"),
+                _call("files_read_file", path="tests/test_intervals.py"),
+                _call("final_answer", result=json.dumps(answer)),
+            )
+        )
+
 
 def _test(kind: str) -> str:
     return f"from intervals import merge\n\n\ndef test_{kind.split()[0]}():\n    {_TESTS[kind]}\n"
@@ -146,25 +175,6 @@ def _candidates(opening: str) -> Mapping[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True)) or {"A": opening}
 
 
-def _reviewer(opening: str) -> Conversation:
-    said = {letter: _kind(text) for letter, text in _candidates(opening).items()}
-    reviews = {letter: _review(right=kind == "as asked") for letter, kind in said.items()}
-    order = sorted(said, key=lambda letter: said[letter] != "as asked")
-    answer = {
-        **next(iter(reviews.values())),
-        "reviews": [{"candidate": letter, **review} for letter, review in reviews.items()],
-        "reason": "It does all that the task asks.",
-        "order": order,
-    }
-    return Conversation(
-        turns=(
-            _call("files_read_file", path="intervals.py"),
-            _call("files_read_file", path="tests/test_intervals.py"),
-            _call("final_answer", result=json.dumps(answer)),
-        )
-    )
-
-
 def _review(*, right: bool) -> dict[str, Any]:
     if right:
         return {"verdict": "accept", "score": 0.9, "content": "It does all that the task asks.", "findings": []}
@@ -178,12 +188,12 @@ def _review(*, right: bool) -> dict[str, Any]:
     return {"verdict": "revise", "score": 0.4, "content": "Part of the task is missing.", "findings": [fault]}
 
 
-async def shares(interpreter: Path, *, tests: bool) -> Shares:
+async def shares(interpreter: Path, recording: Recording) -> Shares:
     """What the fleet of an interpreter sends in a recording. Raises RuntimeError with what it printed at its end."""
     with tempfile.TemporaryDirectory(prefix="fleet-share-") as name:
         directory = Path(name)
         repository = make_repository(directory / "repository", _FILES)
-        async with ScriptedModelServer(Recording(tests=tests), keep=1_000) as server:  # pyright: ignore[reportArgumentType]
+        async with ScriptedModelServer(recording, keep=1_000) as server:  # pyright: ignore[reportArgumentType]
             variables = {
                 name: value for name, value in os.environ.items() if not name.startswith("FLEET_") or "HOSTS" in name
             }
@@ -223,21 +233,33 @@ def _sized(body: Mapping[str, Any]) -> tuple[str, int]:
     return kind, len(json.dumps(sent, ensure_ascii=False))
 
 
-async def measured(interpreters: Mapping[str, Path]) -> dict[str, Any]:
-    """`opinion_share` with each suffix, opinion's part of all characters over both recordings, and what makes it."""
-    found: dict[str, Any] = {}
-    for suffix, interpreter in interpreters.items():
-        told = {name: await shares(interpreter, tests=name == "tests") for name in ("opinion", "tests")}
-        every, opinion = sum(one.everything for one in told.values()), sum(one.opinion for one in told.values())
-        found[f"opinion_share{suffix}"] = round(opinion / every, 4)
-        found[f"opinion_characters{suffix}"] = opinion
-        found[f"recordings{suffix}"] = {
-            name: {"all": one.everything, "reviews": one.reviews, "revisions": one.revisions, "votes": one.votes}
-            for name, one in told.items()
-        }
-    return found
+async def measured(before: str) -> dict[str, Any]:
+    """What `figures` gives for this tree and, with the suffix `_before`, for the commit that it is compared with.
+
+    Without the interpreter of a built copy of that commit its figures are `REFERENCE`'s, if these are of the same
+    recordings; with one they are written there.
+    """
+    known: dict[str, Any] = json.loads(REFERENCE.read_text())
+    recordings = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    if before:
+        known["opinion"] = {"recordings": recordings, "figures": await figures(Path(before))}
+        REFERENCE.write_text(json.dumps(known, indent=1) + "\n")
+    told = known.get("opinion", {})
+    earlier: dict[str, Any] = told["figures"] if told.get("recordings") == recordings else {}
+    return await figures(Path(sys.executable)) | {f"{name}_before": value for name, value in earlier.items()}
+
+
+async def figures(interpreter: Path) -> dict[str, Any]:
+    """`opinion_share`, opinion's part of all characters over the recordings, and what it is made of."""
+    recordings = {"opinion": Recording(), "tests": Recording(tests=True), "strict": Recording(strict=True)}
+    told = {name: await shares(interpreter, recording) for name, recording in recordings.items()}
+    every, opinion = sum(one.everything for one in told.values()), sum(one.opinion for one in told.values())
+    return {
+        "opinion_share": round(opinion / every, 4),
+        "opinion_characters": opinion,
+        "recordings": {name: asdict(one) for name, one in told.items()},
+    }
 
 
 if __name__ == "__main__":
-    compared = {"": Path(sys.executable)} | {"_before": Path(name) for name in sys.argv[1:2]}
-    print(json.dumps(asyncio.run(measured(compared)), indent=1))
+    print(json.dumps(asyncio.run(measured(os.environ.get("BEFORE", ""))), indent=1))
