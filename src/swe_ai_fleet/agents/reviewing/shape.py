@@ -22,6 +22,9 @@ _VERDICTS: Mapping[str, ReviewVerdict] = {
 }
 _SCORE = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(?:(%)|(?:/|out of)\s*(\d{1,6}))?\s*", re.IGNORECASE)
 _MOST_READ = 200
+_LETTER = re.compile(r"\b[A-Za-z]\b")
+_TITLE = re.compile(r"\bcandidates?\b", re.IGNORECASE)
+_WORD = re.compile(r"\w{2,}")
 _NO = frozenset({"", "false", "no", "n", "0", "optional", "none", "null"})
 
 
@@ -69,27 +72,62 @@ def _as_findings(value: object) -> object:
 
 class FindingShape(Shape):
     text: Said = Field(description="What is wrong and what would mend it.")
-    file: Text = Field(default="", description="Path in the repository; empty for the candidate as a whole.")
-    line: Annotated[int, BeforeValidator(_as_line)] = Field(
-        default=0, description="Line in the patched file, from 1; 0 for the file as a whole."
-    )
+    file: Text = Field(default="", description="Empty for the candidate as a whole.")
+    line: Annotated[int, BeforeValidator(_as_line)] = Field(default=0, description="From 1; 0: the whole file.")
     must_fix: Annotated[bool, BeforeValidator(_as_flag)] = Field(
-        default=False, description="Whether the candidate must not be applied before this is mended."
+        default=False, description="Not to be applied without it."
     )
-    command: Text = Field(
-        default="", description="Proof of a must_fix: a shell line that exits with 0 where the code is right."
-    )
-    expected: Text = Field(default="", description="What the command shows where the code is right.")
+    command: Text = Field(default="", description="Proof of a must_fix: exits with 0 where the code is right.")
+    expected: Text = Field(default="", description="What it shows there.")
 
 
 class CritiqueShape(Shape):
     verdict: Annotated[ReviewVerdict, BeforeValidator(_as_verdict)] = Field(
-        description="accept: fit to be applied; revise: needs the changes you name; reject: the wrong approach."
+        description="revise: needs the changes you name; reject: the wrong approach."
     )
     score: Annotated[float, BeforeValidator(_as_score), Field(ge=0.0, le=1.0, allow_inf_nan=False)] = Field(
         description="How good the candidate is, from 0 to 1."
     )
     content: Text = Field(default="", description="The review in a few sentences.")
     findings: Annotated[list[FindingShape], BeforeValidator(_as_findings)] = Field(
-        default=[], description="One for each thing that has to change; none if nothing has."
+        default=[], description="What has to change; none if nothing has."
+    )
+
+
+def _as_reviews(value: object) -> object:
+    """Reviews as a list; an object has them under the candidates' letters."""
+    if isinstance(value, Mapping):
+        named = cast("Mapping[str, object]", value).items()
+        return [
+            {"candidate": key, **cast("Mapping[str, object]", part)} for key, part in named if isinstance(part, Mapping)
+        ]
+    return value
+
+
+def _letters(value: object) -> list[str]:
+    """The letters of candidates in a text or a list of texts: `B > A`, `["Candidate B", "A"]`; no letter twice.
+
+    A text with other words in it names none: `a` may be one of them.
+    """
+    texts = cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else [value]
+    short = [_TITLE.sub(" ", text) for text in texts if isinstance(text, str) and len(text) <= _MOST_READ]
+    found = (letter.upper() for text in short if not _WORD.search(text) for letter in _LETTER.findall(text))
+    return list(dict.fromkeys(found))
+
+
+def _as_letter(value: object) -> str:
+    return "".join(_letters(value)[:1])
+
+
+class LetteredCritiqueShape(CritiqueShape):
+    candidate: Annotated[str, BeforeValidator(_as_letter)] = Field(description="The candidate's letter.")
+
+
+class ComparisonShape(Shape):
+    reviews: Annotated[list[LetteredCritiqueShape], BeforeValidator(_as_reviews), Field(min_length=1)] = Field(
+        description="One for each candidate to be reviewed."
+    )
+    reason: Text = Field(default="", description="What decides between them.")
+    order: Annotated[list[str], BeforeValidator(_letters)] = Field(
+        default=[], description="The letters of all, the best first."
     )
