@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
+import tarfile
 import threading
 import zipfile
 from collections.abc import Mapping
@@ -118,17 +120,15 @@ class Index:
 
     def __init__(self, wheels: Mapping[str, bytes]) -> None:
         self.asked: list[str] = []
+        self._files = wheels
         index = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 index.asked.append(self.path)
-                name = self.path.strip("/").split("/")[-1]
-                found = wheels.get(name)
-                files = [wheel for wheel in wheels if wheel.partition("-")[0] == name]
-                body = found or "".join(f'<a href="/files/{file}">{file}</a>' for file in files).encode()
-                self.send_response(200 if found or files else 404)
-                self.send_header("Content-Type", "application/zip" if found else "text/html")
+                kind, body = index.answer(self.path)
+                self.send_response(200 if body else 404)
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -148,11 +148,69 @@ class Index:
         self._server.server_close()
         self._thread.join()
 
+    def answer(self, path: str) -> tuple[str, bytes]:
+        """The content type and the body for a path; no body where there is nothing."""
+        name = path.strip("/").split("/")[-1]
+        if found := self._files.get(name):
+            return "application/zip", found
+        files = [wheel for wheel in self._files if wheel.partition("-")[0] == name]
+        return "text/html", "".join(f'<a href="/files/{file}">{file}</a>' for file in files).encode()
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return {"PIP_INDEX_URL": f"http://{self.place}/simple", "PIP_TRUSTED_HOST": "127.0.0.1"}
+
     @property
     def setup(self) -> SetupPolicy:
         """What lets builds have packages of this index and nothing else."""
-        place = f"127.0.0.1:{self._server.server_address[1]}"
-        return SetupPolicy(
-            network=NetworkGrant(hosts=(place,), private_hosts=(place,)),
-            variables={"PIP_INDEX_URL": f"http://{place}/simple", "PIP_TRUSTED_HOST": "127.0.0.1"},
-        )
+        grant = NetworkGrant(hosts=(self.place,), private_hosts=(self.place,))
+        return SetupPolicy(network=grant, variables=self.variables)
+
+
+class NpmRegistry(Index):
+    """A registry of npm packages, by NAME-VERSION.tgz, as `npm_package` makes them."""
+
+    def answer(self, path: str) -> tuple[str, bytes]:
+        name = path.strip("/").split("/")[-1]
+        if found := self._files.get(name):
+            return "application/octet-stream", found
+        archives = {file: data for file, data in self._files.items() if file.rpartition("-")[0] == name}
+        versions = {
+            (version := file.removesuffix(".tgz").rpartition("-")[2]): {
+                "name": name,
+                "version": version,
+                "dist": {"tarball": f"http://{self.place}/{name}/-/{file}", "integrity": integrity(data)},
+            }
+            for file, data in archives.items()
+        }
+        document = {"name": name, "versions": versions, "dist-tags": {"latest": max(versions, default="")}}
+        return "application/json", json.dumps(document).encode() if versions else b""
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        # It asks no proxy for loopback where nobody says otherwise.
+        return {"npm_config_registry": f"http://{self.place}", "no_proxy": "", "NO_PROXY": ""}
+
+
+def integrity(data: bytes) -> str:
+    """What npm calls the hash of an archive."""
+    return "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
+
+
+def npm_package(name: str, version: str) -> bytes:
+    """An npm package that exports its version."""
+    buffer = io.BytesIO()
+    files = {
+        "package.json": json.dumps({"name": name, "version": version}),
+        "index.js": f"module.exports = '{version}'\n",
+    }
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for path, text in files.items():
+            member = tarfile.TarInfo(f"package/{path}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()

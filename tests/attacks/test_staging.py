@@ -6,16 +6,20 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, staging
+from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, staging
+from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
+from swe_ai_fleet.sandbox.occupants import Occupants
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.confinement import CONFINED, needs_bwrap
 from tests.environments import make_provider, pin, sh
@@ -68,14 +72,14 @@ async def _under_attack(tree: Path, loot: Path, objects: Path, read: Callable[[]
     return held + await read()
 
 
-async def _attacked(rung: Rung, root: Path) -> bytes:
-    """What diffs of a clone held."""
+async def _attacked(rung: Rung, root: Path, occupied: Callable[[GitClone], Awaitable[object]] | None = None) -> bytes:
+    """What diffs of a clone held in which a command has run, or whatever `occupied` does."""
     (root / "tools").mkdir()
     provider = make_provider(root, root / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
     repository = await pin(provider, root, {"README": "x\n"})
     environment = await provider.environment(repository, EnvironmentSpec(detect=False))
     async with provider.open("e", "a", repository, environment) as clone:
-        await clone.run(Command(argv=("true",)))
+        await (clone.run(Command(argv=("true",))) if occupied is None else occupied(clone))
 
         async def read() -> bytes:
             return (await clone.diff()).patch
@@ -91,6 +95,23 @@ async def test_control_without_confinement_the_host_is_read(tmp_path: Path) -> N
 async def test_a_link_swapped_in_leads_git_nowhere(rung: Rung, tmp_path: Path) -> None:
     held = await _attacked(rung, tmp_path)
     # It did read what is the clone's own.
+    assert b"harmless" in held
+    assert SECRET not in held
+
+
+@needs_bwrap
+async def test_nor_beside_a_program_that_stays_in_a_clone_without_commands(tmp_path: Path) -> None:
+    programs: list[InteractiveProcess] = []
+
+    async def start(clone: GitClone) -> None:
+        command = InteractiveCommand(argv=("cat",))
+        programs.append(await InteractiveProcess.start(clone.root, command, policy=SandboxPolicy()))
+
+    try:
+        held = await _attacked(Rung.BUBBLEWRAP, tmp_path, start)
+    finally:
+        for program in programs:
+            await program.kill()
     assert b"harmless" in held
     assert SECRET not in held
 
@@ -164,6 +185,63 @@ async def test_a_pipe_where_git_expects_a_file_is_named_at_once(rung: Rung, name
         # Control: without it the tree is read, and nothing that was killed is in the way.
         assert await sh(clone, f"rm {name} && echo gone") == "gone"
         assert "README" in (await clone.diff()).files
+
+
+# Takes the name of a pipe away, so that whoever waits at it waits for ever and nobody finds it.
+UNLINKING = "mkfifo .gitignore; : >ready; until [ -e now ]; do :; done; rm .gitignore; : >gone; sleep 1000"
+
+
+@asynccontextmanager
+async def _held_by_a_pipe(rung: Rung, root: Path) -> AsyncGenerator[tuple[GitClone, asyncio.Task[Diff]]]:
+    """A clone with a command that takes a pipe away as soon as git waits at it, and the reading that waits."""
+    (root / "tools").mkdir()
+    provider = make_provider(root, root / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
+    repository = await pin(provider, root, {"README": "x\n"})
+    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
+    async with provider.open("e", "a", repository, environment) as clone:
+        living = asyncio.create_task(clone.run(Command(argv=("sh", "-c", UNLINKING))))
+        await _until((clone.root / "ready").exists)
+        reading = asyncio.create_task(clone.diff())
+        try:
+            await _until(lambda: _waits_at_a_pipe(clone.root))
+            (clone.root / "now").touch()
+            yield clone, reading
+        finally:
+            for task in (reading, living):
+                task.cancel()
+            await asyncio.wait([reading, living])
+
+
+def _waits_at_a_pipe(directory: Path) -> bool:
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == directory and (process / "comm").read_text() == "git\n":
+                return (process / "wchan").read_text() == "wait_for_partner"
+    return False
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_control_git_waits_for_whoever_takes_the_pipe_away(
+    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Occupants, "frozen", nullcontext)
+    async with _held_by_a_pipe(rung, tmp_path) as (clone, reading):
+        await _until((clone.root / "gone").exists)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reading, 3)
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_nobody_takes_a_pipe_away_while_git_waits(rung: Rung, tmp_path: Path) -> None:
+    async with _held_by_a_pipe(rung, tmp_path) as (_, reading):
+        with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
+            await reading
 
 
 @pytest.mark.parametrize("rung", CONFINED)

@@ -25,6 +25,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.bench.checkpoints import TARGET_MS as CHECKPOINT_TARGET_MS
+from tests.bench.checkpoints import checkpoint_figures
 from tests.bench.environments import TARGET_MS as ENVIRONMENT_TARGET_MS
 from tests.bench.environments import environment_figures
 from tests.bench.floor import floor_seconds
@@ -67,6 +69,7 @@ async def main() -> None:
         figures |= await tool_figures(directory / "tools")
         figures |= await sandbox_figures()
         figures |= await environment_figures(directory / "environments")
+        figures |= await checkpoint_figures(directory / "checkpoints")
         await single(directory, repository, figures)
         await hundred(directory, repository, figures)
         figures |= await scale_figures(directory / "scale")
@@ -177,6 +180,7 @@ def _print(figures: dict[str, float]) -> None:
         "sandbox_bubblewrap_overhead_ms": f"<= {TARGET_MS:g}",
         "sandbox_landlock_overhead_ms": f"<= {TARGET_MS:g}",
         "environment_cached_commit_ms": f"<= {ENVIRONMENT_TARGET_MS:g}",
+        "checkpoint_one_changed_ms": f"<= {CHECKPOINT_TARGET_MS:g}",
         "environment_cached_ms": f"<= {ENVIRONMENT_TARGET_MS:g}",
         "watching_busy_whole": f"= {figures['watching_busy_watchers']:g}",
         "watching_many_whole": f"= {figures['watching_many_watchers']:g}",

@@ -57,7 +57,7 @@ def export(
     name: Execution,
     lock: Annotated[
         bool,
-        typer.Option("--lock", help="The installed Python packages instead, with hashes, as pip reads them."),
+        typer.Option("--lock", help="Installed packages instead, with hashes, as pip reads them; npm's as remarks."),
     ] = False,
     server: Server = "",
     token: Token = "",

@@ -12,7 +12,7 @@ from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.environment import Environment, StepOutcome
+from swe_ai_fleet.domain.environment import Environment, EnvironmentReport, StepOutcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
@@ -89,16 +89,21 @@ async def export_environment(screen: Screen, client: FleetClient, name: str) -> 
 
 
 async def export_lock(screen: Screen, client: FleetClient, name: str) -> Exit:
-    """Print the packages in the environment of an execution's baseline, as a requirements file with hashes."""
+    """Print the packages in the environment of an execution's baseline, as a requirements file with hashes.
+
+    Npm's stand behind them as remarks, which pip passes over.
+    """
     state = await current_state(client, await client.execution(await client.find(name)))
-    installed = state.baseline.report.installed if state.baseline is not None else ()
-    if not installed:
+    report = state.baseline.report if state.baseline is not None else EnvironmentReport()
+    if not report.installed and not report.installed_npm:
         raise CommandFault(
             f"no package of an index is recorded for execution {state.execution_id}",
             exit_code=Exit.NOT_ACCEPTED,
             hint=f"fleet show {state.execution_id} says what its environment was made of",
         )
-    screen.result({"installed": list(installed)}, "\n".join(installed))
+    lines = (*report.installed, *(f"# npm: {line}" for line in report.installed_npm))
+    document = {"installed": list(report.installed), "installed_npm": list(report.installed_npm)}
+    screen.result(document, "\n".join(lines))
     return Exit.ACCEPTED
 
 
@@ -129,6 +134,9 @@ def _print(screen: Screen, pinned: PinnedRepository, environment: Environment) -
     if report.installed:
         names = [line.split()[0] for line in report.installed]
         screen.line(f"Installed with pip, with hashes in --json: {', '.join(names)}")
+    if report.installed_npm:
+        names = [line.split()[0] for line in report.installed_npm]
+        screen.line(f"Installed with npm, with hashes in --json: {', '.join(names)}")
     for text in report.left_out:
         screen.line(f"left out: {text}", style="yellow")
     for note in environment.notes:

@@ -57,7 +57,7 @@ class EnvironmentReport:
     `python` is the interpreter's version, empty where there is none. `left_out` names what could not be installed, each
     with its reason in one line. `learned` is what an environment run found out, as far as it was used. `seconds` is
     the time of the whole build, however often it was taken from the cache. `installed` has the Python packages of an
-    index with their versions and hashes, as lines for pip.
+    index with their versions and hashes, as lines for pip; `installed_npm` has npm's, as NAME@VERSION INTEGRITY.
     """
 
     python: str = ""
@@ -69,6 +69,7 @@ class EnvironmentReport:
     learned: EnvironmentProposal | None = None
     seconds: float = 0.0
     installed: tuple[str, ...] = ()
+    installed_npm: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, i
 
 _PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_NPM_NAME = re.compile(r"(?:@[A-Za-z0-9][\w.-]{0,100}/)?[A-Za-z0-9_][\w.-]{0,200}", re.A)
+_NPM_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,100}")
+_INTEGRITY = re.compile(r"sha(?:1|256|384|512)-[A-Za-z0-9+/=]{20,100}")
+NODE_LOCKS = ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock")
 PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
 # What pip says of a pin that stands in the way, and of one that this interpreter cannot have.
 _CONSTRAINT = re.compile(r"\(constraint\) ([A-Za-z0-9][A-Za-z0-9._-]*)")
@@ -96,6 +101,31 @@ def recorded_line(name: str, version: str, digest: str) -> str:
         return ""
     hashed = f" --hash=sha256:{digest}" if _SHA256.fullmatch(digest) else ""
     return f"{canonicalize_name(name)}=={Version(version)}{hashed}"
+
+
+def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
+    """What npm says that it has installed, as a package-lock.json and as lines; both empty where it says nothing.
+
+    `hidden` is the text of node_modules/.package-lock.json, which a build may have written as it liked. Packages of the
+    repository's own workspace are left out, as are those that are not named by a version.
+    """
+    try:
+        entries = table(json.loads(hidden)).get("packages")
+    except (ValueError, RecursionError):
+        return "", ()
+    packages: dict[str, object] = {"": {}}
+    lines: set[str] = set()
+    for place, entry in table(entries).items():
+        told = table(entry)
+        name = string(told.get("name")) or place.rpartition("node_modules/")[2]
+        version, integrity = string(told.get("version")), string(told.get("integrity"))
+        is_installed = "node_modules" in place.split("/") and not told.get("link")
+        if is_installed and _NPM_NAME.fullmatch(name) and _NPM_VERSION.fullmatch(version):
+            packages[place] = told
+            lines.add(f"{name}@{version} {integrity}" if _INTEGRITY.fullmatch(integrity) else f"{name}@{version}")
+    if not lines:
+        return "", ()
+    return json.dumps({"lockfileVersion": 3, "requires": True, "packages": packages}), tuple(sorted(lines))
 
 
 def offending_pins(output: str, pinned: Iterable[str]) -> frozenset[str]:

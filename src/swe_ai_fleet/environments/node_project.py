@@ -6,7 +6,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -24,6 +24,10 @@ REGISTRY = "https://registry.npmjs.org"
 _QUIET = ("--no-audit", "--no-fund", "--loglevel=error", "--no-progress")
 # Without the scripts of the project itself, then those of its packages, which may fail.
 _NPM_WITHOUT_SCRIPTS = 'npm "$@" --ignore-scripts && { npm rebuild --loglevel=error || true; }'
+# For one run: left in the checkout it would pass for a file of the repository's.
+_NPM_PINNED = 'cp "$1" package-lock.json && shift && npm "$@"; s=$?; rm -f package-lock.json; exit $s'
+_NPM_LOCK = "npm-lock.json"
+_LOCKLESS = "--no-package-lock"
 _NPM_LOG = 'grep -h " placeDep " "$(ls -t ~/.npm/_logs/*.log | head -n 1)"'
 _PRUNE = """\
 // Takes dependencies out of manifests: arguments are manifests, then `--`, then names.
@@ -108,6 +112,31 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
         build_variables=_build_variables(files, root, manager),
         decisions=tuple(decisions),
     )
+
+
+def pinned_npm(recipe: Recipe, lock: str, base: str) -> Recipe:
+    """A recipe whose npm is held to a lock, where the repository has none; what does not fit the lock, npm replaces.
+
+    `lock` is the text of a package-lock.json, `base` where commands see the environment.
+    """
+    for position, step in enumerate(recipe.steps):
+        if _LOCKLESS in step.argv:
+            words = [word for word in step.argv if word not in ("npm", _LOCKLESS)]
+            pinned = Step(
+                argv=("sh", "-c", _NPM_PINNED, "npm", f"{base}/{_NPM_LOCK}", *words),
+                purpose="the packages, in the versions of the commit that this one stands on",
+                source=step.source,
+                directory=step.directory,
+                alternatives=(step,),
+            )
+            said = Decision(what="no lock: what npm installs has the versions of the commit that this one stands on")
+            return replace(
+                recipe,
+                steps=(*recipe.steps[:position], pinned, *recipe.steps[position + 1 :]),
+                files={**recipe.files, _NPM_LOCK: lock},
+                decisions=(*recipe.decisions, said),
+            )
+    return recipe
 
 
 def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -292,7 +321,7 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
             commands = [plain, (*plain, "--ignore-scripts", "--ignore-engines")]
             loose = ("yarn", "install", "--non-interactive", "--ignore-scripts", "--ignore-engines")
         case _:
-            kind = ("ci",) if manager.lock else ("install", "--no-package-lock")
+            kind = ("ci",) if manager.lock else ("install", _LOCKLESS)
             commands = [("npm", *kind, *_QUIET), ("sh", "-c", _NPM_WITHOUT_SCRIPTS, "npm", *kind, *_QUIET)]
             loose = ("sh", "-c", _NPM_WITHOUT_SCRIPTS, "npm", "install", "--legacy-peer-deps", *_QUIET)
     manifests = [posixpath.relpath(joined(place, "package.json"), root or ".") for place in (root, *members)]

@@ -10,7 +10,7 @@ import signal
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
 from swe_ai_fleet.sandbox.keyring import leave_session_keyring
+from swe_ai_fleet.sandbox.occupants import Occupants
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import install_hint
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
@@ -70,7 +71,7 @@ class InteractiveCommand:
 class InteractiveProcess:
     """A running program: write to `stdin`, read from `stdout`; what it says on stderr is kept within bounds."""
 
-    def __init__(self, process: Process, ground: _Ground, marker: str) -> None:
+    def __init__(self, process: Process, ground: _Ground, marker: str, occupants: Occupants | None) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -84,6 +85,9 @@ class InteractiveProcess:
         self._listening = asyncio.create_task(self._listen(process.stderr))
         self._ending = asyncio.Lock()
         self._closed = False
+        self._presence = ExitStack()
+        if occupants is not None:
+            self._presence.enter_context(occupants.present(self._tree))
 
     @classmethod
     async def start(
@@ -95,6 +99,9 @@ class InteractiveProcess:
         """
         if command.confined and policy.rung is not Rung.BUBBLEWRAP:
             raise PreconditionFailed(f"it is to run confined in bubblewrap, and the sandbox is {policy.rung}")
+        occupants = Occupants.of(root) if command.confined and not command.read_only_workspace else None
+        if occupants is not None:
+            occupants.ever = True
         ground = await _Ground.prepare(root, command, policy, scratch)
         try:
             argv, variables, marker = await ground.launch(root, command)
@@ -115,7 +122,7 @@ class InteractiveProcess:
         except BaseException:
             await uninterrupted(ground.remove())
             raise
-        return cls(process, ground, marker)
+        return cls(process, ground, marker, occupants)
 
     @property
     def pid(self) -> int:
@@ -166,9 +173,15 @@ class InteractiveProcess:
                         await self._process.wait()
             if not self._ground.confined:
                 await self._sweep()
+            self._presence.close()
             self._listening.cancel()
             self.stdin.close()
             await self._ground.remove()
+
+    def _tree(self) -> list[int]:
+        """What a confined program runs as, below the first process of its namespace."""
+        pids = [pid for first in processes.children(self.pid) for pid in processes.descendants(first)]
+        return pids if self._process.returncode is None else []
 
     def _over(self) -> None:
         held, limit = (

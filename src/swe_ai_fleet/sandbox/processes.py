@@ -30,6 +30,18 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def stands_still(pid: int) -> bool:
+    """Whether no thread of a process runs or will without a signal: stopped, traced, dead, or gone."""
+    try:
+        for thread in (_PROC / str(pid) / "task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] not in b"TtZX":
+                    return False
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return True
+
+
 def send_signal(pids: list[int], number: signal.Signals) -> None:
     """Send a signal to each; those already gone are fine."""
     for pid in pids:

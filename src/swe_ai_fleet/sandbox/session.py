@@ -179,6 +179,22 @@ class Session:
             return processes.descendants(self._runner)
         return [pid for pid in processes.descendants(self._first) if pid != self._runner]
 
+    def tree(self) -> list[int]:
+        """Whatever commands could still run in: their processes and the runner; nobody once the session is over."""
+        pids = (
+            processes.descendants(self._first) if self._first else [self._runner, *processes.descendants(self._runner)]
+        )
+        # Read before this: the number of a first process that has ended may be another's.
+        return pids if self._alive() else []
+
+    def _alive(self) -> bool:
+        try:
+            for descriptor in self._pidfds:
+                signal.pidfd_send_signal(descriptor, 0)
+        except ProcessLookupError:
+            return False
+        return bool(self._pidfds)
+
     def end(self) -> None:
         """Kill the session at once, without waiting for it."""
         if self._exited.done():

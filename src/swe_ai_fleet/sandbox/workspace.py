@@ -9,8 +9,8 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,7 @@ from swe_ai_fleet.sandbox.landlock import (
     landlock_helper,
     remove_shared_memory,
 )
+from swe_ai_fleet.sandbox.occupants import Occupants
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
@@ -127,6 +128,7 @@ class LocalWorkspace:
         self._closed = False
         self._refusals: tuple[Refusal, ...] = ()
         self._opened_at = time.time()
+        self._occupants = Occupants.of(self._root)
 
     @property
     def root(self) -> Path:
@@ -179,13 +181,14 @@ class LocalWorkspace:
         async with self._slot(ground.host.slots, command), self._room:
             session = await self._take(ground)
             guard = DiskGuard(disk, session.commands, session.end)
-            try:
-                result = await session.run(source, command, grace_seconds=ground.host.policy.grace_seconds)
-            except BaseException:
-                await uninterrupted(self._discard(session))
-                raise
-            finally:
-                guard.stop()
+            with self._occupants.present(session.tree):
+                try:
+                    result = await session.run(source, command, grace_seconds=ground.host.policy.grace_seconds)
+                except BaseException:
+                    await uninterrupted(self._discard(session))
+                    raise
+                finally:
+                    guard.stop()
             if full or guard.tripped:
                 result = _told_of_the_disk(result, command, disk, killed=guard.tripped)
             if session.usable and len(self._idle) < _KEPT_SESSIONS and not self._closed:
@@ -202,6 +205,20 @@ class LocalWorkspace:
         the rung `none` there is nothing before it. Raises PreconditionFailed where the sandbox is not to be had.
         """
         return (await self._host()).confining((self._root, *readable), writable)
+
+    @property
+    def used(self) -> bool:
+        """Whether anybody has run in the directory: a command, or a confined program over it."""
+        return self._occupants.ever
+
+    @asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        """Nobody runs in the directory for as long as the context lasts, as far as that can be had.
+
+        See `Occupants.frozen`. Commands of this workspace begin after it: inside, none can be waited for.
+        """
+        async with self._starting, self._occupants.frozen():
+            yield
 
     async def warm(self) -> None:
         """Start a session ahead of the first command, while something else is waited for. Raises as `run` does."""

@@ -31,8 +31,9 @@ _SHOWN_LINES = 6
 _MOST_REFUSALS = 3
 _PIP = ("-I", "-m", "pip")
 REPORTS = "pip-reports"
-_MOST_RECORDED = 2_000
+MOST_RECORDED = 2_000
 _RECORDED_BYTES = 1024 * 1024
+_NPM_RECORD_BYTES = 16 * 1024 * 1024
 # By metadata alone, so that nothing that was installed is started.
 _RECORD = """
 import glob, importlib.metadata, json, re, shutil, sys
@@ -115,13 +116,22 @@ class Build:
             Command(argv=argv, timeout_seconds=self._seconds, output_limit=_RECORDED_BYTES)
         )
         try:
-            packages = from_json(list[tuple[str, str, str]], said.stdout.text())[:_MOST_RECORDED]
+            packages = from_json(list[tuple[str, str, str]], said.stdout.text())[:MOST_RECORDED]
         except ValueError:
             self.decisions.append(Decision(what="what was installed could not be recorded"))
             return ()
         hashed = {line.split()[0]: line for line in known if "--hash" in line}
         lines = filter(None, (recorded_line(*package) for package in packages))
         return tuple(sorted({hashed.get(line, line) for line in lines}))
+
+    async def npm_record(self, directory: str) -> str:
+        """What npm notes of its installation in a directory of the checkout; empty where there is nothing of use."""
+        argv = ("cat", "node_modules/.package-lock.json")
+        command = Command(
+            argv=argv, cwd=directory or ".", timeout_seconds=self._seconds, output_limit=_NPM_RECORD_BYTES
+        )
+        said = await self._workspace.run(command)
+        return said.stdout.text() if said.ok and not said.stdout.elided else ""
 
     async def run(self, steps: Iterable[Step]) -> None:
         """Run steps in order. Raises PreconditionFailed where a required one fails, naming file and way out."""

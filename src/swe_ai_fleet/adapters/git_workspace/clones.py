@@ -107,7 +107,7 @@ class GitClone:
         self._staged_bytes = 0
         self._submodules: frozenset[bytes] | None = None
         self._known_heads: dict[str, str] = {}
-        self._used = False
+        self._restored = False
         self._index = asyncio.Lock()
 
     @property
@@ -126,9 +126,13 @@ class GitClone:
     def base_commit(self) -> str:
         return self._base_commit
 
+    @property
+    def _used(self) -> bool:
+        """Whether its tree and its `.git` may be others' than those that we wrote."""
+        return self._restored or self._workspace.used
+
     async def run(self, command: Command) -> CommandResult:
         """Run a command in the sandbox."""
-        self._used = True
         return await self._workspace.run(command)
 
     async def diff(self) -> Diff:
@@ -237,7 +241,7 @@ class GitClone:
             await checkpoints.restore(self._git, layout, checkpoint, scratch=self._premises.git_dir)
             await self._furnish()
         # What HEAD is now, the clone's own git says.
-        self._used = True
+        self._restored = True
 
     async def bundle(self, *, max_bytes: int) -> RepositoryBundle:
         """The base commit as a git bundle that stands on its own, made by our git. Raises ResourceExhausted."""
@@ -277,12 +281,13 @@ class GitClone:
         layout = self._premises.layout
         if self._submodules is None:
             self._submodules = await gitlinks(self._git, layout)
-        confining: tuple[str, ...] = ()
-        if self._used:
-            # What has run may live: it could lead git out of the tree while it reads.
-            stores = await asyncio.to_thread(object_stores, self._history.objects)
-            confining = await self._workspace.confining(readable=tuple(stores), writable=(layout.git_dir,))
-        await stage(self._git, layout, self._premises.tree, self._submodules, confining=confining)
+        async with self._workspace.frozen():
+            confining: tuple[str, ...] = ()
+            if self._used:
+                # Not everybody can be stopped everywhere: who lives could lead git out of the tree while it reads.
+                stores = await asyncio.to_thread(object_stores, self._history.objects)
+                confining = await self._workspace.confining(readable=tuple(stores), writable=(layout.git_dir,))
+            await stage(self._git, layout, self._premises.tree, self._submodules, confining=confining)
 
     async def head(self) -> tuple[str, str]:
         """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""

@@ -8,10 +8,10 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.building import REPORTS, Build, BuildRoot
+from swe_ai_fleet.adapters.git_workspace.building import MOST_RECORDED, REPORTS, Build, BuildRoot
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
 from swe_ai_fleet.adapters.git_workspace.directories import (
     clear_name,
@@ -21,7 +21,7 @@ from swe_ai_fleet.adapters.git_workspace.directories import (
     remove_tree,
     write_file,
 )
-from swe_ai_fleet.adapters.git_workspace.facts import Facts, read_facts, read_furnishing, write_facts
+from swe_ai_fleet.adapters.git_workspace.facts import Facts, read_facts, read_furnishing, read_npm_lock, write_facts
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.adapters.git_workspace.keys import Keys
@@ -42,7 +42,8 @@ from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
 from swe_ai_fleet.environments.interpreters import allows, shown
-from swe_ai_fleet.environments.lock_files import PYTHON_LOCKS, Lock, read_lock, recorded_lock
+from swe_ai_fleet.environments.lock_files import NODE_LOCKS, PYTHON_LOCKS, Lock, npm_lock, read_lock, recorded_lock
+from swe_ai_fleet.environments.node_project import pinned_npm
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
@@ -58,6 +59,22 @@ _EXPECTED = re.compile(
 
 
 _HAD_BEFORE = Decision(what="the packages of the index were there from another commit's build")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pins:
+    """The versions that a commit's environment holds the one of its candidates to: lines for pip, a lock for npm."""
+
+    pip: tuple[str, ...] = ()
+    npm: str = ""
+
+    def derive(self, key: str) -> str:
+        """The key of an environment that is held to them."""
+        marks = ["\n".join(self.pip)] if self.pip else []
+        marks += [hashlib.sha256(self.npm.encode()).hexdigest()] if self.npm else []
+        for mark in marks:
+            key = _derived(key, mark)
+        return key
 
 
 class Environments:
@@ -137,7 +154,7 @@ class Environments:
         seed: Path,
         ground: Path,
         spec: EnvironmentSpec,
-        pins: tuple[str, ...] | None = None,
+        pins: _Pins | None = None,
     ) -> Environment:
         """The environment under a key: what `ground` makes, or `seed` where only its own build fits its files.
 
@@ -147,7 +164,7 @@ class Environments:
         tree = (await self._keys.files(seed)).tree
         if pins is None:
             pins = await self._pins_below(repository, seed, spec)
-            key = _derived(key, "\n".join(pins)) if pins else key
+            key = pins.derive(key)
         key, facts, is_own = await asyncio.to_thread(self._find, key, tree)
         if facts is not None:
             await self._disk.recorded(repository.tenant, self._home / key)
@@ -182,7 +199,7 @@ class Environments:
             return await self._found_or_built(key, repository, seed, ground, spec, pins)
         return self._ready(key, facts, tools, spec, cached=cached)
 
-    async def _pins_below(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> tuple[str, ...]:
+    async def _pins_below(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> _Pins:
         """What the environment of the commit that one of ours stands on had from an index, as far as this node has it.
 
         Releases that came out since must not make the two differ. A lock file says so itself.
@@ -193,10 +210,9 @@ class Environments:
             not repository.snapshot_of
             or repository.commit == repository.snapshot_of
             or not files.parent
-            or files.nearest(repository.subdirectory, *PYTHON_LOCKS)
             or not await asyncio.to_thread(below.is_dir)
         ):
-            return ()
+            return _Pins()
         is_shared = files.parent == repository.snapshot_of
         base = replace(repository, commit=files.parent, snapshot_of="" if is_shared else repository.snapshot_of)
         content = await self._keys.files(below)
@@ -206,9 +222,13 @@ class Environments:
             return pins
         ground = await self._keys.ground(base, below, content)
         key = await self._keys.key(base, content, spec, await self._tools.directory(), ground)
-        key = _derived(key, "\n".join(pins)) if pins else key
-        _, facts, _ = await asyncio.to_thread(self._find, key, content.tree)
-        return facts.report.installed if facts is not None else pins
+        key, facts, _ = await asyncio.to_thread(self._find, pins.derive(key), content.tree)
+        if facts is not None:
+            pins = _Pins(pip=facts.report.installed, npm=await asyncio.to_thread(read_npm_lock, self._home / key))
+        return _Pins(
+            pip=() if files.nearest(repository.subdirectory, *PYTHON_LOCKS) else pins.pip,
+            npm="" if files.nearest(repository.subdirectory, *NODE_LOCKS) else pins.npm,
+        )
 
     def furnishing(self, environment: Environment) -> tuple[Path, Furnishing]:
         """(the environment's directory on this host, what its clones are furnished with). Blocking."""
@@ -254,7 +274,7 @@ class Environments:
         files: RepositoryFiles,
         spec: EnvironmentSpec,
         key: str,
-        pins: tuple[str, ...],
+        pins: _Pins,
     ) -> Recipe:
         tools = await self._tools.directory()
         pip = tools / "pip"
@@ -263,14 +283,16 @@ class Environments:
             base=self._places.base(key),
             pip=f"{self._places.tools_base(tools)}/pip" if has_pip else "",
             workspace=WORKSPACE_MOUNT if self._confined else "",
-            pinned=bool(pins),
+            pinned=bool(pins.pip),
         )
         machine = (await self._keys.machine()).machine
         recipe = await asyncio.to_thread(detect, files, spec, machine, tooling, directory=repository.subdirectory)
-        if recipe.python is None or not recipe.python.packages or not pins:
+        if pins.npm:
+            recipe = pinned_npm(recipe, pins.npm, self._places.base(key))
+        if recipe.python is None or not recipe.python.packages or not pins.pip:
             return recipe
         said = Decision(what="no lock: what pip installs has the versions of the commit that this one stands on")
-        return replace(recipe, python=replace(recipe.python, pins=pins), decisions=(*recipe.decisions, said))
+        return replace(recipe, python=replace(recipe.python, pins=pins.pip), decisions=(*recipe.decisions, said))
 
     async def _build(
         self,
@@ -299,6 +321,9 @@ class Environments:
                     await build.run(steps)
                     build.check_network()
                     installed = await build.record(before.installed) if recipe.python is not None else ()
+                    npm = recipe.node if recipe.node is not None and recipe.node.manager == "npm" else None
+                    hidden = await build.npm_record(npm.root) if npm is not None else ""
+                    lock_of_npm, installed_npm = await asyncio.to_thread(npm_lock, hidden)
                     pytest_from_tools = await self._needs_our_pytest(workspace, recipe)
                 furnishing, decisions = await self._collect(premises, root)
             report = first_report(recipe, await self._python_version(root, recipe))
@@ -316,6 +341,7 @@ class Environments:
                 steps=(*before.steps, *build.steps),
                 left_out=(*before.left_out, *build.left_out),
                 installed=installed,
+                installed_npm=installed_npm[:MOST_RECORDED],
                 seconds=round(time.monotonic() - started, 2),
             )
             stray = [path for path in furnishing.kept if not _EXPECTED.fullmatch(path)]
@@ -328,7 +354,7 @@ class Environments:
                 tree=files.tree if stray and not spec.setup else "",
                 retry_at=round(time.time()) + _RETRY_SECONDS if build.hollow else 0.0,
             )
-            await finished(asyncio.to_thread(write_facts, directory, facts, furnishing))
+            await finished(asyncio.to_thread(write_facts, directory, facts, furnishing, npm_lock=lock_of_npm))
             complete = True
             await self._disk.admit(repository.tenant, directory)
             return facts

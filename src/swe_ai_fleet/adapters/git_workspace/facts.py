@@ -13,6 +13,7 @@ from swe_ai_fleet.domain.environment import EnvironmentReport
 
 _FACTS = "facts.json"
 _FURNISHING = "furnishing.json"
+_NPM_LOCK = "npm-lock.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +43,23 @@ def read_facts(directory: Path) -> Facts | None:
     return codec.from_json(Facts, text)
 
 
-def write_facts(directory: Path, facts: Facts, furnishing: Furnishing) -> None:
+def write_facts(directory: Path, facts: Facts, furnishing: Furnishing, *, npm_lock: str = "") -> None:
     """Complete a build. Blocking."""
+    if npm_lock:
+        (directory / _NPM_LOCK).write_text(npm_lock, encoding="utf-8")
     if furnishing:
         (directory / _FURNISHING).write_bytes(codec.to_json(furnishing))
     draft = directory / f".{_FACTS}"
     draft.write_bytes(codec.to_json(facts))
     draft.rename(directory / _FACTS)
+
+
+def read_npm_lock(directory: Path) -> str:
+    """What npm installed in a build, as a package-lock.json; empty where it did nothing. Blocking."""
+    try:
+        return (directory / _NPM_LOCK).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def read_furnishing(directory: Path) -> Furnishing:
