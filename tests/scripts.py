@@ -11,6 +11,7 @@ from tests.environment_script import ENVIRONMENT_CONVERSATIONS
 from tests.memory_script import MEMORY_CONVERSATIONS
 from tests.parts_script import PARTS_CONVERSATIONS
 from tests.plan_script import PLAN_CONVERSATIONS
+from tests.reviewing import REVIEWER, accepting
 from tests.web_script import WEB_CONVERSATIONS
 from tests.workflow_script import WORKFLOW_CONVERSATIONS
 
@@ -89,10 +90,9 @@ _BLAME = {
         }
     ],
 }
-_PRAISE = {"verdict": "accept", "score": 1.0, "content": "It does what the task asks for.", "findings": []}
 _LOOK = Turn(tool_calls=(("files_read_file", {"path": "utils.py"}),))
 _MEND = Turn(tool_calls=(("shell_run_command", {"command": "sed -i \"s/'Hi'/'Hello, World!'/\" utils.py"}),))
-_REVIEWER, _REVISER = "You review another agent's candidate", "# Your second go"
+_REVISER = "# Your second go"
 
 SCRIPT = Script(
     conversations=(
@@ -105,10 +105,10 @@ SCRIPT = Script(
         *ENVIRONMENT_CONVERSATIONS,
         Conversation(
             match=REVIEWED,
-            regex=rf"(?s){_REVIEWER}.*return 'Hi'",
+            regex=rf"(?s){REVIEWER}.*return 'Hi'",
             turns=(_LOOK, _answer(json.dumps(_BLAME))),
         ),
-        Conversation(match=REVIEWED, regex=_REVIEWER, turns=(_LOOK, _answer(json.dumps(_PRAISE)))),
+        Conversation(match=REVIEWED, regex=REVIEWER, turns=(_LOOK, _answer(accepting("As asked.")))),
         Conversation(match=REVIEWED, regex=_REVISER, turns=(_MEND, _answer("Mended what the reviewer found."))),
         Conversation(match=REVIEWED, seed=1, turns=(_append(_WRONG), _answer("It greets."))),
         Conversation(match=REVIEWED, turns=(_append(_THOROUGH), _answer("It greets the world."))),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from swe_ai_fleet.testing import Conversation, Turn
+from tests.reviewing import REVIEWER, accepting
 
 FIX, UPGRADE, REVIEW, RESEARCH = "[flow-fix]", "leftpad", "[flow-review]", "[flow-research]"
 HELD = "[flow-held]"
@@ -16,7 +15,6 @@ CART_FILES = {
 }
 _MENDED = "def total(prices):\n    return sum(prices)\n"
 _TEST = "\n\ndef test_nothing():\n    assert cart.total([]) == 0\n"
-_ACCEPT = {"verdict": "accept", "score": 1.0, "content": "It does what the task asks for.", "findings": []}
 
 
 def _answer(text: str) -> Turn:
@@ -24,9 +22,7 @@ def _answer(text: str) -> Turn:
 
 
 def _reviewer(marker: str) -> Conversation:
-    return Conversation(
-        match=marker, regex="You review another agent's candidate", turns=(_answer(json.dumps(_ACCEPT)),)
-    )
+    return Conversation(match=marker, regex=REVIEWER, turns=(_answer(accepting("It does what the task asks for.")),))
 
 
 WORKFLOW_CONVERSATIONS = (

@@ -101,8 +101,12 @@ class Clone(Workspace, Checkpoints, Protocol):
         """Everything that differs from the base commit, committed or not, untracked files included."""
         ...
 
-    async def apply(self, patch: bytes) -> None:
-        """Apply a patch to the tree and the index. Raises PatchRejected; then nothing has changed."""
+    async def apply(self, patch: bytes, *, branch: str = "") -> None:
+        """Apply a patch to the tree and the index. Raises PatchRejected; then nothing has changed.
+
+        With a `branch` the tree is first brought back to the base commit, and the patch is committed to that branch,
+        which is then checked out; a patch that is rejected leaves the branch at the base commit.
+        """
         ...
 
     async def head(self) -> tuple[str, str]:

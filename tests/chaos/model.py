@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.script import ScriptRequest
+from tests.reviewing import REVIEWER, accepting
 
 NOTES = "notes.txt"
 TOOLS = ("files_read_file", "files_append_file", "shell_run_command", "http_get", "http_post")
@@ -24,10 +25,8 @@ _SLOW_SECONDS = 0.4
 _TASK = re.compile(r"\[(chaos[\w-]*): (\d+) lines, witness (http://[\w.:/-]+)\]")
 _LINE = re.compile(r"chaos[\w-]* agent \d+ line (\d+)")
 _LOST = "The machine that you worked on was lost"
-_REVIEWER = "You review another agent's candidate"
 _LOOK = Turn(tool_calls=(("files_read_file", {"path": NOTES}),))
-_REVIEW = {"verdict": "accept", "score": 1.0, "content": "Every line is there once.", "findings": []}
-_ACCEPT = Turn(tool_calls=(("final_answer", {"result": json.dumps(_REVIEW)}),))
+_ACCEPT = Turn(tool_calls=(("final_answer", {"result": accepting("Every line is there once.")}),))
 
 
 def description(task_id: str, lines: int, witness: str) -> str:
@@ -110,7 +109,7 @@ class Writer:
         found = _TASK.search(request.opening)
         if found is None:
             return Turn(content="ready")
-        if _REVIEWER in request.opening:
+        if REVIEWER in request.opening:
             return _LOOK if request.turn == 0 else _ACCEPT
         task_id, lines, witness = found[1], int(found[2]), found[3]
         agent = request.seed or 0

@@ -71,7 +71,7 @@ async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_
     assert blame.usage.model_calls == 2
 
     # The reviewer read a clone that had the candidate in it; its run is audited like every other.
-    review = f"{TWO}-reviews-{ONE}-1"
+    review = f"{TWO}-reviews-1"
     told = [json.loads(event.payload_json) for event in events if event.agent_id == review]
     looks = [body for body in told if body["type"] == "tool_finished"]
     assert "return 'Hi'" in looks[0]["result"]["content"]

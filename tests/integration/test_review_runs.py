@@ -13,10 +13,12 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
+from swe_ai_fleet.agents.reviewing.prompt import branch
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
@@ -31,7 +33,7 @@ from swe_ai_fleet.domain.candidate import (
     Revision,
 )
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment
+from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.event import (
     Event,
     ModelReplied,
@@ -42,7 +44,7 @@ from swe_ai_fleet.domain.event import (
     ToolStarted,
     Writer,
 )
-from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict
+from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review, ReviewVerdict
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -53,8 +55,9 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 
-AUTHOR, REVIEWER = "agent-dev-1", "agent-dev-2"
-REVIEW, REVISION = "You review another agent's candidate", "# Your second go"
+AUTHOR, REVIEWER, OTHER, THIRD = "agent-dev-1", "agent-dev-2", "agent-dev-3", "agent-dev-4"
+SEED = 7
+REVIEW, REVISION = "You review candidates of other agents", "# Your second go"
 SECRET = "hunter2-hunter2-hunter2"
 ACCEPT = {"verdict": "accept", "score": 0.9, "content": "Fine.", "findings": []}
 
@@ -102,11 +105,11 @@ class World:
         async with self.provider.open(self.task.execution_id, name, pinned, Environment()) as clone:
             yield clone
 
-    async def candidate(self, content: bytes, summary: str = "I added c.") -> Candidate:
+    async def candidate(self, content: bytes, summary: str = "I added c.", author: str = AUTHOR) -> Candidate:
         ref = await self.log.put(self.task.tenant, self.task.execution_id, content, "text/x-diff")
         return Candidate(
-            candidate_id=AUTHOR,
-            agent_id=AUTHOR,
+            candidate_id=author,
+            agent_id=author,
             role=Role.DEV,
             summary=summary,
             stop_reason=StopReason.FINAL_ANSWER,
@@ -122,25 +125,31 @@ class World:
     async def review(
         self, candidate: Candidate, *results: CheckResult, generation: int = 1, again: int = 1
     ) -> Critique:
+        """A review of one candidate."""
+        subject = Subject(candidate=candidate, report=self.report(*results), earlier=self.earlier)
+        (critique,) = (await self.compare(subject, generation=generation, again=again)).critiques
+        return critique
+
+    async def compare(self, *subjects: Subject, generation: int = 1, again: int = 1) -> Review:
+        """A review of some candidates side by side."""
         assignment = ReviewAssignment(
             execution_id=self.task.execution_id,
-            agent_id=review_run(REVIEWER, AUTHOR, again),
+            agent_id=review_run(REVIEWER, again),
             reviewer_id=REVIEWER,
             round=1,
             task=self.task,
             repository=await self.provider.pin(self.task.tenant, self.task.repo),
-            candidate=candidate,
-            report=self.report(*results),
+            subjects=subjects,
+            seed=SEED,
             perspective=Perspective(temperature=0.4, seed=2, instructions="Think of the edge cases first."),
             generation=generation,
             own=self.own,
-            earlier=self.earlier,
         )
         services = RunServices(equipment=self.equipment, log=self.log, blobs=self.log, host="test")
         async with self.clone("review") as clone:
-            critique = await ReviewRun(services=services, workspaces=self.provider).carry_out(assignment, clone)
+            review = await ReviewRun(services=services, workspaces=self.provider).carry_out(assignment, clone)
             self.seen = (clone.root / "app.py").read_text()
-        return critique
+        return review
 
     async def revise(
         self,
@@ -248,7 +257,7 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     assert [one.outcome for one in entries[:3]] == ["success", "invalid", "refused"]
     assert world.bodies(ToolStarted) == []
     assert verify(entries, head=world.bodies(RunFinished)[0].audit_head) is None
-    assert {event.agent_id for event in world.log.events} == {review_run(REVIEWER, AUTHOR, 1)}
+    assert {event.agent_id for event in world.log.events} == {review_run(REVIEWER, 1)}
     offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}
     assert offered <= {"files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status",
                        "git_diff", "git_log", "git_show", "final_answer"}  # fmt: skip
@@ -359,7 +368,7 @@ async def test_a_second_look_is_told_what_was_said_and_what_the_author_answers(w
         "- [must fix, reproduced] app.py:3: c must be 3\n  The command: exit 1\n  On the candidate: exit code 1" in told
     )
     assert "- odd" in told
-    assert told.index("The task says 4.") < told.index("# Your earlier review")
+    assert told.index("The task says 4.") < told.index("You have reviewed this author's work before")
     assert "if it is mended or if you were wrong" in told
 
 
@@ -396,9 +405,7 @@ async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named
     assert "Accept this" not in "\n".join(outside)
     assert [line for line in outside if line.startswith("# ")] == [
         "# Task",
-        "# The candidate's changes",
-        "# What its author says of it",
-        "# What the checks said",
+        "# The candidate",
         "# Your perspective",
     ]
     assert told.rstrip().endswith("Think of the edge cases first.")
@@ -465,6 +472,125 @@ async def test_a_candidate_that_does_not_apply_is_reviewed_from_its_diff(world: 
     assert (critique.verdict, critique.score) == (ReviewVerdict.REJECT, 0.0)
     assert "could not be applied" in world.opening
     assert world.seen == "a = 1\nb = 2\n"
+
+
+async def subject(world: World, author: str, line: str, **more: Any) -> Subject:
+    candidate = await world.candidate(patch(line), summary=f"{author} says {line}", author=author)
+    report = CheckReport(candidate_id=author, results=(CheckResult(kind=CheckKind.APPLY, name="apply", passed=True),))
+    return Subject(candidate=candidate, report=report, **more)
+
+
+def letters(*authors: str) -> dict[str, str]:
+    """Under which letter a reviewer sees whose candidate."""
+    return {author: LETTERS[at] for at, author in enumerate(ballot_order(authors, SEED, 1))}
+
+
+async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(world: World) -> None:
+    letter = letters(AUTHOR, OTHER)
+    looks = "; ".join(f"git show {branch(one)}:app.py" for one in letter.values())
+    fault = must_fix("python3 -c 'import app; assert app.c == 3'")
+    reviews = {
+        letter[AUTHOR]: {"verdict": "revise", "score": 0.2, "content": "Too much.", "findings": [fault]},
+        f"Candidate {letter[OTHER]}": {"verdict": "accept", "score": 0.9, "content": "Right."},
+    }
+    world.own = (await world.candidate(patch("c = 3  # mine"))).artifacts.patch
+    world.says(
+        call("shell_run_command", command=f"{looks}; cat app.py; git show untouched:app.py | wc -l"),
+        answer({"reviews": reviews, "reason": f"3, not 4. {SECRET}", "order": f"{letter[OTHER]} > {letter[AUTHOR]}"}),
+    )
+    asked = [await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3")]
+    review = await world.compare(*asked)
+    said = {one.candidate_id: one for one in review.critiques}
+    assert {name: (one.verdict, one.score, one.error) for name, one in said.items()} == {
+        AUTHOR: (ReviewVerdict.REVISE, 0.2, ""),
+        OTHER: (ReviewVerdict.ACCEPT, 0.9, ""),
+    }
+    # The proof ran on the candidate that it is about.
+    (finding,) = said[AUTHOR].findings
+    assert finding.reproduced
+    assert review.vote is not None
+    assert (review.vote.judge_id, review.vote.choice, set(review.vote.order)) == (REVIEWER, OTHER, {AUTHOR, OTHER})
+    assert SECRET not in review.vote.reason
+    # What both spent is counted once.
+    assert [one.usage.model_calls for one in review.critiques] == [2, 0]
+    seen = world.server.bodies[-1]["messages"][-1]["content"]
+    first = ballot_order((AUTHOR, OTHER), SEED, 1)[0]
+    checked_out = {AUTHOR: "c = 4", OTHER: "c = 3"}[first]
+    assert (seen.count("c = 4"), seen.count("c = 3")) == (1 + (checked_out == "c = 4"), 1 + (checked_out == "c = 3"))
+    assert "\n2" in seen  # lines of the untouched file
+    told = world.opening
+    assert [line for line in told.splitlines() if line.startswith("# Candidate")] == ["# Candidate A", "# Candidate B"]
+    assert all(f"Its branch is {branch(one)}." in told for one in letter.values())
+    tools = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
+    result = tools["final_answer"]["parameters"]["properties"]["result"]
+    assert set(result["properties"]) == {"reviews", "reason", "order"}
+
+
+async def test_what_a_reviewer_has_said_all_about_only_has_a_place_in_the_order(world: World) -> None:
+    before = Critique(reviewer_id=REVIEWER, candidate_id=OTHER, round=1, score=0.4, content="It is odd.")
+    asked = [
+        await subject(world, AUTHOR, "c = 4", earlier=replace(before, candidate_id=AUTHOR, content="Say 4.")),
+        await subject(world, OTHER, "c = 3", earlier=before, settled=True),
+    ]
+    letter = letters(AUTHOR, OTHER)
+    # Who has one candidate to review may leave out its letter.
+    world.says(answer({**ACCEPT, "order": [letter[AUTHOR]]}))
+    review = await world.compare(*asked)
+    assert [(one.candidate_id, one.score) for one in review.critiques] == [(AUTHOR, 0.9)]
+    assert review.vote is not None
+    assert review.vote.error == "the reviewer named no order of the candidates"
+    told = world.opening
+    assert "It is odd." in told
+    assert "Say 4." in told
+    assert "+c = 4" in told
+    assert "+c = 3" not in told
+
+
+@pytest.mark.parametrize("order", ["", "a better one is hard to find", ["C", "D"], {"first": "A"}, None, 5])
+async def test_an_order_that_names_nobody_is_a_vote_with_an_error(world: World, order: object) -> None:
+    reviews = [{"candidate": "A", **ACCEPT}]
+    world.says(answer({"reviews": reviews, "order": order}))
+    review = await world.compare(await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3"))
+    first, second = ballot_order((AUTHOR, OTHER), SEED, 1)
+    assert {one.candidate_id: one.error for one in review.critiques} == {
+        first: "",
+        second: "the reviewer said nothing of this candidate",
+    }
+    assert review.vote is not None
+    assert (review.vote.choice, bool(review.vote.error)) == ("", True)
+
+
+async def test_a_review_of_several_whose_process_died_or_that_says_nothing(world: World) -> None:
+    asked = [await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3")]
+    world.says(Turn(content="The weather is fine."))
+    review = await world.compare(*asked)
+    assert all("twice in a form" in one.error for one in review.critiques)
+    assert review.vote is not None and review.vote.error == review.critiques[0].error
+    requests = world.server.requests
+    again = await world.compare(*asked, generation=2)
+    assert (again, world.server.requests) == (review, requests)
+
+
+async def test_reviewers_of_equally_many_candidates_get_the_same_system_message(world: World) -> None:
+    world.says(answer({"reviews": [{"candidate": "A", **ACCEPT}], "order": ["A"]}))
+    systems: set[str] = set()
+    for number, pair in enumerate(((AUTHOR, OTHER), (OTHER, THIRD)), start=1):
+        await world.compare(*[await subject(world, name, f"c = {number}") for name in pair], again=number)
+        systems.add(world.server.bodies[-1]["messages"][0]["content"])
+    assert len(systems) == 1
+
+
+async def test_a_candidate_that_does_not_apply_has_no_branch(world: World) -> None:
+    broken = await world.candidate(patch("c = 3").replace(b"b = 2", b"b = 9"), author=OTHER)
+    world.says(
+        call("shell_run_command", command="for one in a b; do git diff --stat untouched candidate-$one; done"),
+        answer({"reviews": [{"candidate": "A", **ACCEPT}, {"candidate": "B", **ACCEPT}], "order": ["A", "B"]}),
+    )
+    report = CheckReport(candidate_id=OTHER)
+    review = await world.compare(await subject(world, AUTHOR, "c = 4"), Subject(candidate=broken, report=report))
+    assert not any(one.error for one in review.critiques)
+    assert world.opening.count("could not be applied") == 1
+    assert world.server.bodies[-1]["messages"][-1]["content"].count("1 file changed") == 1
 
 
 async def test_floods_of_findings_are_cut_the_worst_kept(world: World) -> None:

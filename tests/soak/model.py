@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import signal
 
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from tests.chat_script import said
 from tests.plan_script import PLAN_CONVERSATIONS
+from tests.reviewing import REVIEWER, accepting
 
 WRITE, BIG, SLEEP, PROPOSE, FLOW, CHAT = (
     "[soak-write]",
@@ -20,8 +20,6 @@ WRITE, BIG, SLEEP, PROPOSE, FLOW, CHAT = (
     "how are things today",
 )
 NOTES = "notes.txt"
-_REVIEWER = "You review another agent's candidate"
-_REVIEW = {"verdict": "accept", "score": 1.0, "content": "The line is there.", "findings": []}
 
 
 def _answer(text: str) -> Turn:
@@ -38,7 +36,7 @@ _PROPOSAL = Turn(
 
 SCRIPT = Script(
     conversations=(
-        Conversation(match=WRITE, regex=_REVIEWER, turns=(_LOOK, _answer(json.dumps(_REVIEW)))),
+        Conversation(match=WRITE, regex=REVIEWER, turns=(_LOOK, _answer(accepting("The line is there.")))),
         Conversation(match=WRITE, turns=(_LOOK, _APPEND, _SHELL, _answer("Written."))),
         Conversation(match=BIG, turns=(_FLOOD, _APPEND, _answer("Counted."))),
         Conversation(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.judging.ballot import LETTERS, ballot_order, fair_shares
+from swe_ai_fleet.agents.ballot import LETTERS, ballot_order, fair_shares
 from swe_ai_fleet.agents.judging.prompt import MAX_CHARS, UNKNOWN_CONTEXT_CHARS, judge_messages, room_for
 from swe_ai_fleet.agents.judging.reading import choice_schema, read_choice
 from swe_ai_fleet.domain.blob import BlobRef

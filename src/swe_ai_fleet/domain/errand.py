@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
 from swe_ai_fleet.domain.examination import Examination
-from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.review import Critique, Review, Vote
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
 from swe_ai_fleet.domain.tool import ToolResult
@@ -124,32 +124,46 @@ class ExamineAssignment(Errand[Examination]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewAssignment(RecordedErrand[Critique]):
-    """One peer's review of one candidate. A review that comes to nothing has an error.
+class Subject:
+    """A candidate under review, with its evidence.
 
-    With an `earlier` critique it is a second look: the candidate is what its author handed in after that critique,
-    and its summary is the author's answer. Proofs are tried on the reviewer's `own` change as well.
+    With an `earlier` critique of its author's work by the same reviewer it is what the author handed in after that, and
+    its summary is the author's answer. A `settled` one is not reviewed again: that critique stands, and the candidate
+    only has a place in the reviewer's order.
+    """
+
+    candidate: Candidate
+    report: CheckReport
+    earlier: Critique | None = None
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewAssignment(RecordedErrand[Review]):
+    """One peer's review of some candidates side by side. A critique that comes to nothing has an error.
+
+    `seed` decides the order in which the reviewer sees them. Proofs are tried on the reviewer's `own` change as well.
     """
 
     kind = ErrandKind.REVIEW
-    gives = Critique
+    gives = Review
 
     repository: PinnedRepository
     reviewer_id: str
     round: int
-    candidate: Candidate
-    report: CheckReport
+    subjects: tuple[Subject, ...]
+    seed: int = 0
     perspective: Perspective = field(default_factory=Perspective)
     own: BlobRef | None = None
-    earlier: Critique | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
     """One judge's votes over some candidates, `samples` of them, each with the candidates in another order.
 
-    `seed` decides the orders. `critiques` are those of the candidates to be judged, `answers` what authors replied to
-    them, by candidate. Votes that cannot be read have an error.
+    `seed` decides the orders; so many of them as are `known` have been asked for already. `critiques` are those of the
+    candidates to be judged, `answers` what authors replied to them, by candidate. Votes that cannot be read have an
+    error.
     """
 
     kind = ErrandKind.JUDGE
@@ -162,6 +176,7 @@ class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
     critiques: tuple[Critique, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict[str, str])
     samples: int = 1
+    known: int = 0
     seed: int = 0
     perspective: Perspective = field(default_factory=Perspective)
 

@@ -107,3 +107,15 @@ class Vote:
     reason: str = ""
     usage: Usage = field(default_factory=Usage)
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """What one reviewer says of the candidates that it saw side by side.
+
+    The first critique carries what the whole conversation spent. The `vote` is for the one that the reviewer would
+    apply; there is none where it saw one candidate alone.
+    """
+
+    critiques: tuple[Critique, ...] = ()
+    vote: Vote | None = None

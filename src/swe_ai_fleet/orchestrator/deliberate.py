@@ -90,6 +90,7 @@ class Deliberation:
                 reports=reports,
                 critiques=critiques,
                 answers=reviewing.answers,
+                votes=tuple(reviewing.votes.values()),
                 behaviours=await self._checking.behaviours(candidates),
             )
             ranking = await self._ranking(contest)

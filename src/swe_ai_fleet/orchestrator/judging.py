@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -41,6 +42,7 @@ class Contest:
         reports: The evidence by candidate id.
         critiques: What peers said.
         answers: What authors replied to them, by candidate id.
+        votes: Those that reviewers have cast, one each.
         behaviours: What `behaviour_keys` gave, the same as for `rank`.
     """
 
@@ -48,11 +50,15 @@ class Contest:
     reports: Mapping[str, CheckReport]
     critiques: Sequence[Critique] = ()
     answers: Mapping[str, str] = field(default_factory=dict[str, str])
+    votes: Sequence[Vote] = ()
     behaviours: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...]:
     """Let judges choose among the accepted candidates of different behaviour, where their votes can change the first.
+
+    Reviewers have voted for whom they put first of those that they saw side by side. What is asked here is what that
+    leaves open: another order of the candidates where it is close, and whoever has not seen two of them.
 
     With `architect_top_k` an architect alone chooses among the best so many by evidence and reviews. Otherwise, where
     the task has rounds of review at all, the council's agents do, those that the fleet runs itself, whatever became of
@@ -61,8 +67,8 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
     candidate each have therefore no judge between them: their reviews of each other decide.
 
     Nobody is asked where the first candidate has a better verdict than all others, or leads by more than all votes
-    weigh; each judge is asked once where it leads by half of that. Each judge's votes are written as `VotesCast` when
-    they are in. A judge that is lost costs its votes only.
+    weigh; each judge votes once where it leads by half of that, else twice. Each judge's votes are written as
+    `VotesCast` when they are in. A judge that is lost costs its votes only.
 
     Args:
         runs: Where judges run. Those whose votes an earlier driver left are not asked again.
@@ -76,11 +82,19 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
         Fenced: Another driver has taken over.
     """
     judgings = _judgings(task, runs.known.repository, contest, runs.known.council)
-    cast = {one.judge_id: [vote for vote in runs.known.votes if vote.judge_id == one.judge_id] for one in judgings}
+    before = {one.judge_id: [vote for vote in contest.votes if vote.judge_id == one.judge_id] for one in judgings}
+    cast = {
+        one.judge_id: [vote for vote in runs.known.votes if vote.judge_id == one.judge_id and vote.sample > one.known]
+        for one in judgings
+    }
     async with asyncio.TaskGroup() as group:
-        asked = {one.judge_id: group.create_task(_ask(runs, one)) for one in judgings if not cast[one.judge_id]}
+        asked = {
+            one.judge_id: group.create_task(_ask(runs, one, before[one.judge_id]))
+            for one in judgings
+            if not cast[one.judge_id]
+        }
     voted = [asked[one.judge_id].result() if one.judge_id in asked else cast[one.judge_id] for one in judgings]
-    return tuple(vote for votes in voted for vote in votes)
+    return (*contest.votes, *(vote for votes in voted for vote in votes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +109,7 @@ def _judgings(
     task: Task, repository: PinnedRepository, contest: Contest, council: Council | None
 ) -> list[JudgeAssignment]:
     """What each judge is asked; nothing where there is nothing to choose or nobody to ask."""
-    ranked = standings(contest.candidates, contest.reports, contest.critiques, (), contest.behaviours)
+    ranked = standings(contest.candidates, contest.reports, contest.critiques, contest.votes, contest.behaviours)
     weight = PARTS[Part.CHOICE if task.architect_top_k else Part.VOTES]
     if (leads := lead(ranked)) > weight:
         return []
@@ -116,7 +130,9 @@ def _judgings(
         ]
     ballots = [ballot for ballot in ballots if len(ballot[2]) > 1][:MAX_JUDGES]
     alone = len(ballots) == 1
-    return [
+    known = Counter(vote.judge_id for vote in contest.votes)
+    valid = Counter(vote.judge_id for vote in contest.votes if not vote.error)
+    judgings = [
         JudgeAssignment(
             execution_id=task.execution_id,
             agent_id=judge_run(judge_id),
@@ -131,12 +147,14 @@ def _judgings(
                 for name in (place.candidate.candidate_id for place in ballot)
                 if name in contest.answers
             },
-            samples=lone_samples(len(ballot)) if alone else peer_samples(leads, weight),
-            seed=_seed(task.execution_id, judge_id),
+            samples=(lone_samples(len(ballot)) if alone else peer_samples(leads, weight)) - valid[judge_id],
+            known=known[judge_id],
+            seed=ballot_seed(task.execution_id, judge_id),
             perspective=perspective,
         )
         for judge_id, perspective, ballot in ballots
     ]
+    return [one for one in judgings if one.samples > 0]
 
 
 def peer_samples(leads: float, weight: float) -> int:
@@ -149,7 +167,8 @@ def lone_samples(candidates: int) -> int:
     return min(MAX_LONE_SAMPLES, candidates * ceil(LONE_SAMPLES / candidates))
 
 
-async def _ask(runs: AgentRuns, assignment: JudgeAssignment) -> Sequence[Vote]:
+async def _ask(runs: AgentRuns, assignment: JudgeAssignment, before: Sequence[Vote]) -> Sequence[Vote]:
+    """What a judge votes; written together with its votes before."""
     try:
         votes = await runs.carry_out(assignment)
     except Fenced:
@@ -157,22 +176,22 @@ async def _ask(runs: AgentRuns, assignment: JudgeAssignment) -> Sequence[Vote]:
     except FleetError as error:
         await runs.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
         return ()
-    votes = tuple(_checked(vote, assignment) for vote in votes[: assignment.samples])
+    ballot = [candidate.candidate_id for candidate in assignment.candidates]
+    votes = tuple(as_cast(vote, assignment.judge_id, ballot) for vote in votes[: assignment.samples])
     if votes:
-        await runs.journal.append(VotesCast(votes=votes))
+        await runs.journal.append(VotesCast(votes=(*before, *votes)))
     return votes
 
 
-def _checked(vote: Vote, assignment: JudgeAssignment) -> Vote:
+def as_cast(vote: Vote, judge_id: str, ballot: Sequence[str]) -> Vote:
     """A vote as this judge may cast it: it speaks for nobody else, and about nothing that was not on its ballot."""
-    ballot = {candidate.candidate_id for candidate in assignment.candidates}
     order = tuple(name for name in dict.fromkeys(vote.order) if name in ballot)
     error = vote.error
     if not error and vote.choice not in order:
         error = "it chose nothing that it was shown"
     return replace(
         vote,
-        judge_id=assignment.judge_id,
+        judge_id=judge_id,
         order=order,
         choice="" if error else vote.choice,
         reason=vote.reason[:_REASON_CHARS],
@@ -185,6 +204,6 @@ def _about(ballot: Iterable[_Place], critiques: Iterable[Critique]) -> tuple[Cri
     return tuple(critique for critique in critiques if critique.candidate_id in names and not critique.error)
 
 
-def _seed(execution_id: str, judge_id: str) -> int:
-    """The same on whichever replica; small enough for JSON everywhere."""
+def ballot_seed(execution_id: str, judge_id: str) -> int:
+    """Decides the orders in which a judge sees candidates: the same on whichever replica, small enough for JSON."""
     return int.from_bytes(hashlib.sha256(f"{execution_id}/{judge_id}".encode()).digest()[:4], "big") >> 1

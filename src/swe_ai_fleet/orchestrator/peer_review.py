@@ -7,21 +7,22 @@ it; so whoever takes a deliberation over repeats nothing, and comes to the same 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision
-from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment
+from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
-from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost
+from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost, VotesCast
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique
+from swe_ai_fleet.domain.review import Critique, Review, Vote
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.behaviour import diff_key
 from swe_ai_fleet.orchestrator.checking import Checking
+from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.orchestrator.selection import evidence
 from swe_ai_fleet.orchestrator.spending import Spending
@@ -29,8 +30,8 @@ from swe_ai_fleet.orchestrator.standing import VERIFIED_TIER, tier
 from swe_ai_fleet.orchestrator.underway import Underway
 
 PEERS = 3
-"""Reviewers of one candidate: what each costs is a whole run, so that all reviewing all would cost the square of the
-agents, while what a fourth finds the first three have mostly found."""
+"""Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,
+the less of each fits, and what a fourth reviewer finds the first three have mostly found."""
 
 
 _OVER = "the candidates were ranked without it"
@@ -84,15 +85,19 @@ class PeerReview:
 
     Attributes:
         answers: What authors replied to reviews with what stands for them now, by candidate: untrusted text.
+        votes: By reviewer, for the candidate that it put first when it last saw several side by side. What was for a
+            candidate is in the end for the one that stands for its author.
     """
 
     work: Underway
     checking: Checking
     spending: Spending
     answers: dict[str, str] = field(default_factory=dict[str, str])
+    votes: dict[str, Vote] = field(default_factory=dict[str, Vote])
     _about: dict[str, dict[str, Critique]] = field(default_factory=dict[str, dict[str, Critique]])
     _reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _revised: set[str] = field(default_factory=set[str])
+    _authors: dict[str, str] = field(default_factory=dict[str, str])
 
     def critiques_of(self, entries: Sequence[Entry]) -> tuple[Critique, ...]:
         """What stands about these authors' candidates: each reviewer's last word, under the candidate's id."""
@@ -120,6 +125,12 @@ class PeerReview:
         entries = tuple(entries)
         if len(entries) < 2:
             return entries
+        entries = await self._rounds(entries)
+        await self._hand_votes_on(entries)
+        return entries
+
+    async def _rounds(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        self._authors |= {entry.candidate.candidate_id: entry.author for entry in entries}
         for number in range(1, self.work.task.rounds + 1):
             self._reports = await self.checking.beside_each_other([entry.candidate for entry in entries])
             await self._review(number, entries)
@@ -129,9 +140,20 @@ class PeerReview:
             handed_in = await self._revise(number, authors)
             kept = {one.author: one.after for one in handed_in if one.kept}
             standing = tuple(kept.get(entry.author, entry) for entry in entries)
+            self._authors |= {entry.candidate.candidate_id: entry.author for entry in standing}
             await self._look_again(number, handed_in, standing)
             entries = standing
         return entries
+
+    async def _hand_votes_on(self, entries: Sequence[Entry]) -> None:
+        """Let votes for what an author has revised since be for the revision, in the log as well."""
+        standing = {entry.author: entry.candidate.candidate_id for entry in entries}
+        called = {name: standing.get(author, name) for name, author in self._authors.items()}
+        for reviewer, vote in self.votes.items():
+            order = tuple(called.get(name, name) for name in vote.order)
+            if order != vote.order:
+                self.votes[reviewer] = replace(vote, order=order, choice=called.get(vote.choice, vote.choice))
+                await self.work.journal.append(VotesCast(votes=(self.votes[reviewer],)))
 
     async def _review(self, number: int, entries: Sequence[Entry]) -> None:
         """Have each diff reviewed that may win by its verdict and that nobody has said anything about yet.
@@ -153,21 +175,14 @@ class PeerReview:
         ]
         by_author = {entry.author: entry for entry in entries}
         authors = [entry.author for entry in subjects]
-        peers = peers_for(best, len(authors))
-        chosen = pairs(tuple(diffs), diffs, authors, turn=number - 1, peers=peers)
-        # Half of what is left is kept for those who have to revise.
-        task = self.spending.granted(2 * len(chosen)) if chosen else None
-        if task is None:
-            return
-        async with asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(self._critique(number, by_author[author], by_author[reviewer], task))
-                for author, reviewer in chosen
-            ]
-        for (author, reviewer), done in zip(chosen, asked, strict=True):
-            critique = done.result()
-            self.spending.add(critique.usage)
-            self._about.setdefault(diffs[author], {})[reviewer] = critique
+        asked: dict[str, dict[str, Subject]] = {}
+        for author, reviewer in pairs(
+            tuple(diffs), diffs, authors, turn=number - 1, peers=peers_for(best, len(authors))
+        ):
+            entry = by_author[author]
+            subject = Subject(candidate=entry.candidate, report=self._report(entry))
+            asked.setdefault(reviewer, {})[entry.candidate.candidate_id] = subject
+        await self._ask(number, entries, asked)
 
     async def _look_again(self, number: int, handed_in: Sequence[_HandedIn], standing: Sequence[Entry]) -> None:
         """Let those who objected look at what authors handed in since; what others said of the author's work stays.
@@ -175,72 +190,112 @@ class PeerReview:
         Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
         has said the last word before.
         """
-        by_author = {entry.author: entry for entry in standing}
-        asked: list[tuple[Entry, Critique]] = []
+        asked: dict[str, dict[str, Subject]] = {}
+        own = {entry.author: diff_key(entry.candidate) for entry in standing}
         for one in handed_in:
             if not one.kept and not one.unchanged:
                 continue
             before, after = diff_key(one.before.candidate), diff_key(one.after.candidate)
             refused = not self.checking.reports[one.before.candidate.candidate_id].accepted
             known = self._about.get(after, {}) if one.kept else {}
-            asked += [
-                (one.after, critique)
-                for critique in self._heard(one.before)
-                if (critique.objects or refused)
-                and critique.reviewer_id not in known
-                and diff_key(by_author[critique.reviewer_id].candidate) != after
-            ]
+            for critique in self._heard(one.before):
+                reviewer = critique.reviewer_id
+                if (critique.objects or refused) and reviewer not in known and own[reviewer] != after:
+                    subject = Subject(candidate=one.after.candidate, report=self._report(one.after), earlier=critique)
+                    asked.setdefault(reviewer, {})[one.after.candidate.candidate_id] = subject
             self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
+        await self._ask(number, standing, asked, again=True)
+
+    async def _ask(
+        self, number: int, entries: Sequence[Entry], asked: Mapping[str, Mapping[str, Subject]], *, again: bool = False
+    ) -> None:
+        """Have reviewers look at candidates side by side, those that they have nothing new to say of among them.
+
+        What comes to nothing leaves the word before. `asked` has the candidates by reviewer and id.
+        """
+        # Half of what is left is kept for those who have to revise.
         task = self.spending.granted(2 * len(asked)) if asked else None
         if task is None:
             return
+        assignments = [
+            ReviewAssignment(
+                execution_id=task.execution_id,
+                agent_id=review_run(entry.author, number, again=again),
+                reviewer_id=entry.author,
+                round=number,
+                task=task,
+                repository=entry.assignment.repository,
+                subjects=(*asked[entry.author].values(), *self._settled(entry, entries, asked[entry.author])),
+                seed=ballot_seed(task.execution_id, entry.author),
+                perspective=entry.assignment.perspective,
+                own=entry.candidate.artifacts.patch,
+            )
+            for entry in entries
+            if entry.author in asked
+        ]
         async with asyncio.TaskGroup() as group:
-            looks = [
-                group.create_task(self._critique(number, entry, by_author[earlier.reviewer_id], task, earlier))
-                for entry, earlier in asked
-            ]
-        for (entry, earlier), done in zip(asked, looks, strict=True):
-            critique = done.result()
-            self.spending.add(critique.usage)
-            if not critique.error:
-                self._about[diff_key(entry.candidate)][earlier.reviewer_id] = critique
+            looks = [group.create_task(self._reviewed(assignment)) for assignment in assignments]
+        for assignment, look in zip(assignments, looks, strict=True):
+            review, reviewer = look.result(), assignment.reviewer_id
+            diffs = {one.candidate.candidate_id: diff_key(one.candidate) for one in assignment.subjects}
+            for critique in review.critiques:
+                self.spending.add(critique.usage)
+                about = self._about.setdefault(diffs[critique.candidate_id], {})
+                if not critique.error or reviewer not in about:
+                    about[reviewer] = critique
+            if review.vote is not None:
+                self.votes[reviewer] = review.vote
 
-    async def _critique(
-        self, number: int, subject: Entry, reviewer: Entry, task: Task, earlier: Critique | None = None
-    ) -> Critique:
-        """One peer's review; one that comes to nothing says why."""
-        candidate = subject.candidate
-        key = (number, reviewer.author, candidate.candidate_id)
-        for critique in self.work.known.critiques:
-            if (critique.round, critique.reviewer_id, critique.candidate_id) == key:
-                return critique
+    def _settled(self, reviewer: Entry, entries: Sequence[Entry], asked: Mapping[str, Subject]) -> Iterator[Subject]:
+        """Other candidates, one of each diff, of which a reviewer has said all there is to say."""
+        left_out = {diff_key(reviewer.candidate), *(diff_key(one.candidate) for one in asked.values())}
+        for entry in entries:
+            diff = diff_key(entry.candidate)
+            said = next((one for one in self._heard(entry) if one.reviewer_id == reviewer.author), None)
+            if said is not None and diff not in left_out:
+                left_out.add(diff)
+                yield Subject(candidate=entry.candidate, report=self._report(entry), earlier=said, settled=True)
+
+    async def _reviewed(self, assignment: ReviewAssignment) -> Review:
+        """One peer's review, recorded; one that comes to nothing says why."""
+        if (known := self._known(assignment)) is not None:
+            return known
         if self.work.known.ranking:
-            return Critique(reviewer_id=reviewer.author, candidate_id=candidate.candidate_id, round=number, error=_OVER)
-        assignment = ReviewAssignment(
-            execution_id=task.execution_id,
-            agent_id=review_run(reviewer.author, candidate.candidate_id, number),
-            reviewer_id=reviewer.author,
-            round=number,
-            task=task,
-            repository=reviewer.assignment.repository,
-            candidate=candidate,
-            report=self._report(subject),
-            perspective=reviewer.assignment.perspective,
-            own=reviewer.candidate.artifacts.patch,
-            earlier=earlier,
-        )
+            return Review(critiques=_critiques(Review(), assignment, _OVER))
+        error = "the reviewer said nothing of this candidate"
         try:
-            critique = await self.work.runs.carry_out(assignment)
+            review = await self.work.runs.carry_out(assignment)
         except Fenced:
             raise
-        except FleetError as error:
-            if isinstance(error, AgentLost):
-                await self.work.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
-            critique = Critique(reviewer_id="", candidate_id="", round=number, error=str(error), at=now())
-        # Whoever it was that answered, it was asked in this name about this candidate.
-        critique = replace(critique, reviewer_id=reviewer.author, candidate_id=candidate.candidate_id, round=number)
-        await self.work.journal.append(CandidateReviewed(critique=critique))
-        return critique
+        except FleetError as fault:
+            if isinstance(fault, AgentLost):
+                await self.work.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(fault)))
+            review, error = Review(), str(fault)
+        # An architect decides alone.
+        vote = None if self.work.task.architect_top_k else review.vote
+        if vote is not None:
+            ballot = [subject.candidate.candidate_id for subject in assignment.subjects]
+            vote = as_cast(replace(vote, sample=1), assignment.reviewer_id, ballot)
+            # Before the critiques: where these are known, so is the vote.
+            if vote not in self.work.known.votes:
+                await self.work.journal.append(VotesCast(votes=(vote,)))
+        review = Review(critiques=_critiques(review, assignment, error), vote=vote)
+        known_before = {_key(critique) for critique in self.work.known.critiques}
+        for critique in review.critiques:
+            if _key(critique) not in known_before:
+                await self.work.journal.append(CandidateReviewed(critique=critique))
+        return review
+
+    def _known(self, assignment: ReviewAssignment) -> Review | None:
+        """A review that an earlier driver left, if it left all of it."""
+        known = {_key(critique): critique for critique in self.work.known.critiques}
+        names = [one.candidate.candidate_id for one in assignment.subjects if not one.settled]
+        said = [known.get((assignment.round, assignment.reviewer_id, name)) for name in names]
+        critiques = tuple(one for one in said if one is not None)
+        if len(critiques) < len(names):
+            return None
+        votes = (one for one in self.work.known.votes if (one.judge_id, one.sample) == (assignment.reviewer_id, 1))
+        return Review(critiques=critiques, vote=next(votes, None))
 
     def _heard(self, entry: Entry) -> list[Critique]:
         """What was said about an author's diff and could be read."""
@@ -348,6 +403,25 @@ def pairs(
             load[reviewer] += 1
             chosen.append((subject, reviewer))
     return chosen
+
+
+def _key(critique: Critique) -> tuple[int, str, str]:
+    return critique.round, critique.reviewer_id, critique.candidate_id
+
+
+def _critiques(review: Review, assignment: ReviewAssignment, error: str) -> tuple[Critique, ...]:
+    """What was said of each candidate that was to be reviewed; `error` where nothing was.
+
+    Whoever it was that answered, it was asked in this name, about these candidates.
+    """
+    names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
+    one_alone = len(names) == len(review.critiques) == 1
+    said = {names[0] if one_alone else critique.candidate_id: critique for critique in review.critiques}
+    nothing = Critique(reviewer_id="", candidate_id="", round=0, error=error, at=now())
+    return tuple(
+        replace(said.get(name, nothing), reviewer_id=assignment.reviewer_id, candidate_id=name, round=assignment.round)
+        for name in names
+    )
 
 
 def unchanged(old: Candidate, new: Candidate) -> str:

@@ -9,6 +9,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 PLANNER = "planner"
 ENVIRONMENT = "environment"
 _MERGE = "merge-"
+_REVIEWS = "-reviews-"
 _SHORT_COMMIT = 12
 _REVISION = re.compile(r"-r\d+$")
 
@@ -18,9 +19,14 @@ def revision_run(author_id: str, round_number: int) -> str:
     return f"{author_id}-r{round_number}"
 
 
-def review_run(reviewer_id: str, candidate_id: str, round_number: int) -> str:
-    """The run in which a peer reviews a candidate."""
-    return f"{reviewer_id}-reviews-{candidate_id}-{round_number}"
+def review_run(reviewer_id: str, round_number: int, *, again: bool = False) -> str:
+    """The run in which a peer reviews others' candidates; `again`: what authors handed in since."""
+    return f"{reviewer_id}{_REVIEWS}{round_number}{'-again' if again else ''}"
+
+
+def is_review_run(agent_id: str, reviewer_id: str) -> bool:
+    """Whether this peer reviews in a run."""
+    return agent_id.startswith(f"{reviewer_id}{_REVIEWS}")
 
 
 def judge_run(judge_id: str) -> str:
@@ -44,7 +50,18 @@ def is_draft(state: ExecutionState, agent_id: str) -> bool:
 
 
 def side_runs(state: ExecutionState) -> frozenset[str]:
-    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, environments."""
-    reviews = (review_run(one.reviewer_id, one.candidate_id, one.round) for one in state.critiques)
+    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, environments.
+
+    In executions of earlier versions each review of a candidate was a run of its own.
+    """
+    reviews = [
+        name
+        for one in state.critiques
+        for name in (
+            review_run(one.reviewer_id, one.round),
+            review_run(one.reviewer_id, one.round, again=True),
+            f"{one.reviewer_id}{_REVIEWS}{one.candidate_id}-{one.round}",
+        )
+    ]
     votes = (judge_run(one.judge_id) for one in state.votes)
     return frozenset((PLANNER, ENVIRONMENT, *reviews, *votes))

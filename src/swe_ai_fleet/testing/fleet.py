@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.errand import (
     JudgeAssignment,
     OperateAssignment,
     ReviewAssignment,
+    Subject,
 )
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
 from swe_ai_fleet.domain.event import (
@@ -48,7 +49,7 @@ from swe_ai_fleet.domain.message import (
     ToolCall,
 )
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique, ReviewVerdict, Vote
+from swe_ai_fleet.domain.review import Critique, Review, ReviewVerdict, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import ApprovalPolicy
@@ -137,6 +138,19 @@ class ScriptedModel:
         return ModelReply(message=AssistantMessage(content="Done."), finish_reason="stop", usage=Usage())
 
 
+def _accepts(assignment: ReviewAssignment, subject: Subject) -> Critique:
+    return Critique(
+        reviewer_id=assignment.reviewer_id,
+        candidate_id=subject.candidate.candidate_id,
+        round=assignment.round,
+        verdict=ReviewVerdict.ACCEPT,
+        score=1.0,
+        content="fine",
+        usage=Usage(model_calls=1),
+        at=now(),
+    )
+
+
 @dataclass(kw_only=True)
 class ScriptedFleet:
     """A `Fleet` whose agents follow a script; they write the events that real ones write.
@@ -146,7 +160,8 @@ class ScriptedFleet:
         runs: What each agent does, by its id; the others follow `default`.
         delivered: What the evidence about a delivered branch says.
         examining: What the candidates' tests say of each other's sources; without it, nothing.
-        reviewing: What a peer says of a candidate; without it, everybody accepts everything.
+        reviewing: What a peer says of a candidate; without it, everybody accepts everything. It votes for the one with
+            the highest score among those that it accepts, the first of these.
         judging: How a judge votes; without it, for the first candidate shown.
         deriving: How a planner splits a task; without it, not at all.
         answering: What an agent answers; without it, "done".
@@ -162,7 +177,7 @@ class ScriptedFleet:
     checked: list[CheckAssignment] = field(default_factory=list[CheckAssignment])
     examined: list[ExamineAssignment] = field(default_factory=list[ExamineAssignment])
     examining: Callable[[ExamineAssignment], Examination] | None = None
-    reviewing: Callable[[ReviewAssignment], Critique] | None = None
+    reviewing: Callable[[ReviewAssignment, Subject], Critique] | None = None
     judging: Callable[[JudgeAssignment], tuple[Vote, ...]] | None = None
     deriving: Callable[[DeriveAssignment], Derivation] | None = None
     answering: Callable[[AnswerAssignment], Awaitable[Answer]] | None = None
@@ -260,21 +275,23 @@ class ScriptedFleet:
         author = self._authors.get(agent_id, agent_id)
         return self.runs.get(agent_id) or self.runs.get(author, self.default)
 
-    def _review(self, assignment: ReviewAssignment) -> Critique:
+    def _review(self, assignment: ReviewAssignment) -> Review:
         """What the script's reviewer says."""
         self.reviewed.append(assignment)
-        if self.reviewing is not None:
-            return self.reviewing(assignment)
-        return Critique(
-            reviewer_id=assignment.reviewer_id,
-            candidate_id=assignment.candidate.candidate_id,
-            round=assignment.round,
-            verdict=ReviewVerdict.ACCEPT,
-            score=1.0,
-            content="fine",
-            usage=Usage(model_calls=1),
-            at=now(),
-        )
+        say = self.reviewing or _accepts
+        said = {
+            subject.candidate.candidate_id: subject.earlier
+            if subject.settled and subject.earlier is not None
+            else say(assignment, subject)
+            for subject in assignment.subjects
+        }
+        asked = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
+        if len(said) < 2:
+            return Review(critiques=tuple(said[name] for name in asked))
+        names = tuple(sorted(said))
+        best = max(names, key=lambda name: (not said[name].objects, said[name].score, -names.index(name)))
+        vote = Vote(judge_id=assignment.reviewer_id, sample=1, order=names, choice=best, reason="the best score")
+        return Review(critiques=tuple(said[name] for name in asked), vote=vote)
 
     def _judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
         """How the script's judge votes."""
@@ -284,7 +301,7 @@ class ScriptedFleet:
         order = tuple(one.candidate_id for one in assignment.candidates)
         return tuple(
             Vote(judge_id=assignment.judge_id, sample=sample, order=order, choice=order[0], reason="the first")
-            for sample in range(1, assignment.samples + 1)
+            for sample in range(assignment.known + 1, assignment.known + assignment.samples + 1)
         )
 
     async def _derive(self, assignment: DeriveAssignment) -> Derivation:

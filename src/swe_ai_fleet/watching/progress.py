@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.orchestrator.councils import seated
-from swe_ai_fleet.orchestrator.run_names import judge_run, review_run, revision_run
+from swe_ai_fleet.orchestrator.run_names import is_review_run, judge_run, revision_run
 
 # The agents' work is most of the time, and the checks are most of the rest.
 _SOLVING_PERCENT, _CHECKING_PERCENT, _RANKED_PERCENT, _DELIVERED_PERCENT = 60, 35, 96, 98
@@ -85,7 +85,7 @@ class Progress:
     def _begun(self, agent_id: str) -> str:
         """What kind of run has begun, where it is no draft."""
         for author in {candidate.author for candidate in self._drafts()}:
-            if agent_id.startswith(review_run(author, "", 0).removesuffix("-0")):
+            if is_review_run(agent_id, author):
                 return "reviewing"
             if agent_id in (revision_run(author, number) for number in range(1, self._whole.rounds + 1)):
                 return "revising"

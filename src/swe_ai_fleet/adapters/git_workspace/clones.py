@@ -20,7 +20,13 @@ from swe_ai_fleet.adapters.git_workspace.local import object_stores
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
 from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, diff_of, touched
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of, packed_refs, submodules_of
-from swe_ai_fleet.adapters.git_workspace.skeleton import BY_PRODUCTS, WORK_BRANCH, History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.skeleton import (
+    BY_PRODUCTS,
+    FIXED_IDENTITY,
+    WORK_BRANCH,
+    History,
+    write_git_dir,
+)
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
 from swe_ai_fleet.adapters.git_workspace.whole_bundles import bundled
 from swe_ai_fleet.domain.bundle import RepositoryBundle
@@ -147,25 +153,46 @@ class GitClone:
                 ) from error
         return await asyncio.to_thread(diff_of, patch.stdout, counts.stdout)
 
-    async def apply(self, patch: bytes) -> None:
+    async def apply(self, patch: bytes, *, branch: str = "") -> None:
         """Apply a patch to the tree and the index of a clone in which nothing has run yet.
+
+        With a `branch` the tree is first brought back to the base commit, and the patch is committed to that branch,
+        which is then checked out; a patch that is rejected leaves the branch at the base commit.
 
         Raises PatchRejected with git's reason (nothing has changed then), PreconditionFailed (a command has run: the
         clone's `.git` may no longer be ours).
         """
         if self._used:
             raise PreconditionFailed("a patch can only be applied before anything has run in the clone")
-        if not patch.strip():
-            return
         dot_git = self._premises.tree / ".git"
         layout = Layout(git_dir=dot_git, work_tree=self._premises.tree, alternates=(self._history.objects,))
         async with self._index:
+            if branch:
+                await self._begin(branch, layout)
+            if not patch.strip():
+                return
             await self._make_room(patch)
             try:
                 await apply_patch(self._git, patch, "--index", layout=layout, cwd=self._premises.tree)
             except PatchRejected:
                 await self._furnish()
                 raise
+            if branch:
+                await self._commit(branch, layout)
+
+    async def _begin(self, branch: str, layout: Layout) -> None:
+        """Check out a branch at the base commit."""
+        name = f"refs/heads/{branch}"
+        await self._git.run("update-ref", name, self._base_commit, layout=layout)
+        await self._git.run("symbolic-ref", "HEAD", name, layout=layout)
+        await self._git.run("read-tree", "--reset", "-u", self._base_commit, layout=layout)
+
+    async def _commit(self, branch: str, layout: Layout) -> None:
+        """Commit the index to a branch that begins at the base commit."""
+        tree = (await self._git.run("write-tree", layout=layout)).stdout.decode().strip()
+        parent = ("commit-tree", tree, "-p", self._base_commit, "-m", branch)
+        made = await self._git.run(*parent, layout=layout, variables=FIXED_IDENTITY)
+        await self._git.run("update-ref", f"refs/heads/{branch}", made.stdout.decode().strip(), layout=layout)
 
     async def checkpoint(self) -> Checkpoint:
         """HEAD and the tree as they stand, untracked files included.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from swe_ai_fleet.agents.judging.ballot import LETTERS, fair_shares
+from swe_ai_fleet.agents.ballot import LETTERS, fair_shares
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.agents.task_sections import wishes
 from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence, in_words

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.judging.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.judging.prompt import judge_messages, room_for
 from swe_ai_fleet.agents.judging.reading import choice_schema, read_choice
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
@@ -93,7 +93,8 @@ class _Judging:
         except (ModelError, InvalidRequest, NotFound) as error:
             self._fault = str(error)
         names = [one.candidate_id for one in self._assignment.candidates]
-        for sample in range(1, self._assignment.samples + 1):
+        known = self._assignment.known
+        for sample in range(known + 1, known + self._assignment.samples + 1):
             vote = Vote(
                 judge_id=self._assignment.judge_id,
                 sample=sample,

@@ -1,76 +1,108 @@
-"""What a reviewer is told: the task, and everything about the candidate fenced off."""
+"""What a reviewer is told: the task, and everything about the candidates fenced off."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
+from swe_ai_fleet.agents.ballot import LETTERS, fair_shares
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.agents.task_sections import rules, wishes
 from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence, in_words
 from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.errand import ReviewAssignment
+from swe_ai_fleet.domain.errand import ReviewAssignment, Subject
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.ports import SecretMask
 
 MAX_DIFF_CHARS = 40_000
+MAX_CHARS = 120_000
 MAX_EVIDENCE_CHARS = 12_000
 MAX_SUMMARY_CHARS = 4_000
 MAX_TESTS_CHARS = 8_000
 MAX_REVIEW_CHARS = 6_000
+_LEAST_CHARS = 400
 _SECOND_LOOK = (
     "You have reviewed this author's work before. What is shown above is what the author handed in after that, and "
     "what the author says is the answer to you. For each of your findings: leave it out if it is mended or if you were "
     "wrong, name it again if it still holds. Your new review takes the place of this one:"
 )
+_SETTLED = (
+    "Nothing has changed since you reviewed it: do not review it again, but give it a place in your order. Your review:"
+)
 
 
 def review_messages(
     assignment: ReviewAssignment,
-    patch: bytes,
+    shown: Sequence[Subject],
+    patches: Mapping[str, bytes],
     *,
-    applied: bool,
+    applied: Collection[str],
     may_run: bool,
     iterations: int,
     context_tokens: int,
     mask: SecretMask,
 ) -> tuple[Message, ...]:
-    """The first messages of a review. All who review a candidate for the first time get the same ones, but for their
-    perspective.
+    """The first messages of a review. Reviewers of so many candidates all get the same system message.
 
     Args:
         assignment: Who reviews what.
-        patch: The candidate's changes.
-        applied: Whether the clone has them.
+        shown: The candidates in the order of their letters.
+        patches: Their changes, by candidate id.
+        applied: The ids of those whose changes the clone has.
         may_run: Whether the reviewer may run commands, and has its proofs run.
         iterations: How many turns the reviewer has.
         context_tokens: What the model's context holds, 0 where that is unknown; the texts are cut to fit.
         mask: Hides secrets.
     """
-    task, candidate = assignment.task, assignment.candidate
-    left = candidate.artifacts
-    fence = Fence(mask, task.execution_id, candidate.candidate_id, left.patch.digest if left.patch else "")
-    # At about four characters a token: a quarter of the context for the diff, half of that for the evidence.
-    diff_chars = min(MAX_DIFF_CHARS, context_tokens or MAX_DIFF_CHARS)
-    sections = [
-        *((title, mask(text)) for title, text in (*wishes(task), *rules(task))),
-        ("The candidate's changes", f"{size_of(left)}:\n{fence(patch.decode('utf-8', 'replace'), diff_chars)}"),
-        ("What its author says of it", fence(candidate.summary, min(MAX_SUMMARY_CHARS, diff_chars // 4))),
-        ("What the checks said", evidence(assignment.report, fence, min(MAX_EVIDENCE_CHARS, diff_chars // 2))),
-        (
-            "Old tests that it changed, before and after",
-            changed_tests(assignment.report, fence, min(MAX_TESTS_CHARS, diff_chars // 4)),
-        ),
-        ("Your perspective", assignment.perspective.instructions),
-        *_second_look(assignment, fence),
+    task = assignment.task
+    known = [one.candidate for one in shown]
+    digests = sorted(one.artifacts.patch.digest for one in known if one.artifacts.patch is not None)
+    fence = Fence(mask, task.execution_id, *sorted(one.candidate_id for one in known), *digests)
+    # At about four characters a token: a quarter of the context for the diffs, half of that for the evidence.
+    room = min(MAX_CHARS, MAX_DIFF_CHARS * len(shown), context_tokens or MAX_DIFF_CHARS)
+    diffs = [
+        "" if one.settled else patches.get(one.candidate.candidate_id, b"").decode("utf-8", "replace") for one in shown
     ]
-    facts = {"applied": applied, "may_run": may_run, "iterations": iterations}
+    shares = fair_shares([len(diff) for diff in diffs], room)
+    part = max(_LEAST_CHARS, room // sum(not one.settled for one in shown))
+    sections = [(title, mask(text)) for title, text in (*wishes(task), *rules(task))]
+    for letter, subject, diff, share in zip(LETTERS, shown, diffs, shares, strict=False):
+        lines = ["Its changes could not be applied to the clone."]
+        if subject.candidate.candidate_id in applied:
+            lines = [f"Its branch is {branch(letter)}."] if len(shown) > 1 else []
+        lines += _settled(subject, fence) if subject.settled else _looked_at(subject, diff, share, part, fence)
+        sections.append((f"Candidate {letter}" if len(shown) > 1 else "The candidate", "\n".join(lines)))
+    sections.append(("Your perspective", assignment.perspective.instructions))
+    facts = {"several": len(shown) > 1, "may_run": may_run, "iterations": iterations}
     return opening("review", sections, warning=fence.warning, **facts)
 
 
-def _second_look(assignment: ReviewAssignment, fence: Fence) -> list[tuple[str, str]]:
-    """What a reviewer said before, and what its author did about it."""
-    if assignment.earlier is None:
-        return []
-    said = fence(in_words(assignment.earlier), MAX_REVIEW_CHARS)
-    return [("Your earlier review", f"{_SECOND_LOOK}\n{said}")]
+def branch(letter: str) -> str:
+    """The branch that has a candidate's changes, in a clone that holds several."""
+    return f"candidate-{letter.lower()}"
+
+
+def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence) -> list[str]:
+    """A candidate that is to be reviewed: `share` characters of its diff, and about `part` for all else."""
+    candidate, report = subject.candidate, subject.report
+    lines = [
+        f"Its changes, {size_of(candidate.artifacts)}:",
+        fence(diff, max(_LEAST_CHARS, share)),
+        "What its author says of it:",
+        fence(candidate.summary, min(MAX_SUMMARY_CHARS, part // 4)) or "Nothing.",
+        "What the checks said:",
+        evidence(report, fence, min(MAX_EVIDENCE_CHARS, part // 2)),
+    ]
+    if tests := changed_tests(report, fence, min(MAX_TESTS_CHARS, part // 4)):
+        lines += ["Old tests that it changed, before and after:", tests]
+    if subject.earlier is not None:
+        lines += [_SECOND_LOOK, fence(in_words(subject.earlier), MAX_REVIEW_CHARS)]
+    return lines
+
+
+def _settled(subject: Subject, fence: Fence) -> list[str]:
+    """A candidate that the reviewer has said all about."""
+    said = fence(in_words(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
+    return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, said]
 
 
 def size_of(left: Artifacts) -> str:

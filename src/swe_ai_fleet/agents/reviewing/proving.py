@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome
+from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.ports import BlobStore, Clone, EvidenceWorkspaces, SecretMask
@@ -22,7 +22,7 @@ from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.shell import ShellTool, interpreter
 
 MAX_PROOFS = 5
-"""Of one review; further ones are not run."""
+"""Of one review, whatever number of candidates it is about; further ones are not run."""
 PROOF_SECONDS = 60.0
 """For one run of one command, and no more than the task allows a command."""
 MAX_SEEN_CHARS = 1_500
@@ -62,21 +62,26 @@ class Proving:
     environment: Environment
     mask: SecretMask
 
-    async def tried(self, critique: Critique) -> Critique:
-        """The critique with the outcome of each proof of a must-fix."""
-        left, findings = MAX_PROOFS, list[Finding]()
-        for finding in critique.findings:
-            if finding.proof is not None and finding.must_fix and left:
-                left -= 1
-                finding = replace(finding, proof=await self._tried(finding.proof))
-            findings.append(finding)
-        return replace(critique, findings=tuple(findings))
+    async def tried(self, review: Review) -> Review:
+        """The review with the outcome of each proof of a must-fix."""
+        patches = {one.candidate.candidate_id: one.candidate.artifacts.patch for one in self.assignment.subjects}
+        left, critiques = MAX_PROOFS, list[Critique]()
+        for critique in review.critiques:
+            findings: list[Finding] = []
+            for finding in critique.findings:
+                if finding.proof is not None and finding.must_fix and left:
+                    left -= 1
+                    proof = await self._tried(finding.proof, patches[critique.candidate_id])
+                    finding = replace(finding, proof=proof)
+                findings.append(finding)
+            critiques.append(replace(critique, findings=tuple(findings)))
+        return replace(review, critiques=tuple(critiques))
 
-    async def _tried(self, proof: Proof) -> Proof:
+    async def _tried(self, proof: Proof, patch: BlobRef | None) -> Proof:
         seen = ""
         try:
             for _ in range(_RUNS):
-                result = await self._run(proof, self.assignment.candidate.artifacts.patch)
+                result = await self._run(proof, patch)
                 seen = self._seen(result)
                 if result.ok:
                     # One that fails only now and then shows nothing.

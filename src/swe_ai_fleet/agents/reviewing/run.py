@@ -1,26 +1,27 @@
-"""One peer's review of one candidate: the one loop, with an answer in a fixed shape at its end, and proofs tried."""
+"""One peer's review of some candidates: the one loop, with an answer in a fixed shape at its end, and proofs tried."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
 from swe_ai_fleet.agents.resumption import concluded, read_run
-from swe_ai_fleet.agents.reviewing.conclusion import critique_of, no_critique
-from swe_ai_fleet.agents.reviewing.prompt import review_messages
+from swe_ai_fleet.agents.reviewing.conclusion import Said, answer_shape, no_review, read_answer, review_of
+from swe_ai_fleet.agents.reviewing.prompt import branch, review_messages
 from swe_ai_fleet.agents.reviewing.proving import Proving, may_run
-from swe_ai_fleet.agents.reviewing.shape import CritiqueShape
 from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
-from swe_ai_fleet.agents.sub_agents.shapes import read, schema_of
+from swe_ai_fleet.agents.sub_agents.shapes import schema_of
 from swe_ai_fleet.agents.toolbox import Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits
@@ -29,7 +30,7 @@ from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import ModelRequest, Sampling, UserMessage
-from swe_ai_fleet.domain.review import Critique
+from swe_ai_fleet.domain.review import Review
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces
@@ -55,6 +56,7 @@ RUNNING = ("tests_run", "shell_run_command")
 AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
 _OBSERVATION_CHARS = 8_000
 _LAST_WORDS_SECONDS = 30.0
+_UNTOUCHED = "untouched"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +66,8 @@ class ReviewRun:
     services: RunServices
     workspaces: EvidenceWorkspaces
 
-    async def carry_out(self, assignment: ReviewAssignment, clone: Clone) -> Critique:
-        """One peer's review, with the candidate's patch applied to a clean clone.
+    async def carry_out(self, assignment: ReviewAssignment, clone: Clone) -> Review:
+        """One peer's review, in a clean clone with the changes of one candidate, or with a branch for each of several.
 
         An answer that cannot be read, faults of the model and spent limits are critiques with an error. A review that
         an earlier process began goes on where its log leaves off; one that had ended is handed in again.
@@ -78,7 +80,7 @@ class ReviewRun:
             earlier = RunState(agent_id=assignment.agent_id)
             if resumes:
                 earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
-                if (known := concluded(earlier, Critique)) is not None:
+                if (known := concluded(earlier, Review)) is not None:
                     return known
                 run.trail.entries.extend(earlier.entries)
             proving = Proving(
@@ -115,33 +117,38 @@ class _Review:
         self._budget = Budget(limits_of(assignment.task.constraints.limits), spent=earlier.usage)
         self._sampling = Sampling(temperature=assignment.perspective.temperature, seed=assignment.perspective.seed)
         self._stop = StopReason.MODEL_ERROR
+        by_id = {subject.candidate.candidate_id: subject for subject in assignment.subjects}
+        self._shown = [by_id[name] for name in ballot_order(list(by_id), assignment.seed, sample=1)]
+        self._schema = schema_of(answer_shape(self._shown))
 
-    async def carry_out(self) -> Critique:
+    async def carry_out(self) -> Review:
         """Review, and record the end."""
-        assignment = self._assignment
+        assignment, shown = self._assignment, self._shown
+        error = ""
         try:
-            answer = await self._answer()
-        except (ModelError, InvalidRequest, NotFound, ValueError) as error:
-            critique = no_critique(assignment, str(error), mask=self._mask, usage=self._budget.total())
+            said = await self._answer()
+        except (ModelError, InvalidRequest, NotFound, ValueError) as fault:
+            review = no_review(assignment, shown, str(fault), mask=self._mask, usage=self._budget.total())
+            error = review.critiques[0].error
         else:
             tree = Tree(self._clone.root, self._clone.mount)
             self._stop = StopReason.FINAL_ANSWER
-            critique = await asyncio.to_thread(
-                critique_of, answer, assignment, tree=tree, mask=self._mask, usage=self._budget.total()
+            review = await asyncio.to_thread(
+                review_of, said, assignment, shown, tree=tree, mask=self._mask, usage=self._budget.total()
             )
-            critique = await self._proving.tried(critique) if self._may_run else critique
+            review = await self._proving.tried(review) if self._may_run else review
         finished = RunFinished(
             stop_reason=self._stop,
             artifacts=Artifacts(),
-            usage=critique.usage,
+            usage=self._budget.total(),
             audit_head=self._trail.head,
-            answer=to_json(critique).decode(),
-            error=critique.error,
+            answer=to_json(review).decode(),
+            error=error,
         )
         await self._journal.append(finished)
-        return critique
+        return review
 
-    async def _answer(self) -> CritiqueShape:
+    async def _answer(self) -> Said:
         """What the reviewer says. Raises ValueError saying why it says nothing that can be used, ModelError."""
         equipment, task = self._services.equipment, self._assignment.task
         model = equipment.model(task, self._assignment.perspective, self._trail)
@@ -157,7 +164,7 @@ class _Review:
             ),
             cache=equipment.cache(task),
         )
-        toolbox = _toolbox(self._clone, pipeline, runs=self._may_run)
+        toolbox = _toolbox(self._clone, pipeline, self._schema, runs=self._may_run)
         await self._open(toolbox, capabilities.model, capabilities.max_model_len)
         history = History(self._earlier.messages, context_tokens=capabilities.max_model_len)
         parts = RunParts(
@@ -174,27 +181,27 @@ class _Review:
         trajectory = await AgentRun(parts).drive()
         self._stop = trajectory.stop_reason
         try:
-            return read(CritiqueShape, *said_in(trajectory))
+            return read_answer(self._shown, *said_in(trajectory))
         except ValueError as error:
             if trajectory.stop_reason in SPENT or not trajectory.steps:
                 raise ValueError(trajectory.error or str(error)) from None
             return await self._once_more(model, history, len(trajectory.steps), str(error))
 
     async def _open(self, toolbox: Toolbox, model: str, context_tokens: int) -> None:
-        """Apply the patch; where the conversation has not begun, begin it."""
+        """Apply the patches; where the conversation has not begun, begin it."""
         assignment = self._assignment
-        ref = assignment.candidate.artifacts.patch
-        patch = await self._services.blobs.get(ref) if ref is not None else b""
-        try:
-            await self._clone.apply(patch)
-            applied = True
-        except PatchRejected:
-            applied = False
+        patches = {
+            subject.candidate.candidate_id: await self._services.blobs.get(ref)
+            for subject in self._shown
+            if (ref := subject.candidate.artifacts.patch) is not None
+        }
+        applied = await self._lay_out(patches)
         if self._earlier.started is not None:
             return
         opening = review_messages(
             assignment,
-            patch,
+            self._shown,
+            patches,
             applied=applied,
             may_run=self._may_run,
             iterations=self._budget.limits.max_iterations,
@@ -213,7 +220,22 @@ class _Review:
         self._journal.post(started)
         self._earlier = replace(self._earlier, started=started, messages=opening)
 
-    async def _once_more(self, model: ChatModel, history: History, steps: int, problem: str) -> CritiqueShape:
+    async def _lay_out(self, patches: Mapping[str, bytes]) -> frozenset[str]:
+        """Apply the one patch, or commit each to a branch of its own, the first one checked out; the ids applied."""
+        applied: list[str] = []
+        several = len(self._shown) > 1
+        if several:
+            await self._clone.apply(b"", branch=_UNTOUCHED)
+        for letter, subject in reversed(list(zip(LETTERS, self._shown, strict=False))):
+            name = subject.candidate.candidate_id
+            try:
+                await self._clone.apply(patches.get(name, b""), branch=branch(letter) if several else "")
+            except PatchRejected:
+                continue
+            applied.append(name)
+        return frozenset(applied)
+
+    async def _once_more(self, model: ChatModel, history: History, steps: int, problem: str) -> Said:
         """The answer to a last request for the shape alone. Raises ValueError, ModelError."""
         ask = UserMessage(content=AGAIN.format(problem=problem))
         history.add(ask)
@@ -223,9 +245,7 @@ class _Review:
         try:
             async with asyncio.timeout(min(_LAST_WORDS_SECONDS, self._budget.seconds_left)):
                 reply = await model.reply(
-                    ModelRequest(
-                        history.messages, (), replace(self._sampling, max_tokens=bound), schema=schema_of(CritiqueShape)
-                    )
+                    ModelRequest(history.messages, (), replace(self._sampling, max_tokens=bound), schema=self._schema)
                 )
         except TimeoutError:
             raise ValueError("the reviewer did not answer in time") from None
@@ -234,7 +254,7 @@ class _Review:
         self._journal.post(ModelReplied(step=steps + 1, reply=reply, duration_ms=took))
         calls = (call.arguments for call in reply.message.tool_calls)
         try:
-            return read(CritiqueShape, reply.message.content, *calls)
+            return read_answer(self._shown, reply.message.content, *calls)
         except ValueError as error:
             raise ValueError(f"the reviewer answered twice in a form that cannot be used: {error}") from None
 
@@ -249,10 +269,10 @@ def limits_of(limits: Limits) -> Limits:
     )
 
 
-def _toolbox(clone: Clone, pipeline: Pipeline, *, runs: bool) -> Toolbox:
+def _toolbox(clone: Clone, pipeline: Pipeline, schema: Mapping[str, object], *, runs: bool) -> Toolbox:
     """What only reads, of that which the task allows its agents; with `runs` its tests and a shell too."""
     kits: dict[str, Toolkit] = {kit.name: kit for kit in (FileTool(clone, pipeline), GitTool(clone, pipeline))}
-    answer = final_answer_in(schema_of(CritiqueShape))
+    answer = final_answer_in(schema)
     names = offered(kits, pipeline, LOOKING)
     if runs:
         kits |= {kit.name: kit for kit in (TestTool(clone, pipeline), ShellTool(clone, pipeline))}

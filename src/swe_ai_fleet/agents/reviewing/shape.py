@@ -22,6 +22,9 @@ _VERDICTS: Mapping[str, ReviewVerdict] = {
 }
 _SCORE = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(?:(%)|(?:/|out of)\s*(\d{1,6}))?\s*", re.IGNORECASE)
 _MOST_READ = 200
+_LETTER = re.compile(r"\b[A-Za-z]\b")
+_TITLE = re.compile(r"\bcandidates?\b", re.IGNORECASE)
+_WORD = re.compile(r"\w{2,}")
 _NO = frozenset({"", "false", "no", "n", "0", "optional", "none", "null"})
 
 
@@ -92,4 +95,43 @@ class CritiqueShape(Shape):
     content: Text = Field(default="", description="The review in a few sentences.")
     findings: Annotated[list[FindingShape], BeforeValidator(_as_findings)] = Field(
         default=[], description="One for each thing that has to change; none if nothing has."
+    )
+
+
+def _as_reviews(value: object) -> object:
+    """Reviews as a list; an object has them under the candidates' letters."""
+    if isinstance(value, Mapping):
+        named = cast("Mapping[str, object]", value).items()
+        return [
+            {"candidate": key, **cast("Mapping[str, object]", part)} for key, part in named if isinstance(part, Mapping)
+        ]
+    return value
+
+
+def _letters(value: object) -> list[str]:
+    """The letters of candidates in a text or a list of texts: `B > A`, `["Candidate B", "A"]`; no letter twice.
+
+    A text with other words in it names none: `a` may be one of them.
+    """
+    texts = cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else [value]
+    short = [_TITLE.sub(" ", text) for text in texts if isinstance(text, str) and len(text) <= _MOST_READ]
+    found = (letter.upper() for text in short if not _WORD.search(text) for letter in _LETTER.findall(text))
+    return list(dict.fromkeys(found))
+
+
+def _as_letter(value: object) -> str:
+    return "".join(_letters(value)[:1])
+
+
+class LetteredCritiqueShape(CritiqueShape):
+    candidate: Annotated[str, BeforeValidator(_as_letter)] = Field(description="The candidate's letter.")
+
+
+class ComparisonShape(Shape):
+    reviews: Annotated[list[LetteredCritiqueShape], BeforeValidator(_as_reviews), Field(min_length=1)] = Field(
+        description="One for each candidate that you are asked to review."
+    )
+    reason: Text = Field(default="", description="What decides between the candidates, in one or two sentences.")
+    order: Annotated[list[str], BeforeValidator(_letters)] = Field(
+        default=[], description="The letters of all candidates, the one that should be applied first."
     )
