@@ -22,6 +22,7 @@ from tests.selection.catalogue import LIST, PoolSpec, pools
 from tests.selection.judging import Ranking
 from tests.selection.making import Unmakeable, Workshop, without_packaging
 from tests.selection.report import Row, figures, line, table, write
+from tests.selection.share import measured
 from tests.zoo.__main__ import CACHE
 from tests.zoo.catalogue import projects
 from tests.zoo.commands import Unavailable
@@ -80,9 +81,11 @@ async def main() -> int:
             for project in dict.fromkeys(spec.project for spec in listed):
                 group.create_task(one(project, [spec for spec in listed if spec.project == project], fleet))
     ordered = [rows[spec.name] for spec in listed]
+    spent = await measured(ranking.before)
+    write(Path("selection.json"), ordered, time.monotonic() - began, spent)
     console = Console(width=220)
     console.print(table(ordered))
-    for title, value in (figures(ordered) | {"seconds": round(time.monotonic() - began)}).items():
+    for title, value in (figures(ordered) | spent | {"seconds": round(time.monotonic() - began)}).items():
         console.print(f"{title}: {value}")
     return 0
 

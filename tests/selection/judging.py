@@ -89,7 +89,7 @@ class Ranking:
             str(honesty): {name: getattr(end, name) for name in Selected.__dataclass_fields__}
             for honesty, end in selected.items()
         }
-        known = {
+        known |= {
             "commit": BEFORE,
             "pools": dict(sorted((known["pools"] | {pool.spec.name: {"patches": content, "selected": plain}}).items())),
         }

@@ -4,15 +4,17 @@ A program that runs by the interpreter of any commit: `python opinion.py < reque
 nothing but the ranking that it measures.
 
 A council of as many agents as candidates has one round: up to three others review each candidate that the ranked code
-would have reviewed, then all vote, each without its own candidate, where that code asks for votes. Whatever an agent
-says is the truth with a probability that is its honesty. Else a review says the opposite, and a vote is for any other
-candidate on the ballot. No reviewer shows what it says by a command, nobody revises and nobody answers.
+would have reviewed, and who sees several side by side votes for one of them; then those vote, each without its own
+candidate, of whom that code wants more votes. Whatever an agent says is the truth with a probability that is its
+honesty. Else a review says the opposite, and a vote is for any other candidate on the ballot. No reviewer shows what it
+says by a command, nobody revises and nobody answers.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -64,8 +66,17 @@ class Council:
         chosen = pairs(authors, diffs, subjects, peers=peers_for(best, len(subjects)))
         return tuple(self._critique(reviewer, subject) for subject, reviewer in chosen)
 
-    def votes(self, ranking: Sequence[RankedCandidate], samples: int) -> tuple[Vote, ...]:
-        """The votes over the accepted places of a ranking, so many of each peer; none where there are no samples."""
+    def first_votes(self, critiques: Sequence[Critique]) -> tuple[Vote, ...]:
+        """The votes of those who reviewed several candidates side by side; none before that was done."""
+        if Matrix is None:
+            return ()
+        seen: dict[str, list[str]] = {}
+        for critique in critiques:
+            seen.setdefault(critique.reviewer_id, []).append(critique.candidate_id)
+        return tuple(self._vote(judge, 0, ballot) for judge, ballot in seen.items() if len(ballot) > 1)
+
+    def further_votes(self, ranking: Sequence[RankedCandidate], samples: int, cast: Sequence[Vote]) -> tuple[Vote, ...]:
+        """The votes over the accepted places of a ranking, so many of each peer with those that it has cast."""
         if not samples:
             return ()
         shown = [place for place in ranking if place.accepted][:MAX_BALLOT]
@@ -76,10 +87,11 @@ class Council:
         ]
         ballots = [(judge, ballot) for judge, ballot in ballots if len(ballot) > 1][:MAX_JUDGES]
         alone = len(ballots) == 1
+        known = Counter(vote.judge_id for vote in cast)
         return tuple(
             self._vote(judge, sample, ballot)
             for judge, ballot in ballots
-            for sample in range(lone_samples(len(ballot)) if alone else samples)
+            for sample in range(known[judge], lone_samples(len(ballot)) if alone else samples)
         )
 
     def _critique(self, reviewer: str, subject: str) -> Critique:
@@ -112,17 +124,18 @@ def samples_of(
     reports: Mapping[str, CheckReport],
     critiques: Sequence[Critique],
     behaviours: Mapping[str, str],
+    cast: Sequence[Vote],
 ) -> int:
-    """How often each peer is asked for a vote."""
+    """How many votes each peer is to have."""
     if Matrix is None:
         return PEER_SAMPLES
-    weight, leads = PARTS[Part.VOTES], lead(standings(candidates, reports, critiques, (), behaviours))
+    weight, leads = PARTS[Part.VOTES], lead(standings(candidates, reports, critiques, cast, behaviours))
     return 0 if leads > weight else peer_samples(leads, weight)
 
 
 def selected(pool: Mapping[str, Any]) -> Iterator[tuple[float, str, str, int]]:
     """For each honesty and draw of a pool: the honesty, the winner's id (empty: none), its verdict (None: it has
-    none), and how many reviews and votes were asked for.
+    none), and how many conversations about candidates there were, reviews and votes.
 
     Args:
         pool: `name`, `candidates`, `reports` and `examination` (None: there was none) as the log has them,
@@ -143,12 +156,15 @@ def selected(pool: Mapping[str, Any]) -> Iterator[tuple[float, str, str, int]]:
             seed = f"{pool['name']}/{honesty}/{draw}"
             council = Council(candidates=candidates, right=pool["right"], honesty=honesty, seed=seed)
             critiques = council.critiques(reports)
-            samples = samples_of(candidates, reports, critiques, behaviours)
-            ranking = rank(candidates, reports, critiques=critiques, behaviours=behaviours)
-            votes = council.votes(ranking, samples)
+            cast = council.first_votes(critiques)
+            samples = samples_of(candidates, reports, critiques, behaviours, cast)
+            ranking = rank(candidates, reports, critiques=critiques, votes=cast, behaviours=behaviours)
+            further = council.further_votes(ranking, samples, cast)
+            votes = (*cast, *further)
             first = rank(candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours)[0]
             winner = first.candidate_id if first.accepted else ""
-            yield honesty, winner, getattr(first, "verdict", None), len(critiques) + len(votes)
+            reviews = critiques if Matrix is None else {critique.reviewer_id for critique in critiques}
+            yield honesty, winner, getattr(first, "verdict", None), len(reviews) + len(further)
 
 
 def main() -> None:

@@ -142,9 +142,11 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     return shares
 
 
-def write(path: Path, rows: Sequence[Row], seconds: float) -> None:
-    """All that is known so far."""
-    document = figures(rows) | {"seconds": round(seconds, 1), "rows": [row.document() for row in rows]}
+def write(path: Path, rows: Sequence[Row], seconds: float, spent: Mapping[str, Any] | None = None) -> None:
+    """All that is known so far; `spent` has the figures of `share.py`."""
+    document = (
+        figures(rows) | dict(spent or {}) | {"seconds": round(seconds, 1), "rows": [row.document() for row in rows]}
+    )
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -143,12 +143,12 @@ def test_figures_count_draws() -> None:
             Made(candidate_id="b", author=author_of("nothing/none"), patch=b"b", right=False),
         ),
     )
-    draws = [(0.5, "a", "verified"), (0.5, "b", "verified"), (0.5, "b", "unverified"), (0.5, "", None)]
-    draws += [(honesty, "a", "unverified") for honesty in (0.65, 0.8)]
-    row = Row(spec=pool.spec, pool=pool, now=counted(draws, ["a"]), before=counted([(0.5, "b", None)], ["a"]))
+    ends = [(0.5, "a", "verified"), (0.5, "b", "verified"), (0.5, "b", "unverified"), (0.5, "", None)]
+    draws = [(*end, 2) for end in (*ends, (0.65, "a", "unverified"), (0.8, "a", "unverified"))]
+    row = Row(spec=pool.spec, pool=pool, now=counted(draws, ["a"]), before=counted([(0.5, "b", None, 6)], ["a"]))
     found = figures([replace(row, before={})])
     assert (found["right_wins_50"], found["right_wins_65"], found["wrong_verified"]) == (0.25, 1.0, round(1 / 6, 4))
-    assert found["pools_without_good_tests"] == 1
+    assert (found["pools_without_good_tests"], found["opinions"]) == (1, 2.0)
     assert found["right_wins_50_before"] is None
     assert row.before[0.5].wrong_verified == 1, "what knows no verdicts delivers all alike"
 

@@ -114,7 +114,10 @@ def against(*blamed: str) -> Callable[[ReviewAssignment, Subject], Critique]:
 
 @pytest.fixture
 def world() -> World:
-    return World()
+    """A world whose reviewers do not say which candidate they would apply: judges are asked for that."""
+    world = World()
+    world.fleet.orders = False
+    return world
 
 
 async def test_a_review_makes_another_candidate_win(world: World):
@@ -349,10 +352,77 @@ async def test_a_fault_is_shown_where_nobody_brings_a_test(world: World):
 async def test_what_cannot_win_is_not_reviewed_and_its_author_revises_by_the_evidence(world: World):
     world.fleet.runs = {TWO: ScriptedRun(checks=(FAILED,)), THREE: ScriptedRun(checks=(PROVEN,))}
     await world.run(a_task())
-    # One alone is verified, so one peer looks for what the evidence does not see.
+    # One alone is verified, so one peer looks for what the evidence does not see, and finds nothing.
     assert [(one.candidate.candidate_id, one.reviewer_id) for one in looks(world)] == [(THREE, ONE)]
-    assert [one.agent_id for one in world.fleet.begun if one.revision] == [f"{TWO}-r1"]
+    assert [one.agent_id for one in world.fleet.begun if one.revision] == []
     assert world.fleet.judged == []
+
+
+async def test_what_failed_is_revised_by_the_evidence_where_nothing_is_shown_yet(world: World):
+    world.fleet.runs = {TWO: ScriptedRun(checks=(FAILED,))}
+    await world.run(a_task())
+    assert [one.agent_id for one in world.fleet.begun if one.revision] == [f"{TWO}-r1"]
+
+
+async def test_nobody_revises_behind_what_all_others_put_first_and_nobody_objects_to(world: World):
+    world.fleet.orders = True
+    world.fleet.reviewing = against(ONE, THREE)
+    state = await world.run(a_task(rounds=3))
+    assert state.winner_id == TWO
+    assert [one.agent_id for one in world.fleet.begun if one.revision] == []
+    # Their orders are votes, and nothing that is asked for would change the first place.
+    assert world.fleet.judged == []
+    assert {vote.judge_id: (vote.choice, set(vote.order)) for vote in state.votes} == {
+        ONE: (TWO, {TWO, THREE}),
+        TWO: (ONE, {ONE, THREE}),
+        THREE: (TWO, {ONE, TWO}),
+    }
+    assert state.ranking[0].votes == 1.0
+
+
+async def test_who_objects_to_a_verified_candidate_makes_others_revise(world: World):
+    world.fleet.runs = {TWO: ScriptedRun(checks=(FAILED,)), THREE: ScriptedRun(checks=(PROVEN,))}
+    world.fleet.reviewing = against(THREE)
+    await world.run(a_task())
+    assert {one.agent_id for one in world.fleet.begun if one.revision} == {f"{TWO}-r1", f"{THREE}-r1"}
+
+
+async def test_a_vote_for_what_was_revised_since_is_for_the_revision(world: World):
+    world.fleet.orders = True
+
+    def review(assignment: ReviewAssignment, subject: Subject) -> Critique:
+        if subject.earlier is None and (assignment.reviewer_id, subject.candidate.author) == (ONE, TWO):
+            return says(assignment, subject, ReviewVerdict.REVISE, 0.4, MUST_FIX)
+        return says(assignment, subject, score=1.0 if subject.candidate.author == TWO else 0.5)
+
+    world.fleet.reviewing = review
+    state = await world.run(a_task())
+    revised = f"{TWO}-r1"
+    assert state.winner_id == revised
+    votes = {vote.judge_id: vote for vote in state.votes if vote.sample == 1}
+    # THREE saw the draft alone, ONE looked again and has put all that it has seen in order.
+    assert (votes[THREE].choice, set(votes[THREE].order)) == (revised, {ONE, revised})
+    assert (votes[ONE].choice, set(votes[ONE].order)) == (revised, {revised, THREE})
+    (again,) = [one for one in world.fleet.reviewed if one.agent_id == f"{ONE}-reviews-1-again"]
+    assert [(one.candidate.candidate_id, one.settled) for one in again.subjects] == [(revised, False), (THREE, True)]
+
+
+async def test_another_order_is_asked_for_where_it_is_close(world: World):
+    world.fleet.orders = True
+    names = (ONE, TWO, THREE)
+    # Each prefers the next one.
+    world.fleet.reviewing = lambda assignment, subject: says(
+        assignment,
+        subject,
+        score=0.9 if names[(names.index(assignment.reviewer_id) + 1) % 3] == subject.candidate.author else 0.8,
+    )
+    state = await world.run(a_task())
+    assert sorted((one.judge_id, one.samples, one.known) for one in world.fleet.judged) == [
+        (name, 1, 1) for name in names
+    ]
+    assert sorted((vote.judge_id, vote.sample) for vote in state.votes) == [
+        (name, at) for name in names for at in (1, 2)
+    ]
 
 
 async def test_equal_diffs_are_reviewed_once_and_not_by_their_authors(world: World):
@@ -549,6 +619,7 @@ def test_a_secret_is_hidden_wherever_a_flood_is_cut():
 
 def scripted(world: World) -> World:
     """Three agents, two rounds: one is blamed twice, one fails first, one passes; one review is garbage."""
+    world.fleet.orders = False
     world.fleet.runs = {
         TWO: ScriptedRun(checks=(FAILED,)),
         f"{TWO}-r1": ScriptedRun(checks=(PASSED,)),
@@ -593,6 +664,21 @@ def examined(world: World) -> World:
     return world
 
 
+def ordered(world: World) -> World:
+    """The same, but reviewers put candidates in order, and nobody is without fault to everybody."""
+    scripted(world)
+    blame = world.fleet.reviewing
+    assert blame is not None
+
+    def review(assignment: ReviewAssignment, subject: Subject) -> Critique:
+        if (assignment.reviewer_id, subject.candidate.candidate_id) == (TWO, THREE):
+            return says(assignment, subject, ReviewVerdict.REVISE, 0.5)
+        return blame(assignment, subject)
+
+    world.fleet.reviewing, world.fleet.orders = review, True
+    return world
+
+
 def begins_with(log: MemoryLog, count: int) -> MemoryLog:
     """A log that ends where its writers died."""
     copy = MemoryLog()
@@ -626,28 +712,30 @@ def settled(log: MemoryLog) -> dict[str, list[str]]:
             case RevisionJudged(candidate_id=candidate_id):
                 said["judged"].append(candidate_id)
             case VotesCast(votes=votes):
-                said["votes"].append(f"{votes[0].judge_id}-judges")
+                asked = any(vote.sample > 1 for vote in votes)
+                said["votes"].append(f"{votes[0].judge_id}-{'judges' if asked else 'order'}")
             case _:
                 pass
     return said
 
 
-@pytest.mark.parametrize(("script", "matrices", "reviews", "votes"), [(scripted, 0, 8, 4), (examined, 2, 7, 3)])
+@pytest.mark.parametrize(
+    ("script", "dropped", "counts"),
+    [
+        (scripted, {f"{ONE}-r2"}, {"drafts": 6, "checks": 6, "reviews": 8, "judged": 3, "votes": 7, "matrices": 0}),
+        (examined, set(), {"drafts": 5, "checks": 5, "reviews": 7, "judged": 2, "votes": 3, "matrices": 2}),
+        (ordered, set(), {"drafts": 6, "checks": 6, "reviews": 9, "judged": 3, "votes": 4, "matrices": 0}),
+    ],
+)
 async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_nothing_twice(
-    script: Callable[[World], World], matrices: int, reviews: int, votes: int
+    script: Callable[[World], World], dropped: set[str], counts: dict[str, int]
 ):
     whole, task = script(World()), a_task(rounds=2)
     done = await whole.run(task)
-    assert (done.winner_id, set(done.dropped)) == (f"{TWO}-r1", {f"{ONE}-r2"})
+    assert (done.winner_id, set(done.dropped)) == (f"{TWO}-r1", dropped)
     everything = settled(whole.log)
-    assert {name: len(said) for name, said in everything.items()} == {
-        "drafts": 6,
-        "checks": 6,
-        "reviews": reviews,
-        "judged": 3,
-        "votes": votes,
-        "matrices": matrices,
-    }
+    assert {name: len(said) for name, said in everything.items()} == counts
+    matrices = counts["matrices"]
     if matrices:
         # What it has no test of its own for, the tests of two others show; each of these fails the other's.
         assert {one.candidate_id: done.reports[one.candidate_id].verdict for one in done.ranking} == {
@@ -734,7 +822,7 @@ async def test_clients_are_told_what_peers_said_and_what_became_of_it():
         ["app.py:3: it forgets the empty list"],
     )
     assert (blamed.details[0].line, blamed.details[0].must_fix, blamed.usage.prompt_tokens) == (3, True, 1000)
-    assert sum(len(one.votes) for one in told.values()) == len(state.votes) == 3
+    assert sum(len(one.votes) for one in told.values()) == sum(bool(vote.choice) for vote in state.votes) == 6
     superseded = {one.candidate_id: one for one in replies.superseded(state, room=10**6)}
     assert set(superseded) == {ONE, TWO, f"{ONE}-r2"}
     assert superseded[ONE].dropped_reason == f"a revision took its place: {ONE}-r1"

@@ -34,6 +34,7 @@ PEERS = 3
 the less of each fits, and what a fourth reviewer finds the first three have mostly found."""
 
 
+_AGREEING = 2
 _OVER = "the candidates were ranked without it"
 
 
@@ -135,7 +136,7 @@ class PeerReview:
             self._reports = await self.checking.beside_each_other([entry.candidate for entry in entries])
             await self._review(number, entries)
             authors = [entry for entry in entries if self._must_revise(entry) and self._may_ask(number, entry)]
-            if not authors:
+            if not authors or self._agreed(entries):
                 break
             handed_in = await self._revise(number, authors)
             kept = {one.author: one.after for one in handed_in if one.kept}
@@ -309,6 +310,34 @@ class PeerReview:
         if not self.checking.reports[candidate.candidate_id].accepted:
             return True
         return any(critique.objects for critique in self._heard(entry))
+
+    def _agreed(self, entries: Sequence[Entry]) -> bool:
+        """Whether evidence and peers have one candidate in front that nobody objects to: who revises wins nothing.
+
+        It has the best verdict, alone, or all of at least two peers that saw it beside another one put it first.
+        """
+        tiers = {entry.author: tier(self._report(entry)) for entry in entries}
+        best = max(tiers.values())
+        by_diff: dict[str, list[Entry]] = {}
+        for entry in entries:
+            if entry.reviewable and tiers[entry.author] == best:
+                by_diff.setdefault(diff_key(entry.candidate), []).append(entry)
+        return best > 0 and any(
+            (heard := self._heard(alike[0]))
+            and not any(critique.objects for critique in heard)
+            and (len(by_diff) == 1 or self._first_of_all(alike))
+            for alike in by_diff.values()
+        )
+
+    def _first_of_all(self, alike: Sequence[Entry]) -> bool:
+        """Whether two peers or more voted where one of these equal candidates could be chosen, and all chose it."""
+        names, authors = {entry.candidate.candidate_id for entry in alike}, {entry.author for entry in alike}
+        chosen = [
+            vote.choice in names
+            for vote in self.votes.values()
+            if not vote.error and vote.judge_id not in authors and not names.isdisjoint(vote.order)
+        ]
+        return len(chosen) >= _AGREEING and all(chosen)
 
     async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_HandedIn]:
         """Let these authors revise; what they handed in, where they did."""

@@ -162,6 +162,7 @@ class ScriptedFleet:
         examining: What the candidates' tests say of each other's sources; without it, nothing.
         reviewing: What a peer says of a candidate; without it, everybody accepts everything. It votes for the one with
             the highest score among those that it accepts, the first of these.
+        orders: Whether reviewers of several candidates say which one they would apply.
         judging: How a judge votes; without it, for the first candidate shown.
         deriving: How a planner splits a task; without it, not at all.
         answering: What an agent answers; without it, "done".
@@ -178,6 +179,7 @@ class ScriptedFleet:
     examined: list[ExamineAssignment] = field(default_factory=list[ExamineAssignment])
     examining: Callable[[ExamineAssignment], Examination] | None = None
     reviewing: Callable[[ReviewAssignment, Subject], Critique] | None = None
+    orders: bool = True
     judging: Callable[[JudgeAssignment], tuple[Vote, ...]] | None = None
     deriving: Callable[[DeriveAssignment], Derivation] | None = None
     answering: Callable[[AnswerAssignment], Awaitable[Answer]] | None = None
@@ -291,6 +293,8 @@ class ScriptedFleet:
         names = tuple(sorted(said))
         best = max(names, key=lambda name: (not said[name].objects, said[name].score, -names.index(name)))
         vote = Vote(judge_id=assignment.reviewer_id, sample=1, order=names, choice=best, reason="the best score")
+        if not self.orders:
+            vote = replace(vote, choice="", error="it named no order")
         return Review(critiques=tuple(said[name] for name in asked), vote=vote)
 
     def _judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:

@@ -51,8 +51,8 @@ LOOKING = (
     "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
     "git_log", "git_show",
 )  # fmt: skip
-RUNNING = ("tests_run", "shell_run_command")
-"""What is offered on top where reviewers may run something. Their clone is thrown away."""
+RUNNING = ("files_read_file", "files_search_in_files", "tests_run", "shell_run_command")
+"""What is offered where reviewers may run something: a shell shows all else. Their clone is thrown away."""
 AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
 _OBSERVATION_CHARS = 8_000
 _LAST_WORDS_SECONDS = 30.0
@@ -273,13 +273,14 @@ def _toolbox(clone: Clone, pipeline: Pipeline, schema: Mapping[str, object], *, 
     """What only reads, of that which the task allows its agents; with `runs` its tests and a shell too."""
     kits: dict[str, Toolkit] = {kit.name: kit for kit in (FileTool(clone, pipeline), GitTool(clone, pipeline))}
     answer = final_answer_in(schema)
-    names = offered(kits, pipeline, LOOKING)
     if runs:
         kits |= {kit.name: kit for kit in (TestTool(clone, pipeline), ShellTool(clone, pipeline))}
         specs = {
             definition.spec.name: definition.spec for kit in kits.values() for definition in kit.definitions.values()
         }
-        names += tuple(name for name in RUNNING if pipeline.policy.offers(specs[name]))
+        names = tuple(name for name in RUNNING if pipeline.policy.offers(specs[name]))
+    else:
+        names = offered(kits, pipeline, LOOKING)
     if not names:
         return Toolbox({}, pipeline, answer=answer)
     narrow = pipeline.under(replace(pipeline.policy, allowed=frozenset(names)))

@@ -72,29 +72,25 @@ def _as_findings(value: object) -> object:
 
 class FindingShape(Shape):
     text: Said = Field(description="What is wrong and what would mend it.")
-    file: Text = Field(default="", description="Path in the repository; empty for the candidate as a whole.")
-    line: Annotated[int, BeforeValidator(_as_line)] = Field(
-        default=0, description="Line in the patched file, from 1; 0 for the file as a whole."
-    )
+    file: Text = Field(default="", description="Empty for the candidate as a whole.")
+    line: Annotated[int, BeforeValidator(_as_line)] = Field(default=0, description="From 1; 0: the whole file.")
     must_fix: Annotated[bool, BeforeValidator(_as_flag)] = Field(
-        default=False, description="Whether the candidate must not be applied before this is mended."
+        default=False, description="Not to be applied without it."
     )
-    command: Text = Field(
-        default="", description="Proof of a must_fix: a shell line that exits with 0 where the code is right."
-    )
-    expected: Text = Field(default="", description="What the command shows where the code is right.")
+    command: Text = Field(default="", description="Proof of a must_fix: exits with 0 where the code is right.")
+    expected: Text = Field(default="", description="What it shows there.")
 
 
 class CritiqueShape(Shape):
     verdict: Annotated[ReviewVerdict, BeforeValidator(_as_verdict)] = Field(
-        description="accept: fit to be applied; revise: needs the changes you name; reject: the wrong approach."
+        description="revise: needs the changes you name; reject: the wrong approach."
     )
     score: Annotated[float, BeforeValidator(_as_score), Field(ge=0.0, le=1.0, allow_inf_nan=False)] = Field(
         description="How good the candidate is, from 0 to 1."
     )
     content: Text = Field(default="", description="The review in a few sentences.")
     findings: Annotated[list[FindingShape], BeforeValidator(_as_findings)] = Field(
-        default=[], description="One for each thing that has to change; none if nothing has."
+        default=[], description="What has to change; none if nothing has."
     )
 
 
@@ -129,9 +125,9 @@ class LetteredCritiqueShape(CritiqueShape):
 
 class ComparisonShape(Shape):
     reviews: Annotated[list[LetteredCritiqueShape], BeforeValidator(_as_reviews), Field(min_length=1)] = Field(
-        description="One for each candidate that you are asked to review."
+        description="One for each candidate to be reviewed."
     )
-    reason: Text = Field(default="", description="What decides between the candidates, in one or two sentences.")
+    reason: Text = Field(default="", description="What decides between them.")
     order: Annotated[list[str], BeforeValidator(_letters)] = Field(
-        default=[], description="The letters of all candidates, the one that should be applied first."
+        default=[], description="The letters of all, the best first."
     )
