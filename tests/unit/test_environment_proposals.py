@@ -114,3 +114,19 @@ def test_the_callers_own_commands_come_first_and_its_test_command_stands() -> No
     spec = EnvironmentSpec(setup=("a",), test_command="tox")
     assert proposal.amending(spec) == EnvironmentSpec(setup=("a", "b"), test_command="tox")
     assert proposal.amending(EnvironmentSpec()) == EnvironmentSpec(setup=("b",), test_command="pytest")
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            "warning: unused key\nerror: no matching package named `serde` found\nlocation searched: x\n",
+            "error: no matching",
+        ),
+        ("> vite build\n\nfatal: nothing here\n", "fatal: nothing here"),
+    ],
+)
+def test_a_run_without_a_report_says_what_ended_it(output: str, reason: str) -> None:
+    run = TestRun(framework="cargo", exit_code=101, output=output)
+    assert suite_baseline(run).line.startswith(f"its test run reports no test and ends with exit code 101: {reason}")
+    assert suite_baseline(TestRun(framework="cargo", exit_code=101)).line.endswith("exit code 101")

@@ -129,7 +129,11 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
 def test_tap_names_what_passes(reporter: str, tmp_path: Path) -> None:
     plan = npm(inventory(tmp_path, {"package.json": package(f"tap {reporter} test && npm run lint")}))
     assert "tap -R tap test" in script_of(plan)
-    assert "tap test" in script_of(npm(inventory(tmp_path, {"package.json": package("tap test")})))
+    found = inventory(tmp_path, {"package.json": package("tap test")})
+    assert "tap test" in script_of(npm(found))
+    assert script_of(npm(found, "test/a.js", "test/b.js")).endswith("tap test/a.js test/b.js")
+    with pytest.raises(ToolFailure, match="no paths or keyword"):
+        npm(found, keyword="one")
 
 
 @pytest.mark.parametrize(

@@ -361,7 +361,7 @@ not ok 1 - test/a.js # time=30112.463ms
     found = parse_tap(text)
     assert found is not None
     assert {name: str(result.outcome) for name, result in found.results.items()} == {
-        "test/a.js > group > one": "passed",
+        "test/a.js::group > one": "passed",
         "test/a.js": "failed",
     }
 

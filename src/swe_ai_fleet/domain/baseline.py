@@ -19,6 +19,7 @@ _LACKS = re.compile(
     r"|unresolved import|can't find crate|cannot find package|no required module provides"
 )
 """What tests say in whose environment something is missing; a name that a module lacks is the project's own affair."""
+_ERROR = re.compile(r"\berror\b|[a-z]Error\b|\bcannot find\b|\bnot found\b", re.I)
 _NAMED = 3
 _KEPT = 100
 _REASON_CHARS = 300
@@ -138,7 +139,14 @@ def unusable(run: TestRun) -> str:
         return run.stopped
     if run.exit_code in (0, _PYTEST_NOTHING_COLLECTED):
         return NO_TESTS
-    return f"its test run reports no test and ends with exit code {run.exit_code}"
+    said = _fault(run.output)
+    return f"its test run reports no test and ends with exit code {run.exit_code}" + (f": {said}" if said else "")
+
+
+def _fault(output: str) -> str:
+    """The first line of an output that speaks of an error, else its last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next((line for line in lines if _ERROR.search(line)), lines[-1] if lines else "")[:_REASON_CHARS]
 
 
 def wants_help(baseline: Baseline) -> bool:

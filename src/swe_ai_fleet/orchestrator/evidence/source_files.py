@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-_TEST_DIRECTORIES = frozenset({"test", "tests", "__tests__", "spec", "specs", "testdata", "fixtures"})
+_TEST_DIRECTORY = re.compile(r"_*(?:tests?|specs?|(?:[a-z0-9]+_)+tests)_*|testdata|testsuite|fixtures|test-d")
 _TEST_NAMES = re.compile(
     r"test_.+\.py|.+_test\.py|tests?\.py|conftest\.py|.+_test\.go|(?:.+[._-])?(?:tests?|spec)\.[cm]?[jt]sx?"
 )
@@ -39,7 +39,7 @@ def language_of(path: str) -> str:
 def is_test(path: str) -> bool:
     """Whether a file belongs to the tests, by its name or its directory."""
     place = PurePosixPath(path)
-    return bool(_TEST_NAMES.fullmatch(place.name) or _TEST_DIRECTORIES & set(place.parts[:-1]))
+    return bool(_TEST_NAMES.fullmatch(place.name) or any(map(_TEST_DIRECTORY.fullmatch, place.parts[:-1])))
 
 
 is_test.__test__ = False  # type: ignore[attr-defined]

@@ -42,7 +42,6 @@ _SILENT = ("--silent", "-s", "--ignore-scripts")
 _MAX_NODE_FILES = 500
 _MAX_FIRST = 200
 _VARIABLES = {"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false"}
-_TAP = re.compile(r"(?:^|[\s/])tap$")
 _REPORTER = re.compile(r"(?<=\s)(?:-R|--reporter)(?:=|\s+)?[\w./-]+")
 # Limits of the runners themselves, by a clock that knows nothing of others. Our reporters see to mocha's and vitest's.
 _LIMITS = {
@@ -184,26 +183,25 @@ class JavaScript:
 
     def _patient(self, part: Part) -> Part:
         """A runner's command whose own limit of a test is as many times longer as the supervisor's."""
-        runner = "tap" if _TAP.search(part.head) else part.runner
-        limit = _LIMITS.get(runner)
+        limit = _LIMITS.get(part.runner)
         if limit is None:
             return part
         given = re.compile(rf"(?<=\s)({limit.option}(?:=|\s+))(\d+)(?=\w*(?:\s|$))")
         if limit.option in words_of(part.tail.replace("=", " ")):
             return replace(part, tail=given.sub(r"\1$((\2*${FLEET_TEST_LONGER:-1}))", part.tail))
-        seconds = self._own_limit(runner, limit, part)
+        seconds = self._own_limit(limit, part)
         if not seconds:
             return part
         number = seconds.rstrip("ms")
         option = f"{limit.option}=$(({number}*FLEET_TEST_LONGER)){seconds[len(number) :]}"
         return replace(part, tail=f"{part.tail} ${{FLEET_TEST_LONGER:+{option}}}")
 
-    def _own_limit(self, runner: str, limit: _Limit, part: Part) -> str:
+    def _own_limit(self, limit: _Limit, part: Part) -> str:
         """The limit that the settings give a test, or the runner's usual one; empty where it takes more to tell."""
         words = words_of(part.tail.replace("=", " "))
         named = [_above(words[place + 1], self.root) for place, word in enumerate(words[:-1]) if word in _CONFIGS]
         usual = [path for path in self.inventory.files if re.fullmatch(limit.files, _below(path, self.root))]
-        texts = [json.dumps(json_object(self._manifest).get(runner)), *map(self.inventory.text, named or usual)]
+        texts = [json.dumps(json_object(self._manifest).get(part.runner)), *map(self.inventory.text, named or usual)]
         said = "\n".join(texts)
         if match := re.search(rf"\b{limit.setting}\b['\"]?\s*:\s*['\"]?(\d[\d_]*(?:ms|s|m)?)(?!\s*\*)\b", said):
             return match[1].replace("_", "")
@@ -237,6 +235,8 @@ class JavaScript:
                 return ((f"--grep={word}",) if word else ()) + (("--recursive", *operands) if operands else ())
             case "ava":
                 return ((f"--match=*{word}*",) if word else ()) + tuple(operands)
+            case "tap" if not word:
+                return tuple(operands)
             case "node":
                 found = dict.fromkeys(file for path in files for file in self._node_files(path))
                 places = [f"./{path}" if path.startswith(("-", "@")) else path for path in found]
@@ -288,7 +288,7 @@ def _given(part: Part, words: Sequence[str], selection: Selection) -> str:
         tail = f" --watchAll=false{tail}"
     if part.runner == "ava" and "--tap" not in words_of(tail):
         tail = f" --tap{tail}"
-    if _TAP.search(part.head):
+    if part.runner == "tap":
         # Most of its reporters print no names of what passes.
         tail = _REPORTER.sub("-R tap", tail)
     if part.runner != "node":

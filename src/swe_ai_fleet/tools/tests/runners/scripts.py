@@ -29,7 +29,8 @@ _RUNNERS = {
     "vitest": "vitest",
     **dict.fromkeys(("mocha", "_mocha", "ts-mocha"), "mocha"),
     "ava": "ava",
-    **dict.fromkeys(("tape", "tap"), "tape"),
+    "tape": "tape",
+    "tap": "tap",
 }
 _LINTERS = frozenset(
     {

@@ -14,6 +14,7 @@ _MAX_DEPTH = 64
 _MARK = re.compile(r"TAP version 1[234]|1\.\.\d{1,9}(?: +#.*)?")
 _POINT = re.compile(r"( {0,256})(not ok|ok)(?: (\d{1,9}))?(?: (.*))?")
 _SUBTEST = re.compile(r"( {0,256})# Subtest: (.*)")
+_FILE = re.compile(r"\S{1,300}\.[cm]?[jt]sx?")
 _TIME = re.compile(r"\s*# time=\d{1,12}(?:\.\d{1,12})?m?s$")
 _DIRECTIVE = re.compile(r"# *(skip|todo)\b", re.I)
 _TITLE = re.compile(r"# (?!(?:tests|pass|fail|ok|skip|todo|time|cancelled|suites|duration_ms|Subtest)\b)(\S.{0,300})")
@@ -25,7 +26,8 @@ _DURATION = re.compile(r"# duration_ms (\d{1,12}(?:\.\d{1,12})?)")
 def parse_tap(text: str) -> TestRun | None:
     """The report in a TAP stream; None where there is neither its version nor a plan, or not one test point.
 
-    A test with subtests counts as its subtests; a comment before points is their title, as tape writes it.
+    A test with subtests counts as its subtests; a comment before points is their title, as tape writes it. A test whose
+    subtests are a file's, as tap writes them, has its file's name first: `file::title > title`.
     """
     tally, marked, points, duration = Tally(), False, 0, 0.0
     titles: dict[int, str] = {}
@@ -66,7 +68,8 @@ def parse_tap(text: str) -> TestRun | None:
                 continue
             path = [titles[other] for other in sorted(titles) if other < depth]
             path = path or ([heading] if heading else [])
-            identifier = " > ".join([*path, name])
+            file = f"{path.pop(0)}::" if path and _FILE.fullmatch(path[0]) else ""
+            identifier = file + " > ".join([*path, name])
             if directive:
                 tally.add(identifier, "skipped")
             elif good:
