@@ -368,7 +368,7 @@ async def test_a_second_look_is_told_what_was_said_and_what_the_author_answers(w
         "- [must fix, reproduced] app.py:3: c must be 3\n  The command: exit 1\n  On the candidate: exit code 1" in told
     )
     assert "- odd" in told
-    assert told.index("The task says 4.") < told.index("You have reviewed this author's work before")
+    assert told.index("The task says 4.") < told.index("Your earlier review:")
     assert "if it is mended or if you were wrong" in told
 
 

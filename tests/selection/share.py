@@ -33,7 +33,7 @@ SECONDS = 300.0
 _REVIEWS = ("You review another agent's candidate", "You review candidates of other agents")
 _JUDGES = "You choose between candidates"
 _REVISES = "# Your second go"
-_AGAIN = "You have reviewed this author's work before"
+_AGAIN = "# Your second look"
 _TASK = (
     "merge(intervals) in intervals.py takes a list of (start, end) pairs and is to give the merged ones in order: "
     "pairs that overlap or touch become one, whatever order they come in; a pair whose end lies before its start is "

@@ -21,13 +21,12 @@ MAX_TESTS_CHARS = 8_000
 MAX_REVIEW_CHARS = 6_000
 _LEAST_CHARS = 400
 _SECOND_LOOK = (
-    "You have reviewed this author's work before. What is shown above is what the author handed in after that, and "
-    "what the author says is the answer to you. For each of your findings: leave it out if it is mended or if you were "
-    "wrong, name it again if it still holds. Your new review takes the place of this one:"
+    "Where a review of yours is shown, it is of what the same author had handed in before; what you see is what has "
+    "been handed in since, and what the author says is the answer to you. For each of your findings: leave it out if "
+    "it is mended or if you were wrong, name it again if it still holds. Your new review takes the place of that one."
 )
-_SETTLED = (
-    "Nothing has changed since you reviewed it: do not review it again, but give it a place in your order. Your review:"
-)
+_SETTLED = "Nothing has changed since you reviewed it: do not review it again, but give it a place in your order."
+_EARLIER = "Your earlier review:"
 
 
 def review_messages(
@@ -71,6 +70,8 @@ def review_messages(
             lines = [f"Its branch is {branch(letter)}."] if len(shown) > 1 else []
         lines += _settled(subject, fence) if subject.settled else _looked_at(subject, diff, share, part, fence)
         sections.append((f"Candidate {letter}" if len(shown) > 1 else "The candidate", "\n".join(lines)))
+    if any(one.earlier is not None and not one.settled for one in shown):
+        sections.append(("Your second look", _SECOND_LOOK))
     sections.append(("Your perspective", assignment.perspective.instructions))
     facts = {"several": len(shown) > 1, "may_run": may_run, "iterations": iterations}
     return opening("review", sections, warning=fence.warning, **facts)
@@ -95,14 +96,14 @@ def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence)
     if tests := changed_tests(report, fence, min(MAX_TESTS_CHARS, part // 4)):
         lines += ["Old tests that it changed, before and after:", tests]
     if subject.earlier is not None:
-        lines += [_SECOND_LOOK, fence(in_words(subject.earlier), MAX_REVIEW_CHARS)]
+        lines += [_EARLIER, fence(in_words(subject.earlier), MAX_REVIEW_CHARS)]
     return lines
 
 
 def _settled(subject: Subject, fence: Fence) -> list[str]:
     """A candidate that the reviewer has said all about."""
     said = fence(in_words(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
-    return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, said]
+    return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, _EARLIER, said]
 
 
 def size_of(left: Artifacts) -> str:
