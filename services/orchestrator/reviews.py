@@ -69,6 +69,8 @@ def _finding(of: review.Finding) -> pb.Finding:
                 outcome=proof.outcome,
                 seen=proof.seen,
                 passes_on_own=proof.passes_on_own,
+                passes_on=proof.passes_on,
+                fails_on=proof.fails_on,
             )
         )
     return found

@@ -508,6 +508,8 @@ async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(wor
     # The proof ran on the candidate that it is about.
     (finding,) = said[AUTHOR].findings
     assert finding.reproduced
+    assert finding.proof is not None
+    assert (finding.proof.passes_on, finding.proof.fails_on) == ((OTHER,), ())
     assert review.vote is not None
     assert (review.vote.judge_id, review.vote.choice, set(review.vote.order)) == (REVIEWER, OTHER, {AUTHOR, OTHER})
     assert SECRET not in review.vote.reason

@@ -23,7 +23,7 @@ from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence
 from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
-from swe_ai_fleet.domain.candidate import Candidate, ChangedTest, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import Candidate, ChangedTest, CheckKind, CheckReport, CheckResult, RankedCandidate
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.errand import ExamineAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
@@ -308,7 +308,9 @@ async def test_reviewers_try_their_proofs_on_their_own_change(world: World):
     assert own == {name: state.candidates[name].artifacts.patch for name in (ONE, TWO, THREE)}
 
 
-def shown(on: str, *, passes_on_own: bool = True) -> Callable[[ReviewAssignment, Subject], Critique]:
+def shown(
+    on: str, *, passes_on_own: bool = True, passes_on: tuple[str, ...] = (), fails_on: tuple[str, ...] = ()
+) -> Callable[[ReviewAssignment, Subject], Critique]:
     """A reviewer who shows a fault of one candidate by a command."""
 
     def review(assignment: ReviewAssignment, subject: Subject) -> Critique:
@@ -319,6 +321,8 @@ def shown(on: str, *, passes_on_own: bool = True) -> Callable[[ReviewAssignment,
             outcome=ProofOutcome.REPRODUCED,
             seen="exit code 1",
             passes_on_own=passes_on_own,
+            passes_on=passes_on,
+            fails_on=fails_on,
         )
         return says(assignment, subject, ReviewVerdict.ACCEPT, 1.0, replace(MUST_FIX, proof=proof))
 
@@ -337,6 +341,28 @@ async def test_a_fault_that_an_author_shows_counts_as_a_test_of_that_author(worl
     assert told[ONE].verdict is (Verdict.UNVERIFIED if passes_on_own else Verdict.VERIFIED)
     if passes_on_own:
         assert told[ONE].verdict_reasons[0] == f"1 test of {TWO} fails: `python check.py`"
+
+
+async def test_a_proof_counts_for_more_the_more_others_pass_it_and_verifies_nobody():
+    async def ranked(*, passes_on: tuple[str, ...] = (), fails_on: tuple[str, ...] = ()) -> dict[str, RankedCandidate]:
+        world, own = World(), replace(PROVEN, shown=("test_one",), own=("test_one",))
+        world.fleet.examining = lambda _: Examination(sets=(ExaminedTests(candidates=(ONE,), tests=("test_one",)),))
+        world.fleet.runs = {ONE: ScriptedRun(checks=(own,)), f"{ONE}-r1": ScriptedRun(fault=AgentLost("its host died"))}
+        world.fleet.reviewing = shown(ONE, passes_on=passes_on, fails_on=fails_on)
+        return {one.candidate_id: one for one in (await world.run(a_task())).ranking}
+
+    alone, passed, failed = await ranked(), await ranked(passes_on=(THREE,)), await ranked(fails_on=(THREE,))
+
+    def value(ranking: dict[str, RankedCandidate], name: str) -> float:
+        found = ranking[name].tests
+        return 0.5 if found is None else found
+
+    assert value(passed, ONE) < value(alone, ONE)
+    assert value(failed, THREE) < value(alone, THREE) == value(passed, THREE)
+    reason = f"1 test of {TWO}, which {THREE}'s change passes too, fails: `python check.py`"
+    assert passed[ONE].verdict_reasons[0] == reason
+    # Who wrote the command has seen what it is about: nobody is verified by passing it.
+    assert {one.verdict for one in passed.values()} == {Verdict.UNVERIFIED}
 
 
 async def test_a_fault_is_shown_where_nobody_brings_a_test(world: World):

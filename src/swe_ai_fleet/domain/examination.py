@@ -56,7 +56,9 @@ class TestSet:
     """The new tests of one candidate, or of several that bring the same.
 
     Each of `tests` fails on the untouched source and passes on the source of each of `candidates`, its authors. Those
-    among them that are `proofs` are commands by which an author showed a fault of somebody else's source in a review.
+    among them that are `proofs` are commands by which an author showed a fault of somebody else's source in a review:
+    who wrote one has seen that source, and it may pass on the untouched one. So a proof speaks against what fails it,
+    the louder the more others pass it, and for nobody.
     """
 
     __test__ = False
@@ -76,16 +78,25 @@ class TestSet:
             return Crossing(candidate_id=candidate_id, passed=self.tests)
         return next((one for one in self.crossings if one.candidate_id == candidate_id), None)
 
+    def shown_by(self, crossing: Crossing) -> tuple[str, ...]:
+        """The tests that pass in a crossing, without the proofs."""
+        return tuple(test for test in crossing.passed if test not in self.proofs)
+
     def with_fault(self, fault: ShownFault) -> TestSet:
         """The same with a fault that its author showed; the command is the name of the test."""
         test = one_line(f"`{fault.command}`", _COMMAND_CHARS)
-        before = self.on(fault.candidate_id) or Crossing(candidate_id=fault.candidate_id)
-        failed = (*before.failed, ForeignFailure(test=test, message=fault.seen))
-        others = (one for one in self.crossings if one.candidate_id != fault.candidate_id)
+        crossings = {one.candidate_id: one for one in self.crossings}
+        for name in dict.fromkeys((fault.candidate_id, *fault.fails_on, *fault.passes_on)):
+            before = crossings.get(name) or Crossing(candidate_id=name)
+            if name in fault.passes_on:
+                crossings[name] = replace(before, passed=tuple(dict.fromkeys((*before.passed, test))))
+            elif name not in self.candidates and all(failure.test != test for failure in before.failed):
+                seen = fault.seen if name == fault.candidate_id else ""
+                crossings[name] = replace(before, failed=(*before.failed, ForeignFailure(test=test, message=seen)))
         return replace(
             self,
             tests=tuple(dict.fromkeys((*self.tests, test))),
-            crossings=tuple(sorted((*others, replace(before, failed=failed)), key=lambda one: one.candidate_id)),
+            crossings=tuple(sorted(crossings.values(), key=lambda one: one.candidate_id)),
             proofs=self.proofs | {test},
         )
 
@@ -102,12 +113,17 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFault:
-    """A fault of one candidate's source that the author of another one showed by a command: it passes on its own."""
+    """A fault of one candidate's source that the author of another one showed by a command: it passes on its own.
+
+    Of the other candidates the command passes on those that `passes_on` names, and fails on those of `fails_on`.
+    """
 
     author_id: str
     candidate_id: str
     command: str
     seen: str = ""
+    passes_on: tuple[str, ...] = ()
+    fails_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +166,7 @@ class Matrix:
 
     def others(self, candidate_id: str) -> tuple[int, int]:
         """The tests of how many other authors pass, and of how many anything can be said."""
-        said = [one for _, one in self._foreign(candidate_id) if one.passed or one.failed]
+        said = [one for tests, one in self._foreign(candidate_id) if tests.shown_by(one) or one.failed]
         return sum(not one.failed for one in said), len(said)
 
     def failures(self, candidate_id: str) -> list[tuple[TestSet, tuple[str, ...]]]:
@@ -180,7 +196,7 @@ class Matrix:
             against = max((self.weight(tests, failure.test) for failure in crossing.failed), default=0.0)
             speaking += [(against, False)] if against else []
             own = candidate_id in tests.candidates
-            passed = [test for test in crossing.passed if not own or self.passers(tests, test)]
+            passed = [test for test in tests.shown_by(crossing) if not own or self.passers(tests, test)]
             if passed and against <= LITTLE:
                 speaking.append((max(self.weight(tests, test) for test in passed), True))
         # Sorted: the order of floating-point sums must not depend on the order of candidates.
@@ -213,7 +229,7 @@ class Matrix:
 
     def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
         """The other authors whose tests pass on a source, none of theirs failing."""
-        return [(tests, one) for tests, one in self._foreign(candidate_id) if one.passed and not one.failed]
+        return [(tests, one) for tests, one in self._foreign(candidate_id) if tests.shown_by(one) and not one.failed]
 
     def contest(self, candidate_id: str) -> tuple[str, str] | None:
         """Another candidate and a test of this one's own that fails there, where nobody stands behind the test.
@@ -227,7 +243,7 @@ class Matrix:
                 continue
             for one in sorted(tests.crossings, key=lambda one: one.candidate_id):
                 failed = [failure for failure in one.failed if failure.test not in tests.proofs]
-                tried = bool(one.passed) or not all(failure.unchanged for failure in failed)
+                tried = bool(tests.shown_by(one)) or not all(failure.unchanged for failure in failed)
                 lone = [failure.test for failure in failed if not self.passers(tests, failure.test)]
                 if tried and lone:
                     return one.candidate_id, lone[0]
@@ -259,7 +275,7 @@ class Matrix:
         lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
         if lifts and (shown := self.supporters(candidate_id)):
             whose = _listed([tests.name for tests, _ in shown])
-            tests = _listed([test for _, one in shown for test in one.passed])
+            tests = _listed([test for tests, one in shown for test in tests.shown_by(one)])
             reason = f"the new tests of {whose} fail without the change and pass with it: {tests}"
             return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
         return report
@@ -287,16 +303,14 @@ class Matrix:
 
     @cached_property
     def _passed(self) -> Mapping[str, int]:
-        crossings = [
-            (name, crossing)
-            for name in self.examination.candidates
-            for tests in self.examination.sets
-            if (crossing := tests.on(name)) is not None
-        ]
-        return {
-            name: sum(bool(one.passed) and not one.failed for whose, one in crossings if whose == name)
-            for name in self.examination.candidates
-        }
+        def passes(name: str, tests: TestSet) -> bool:
+            crossing = tests.on(name)
+            if crossing is None or crossing.failed:
+                return False
+            return bool(crossing.passed if name in tests.candidates else tests.shown_by(crossing))
+
+        sets = self.examination.sets
+        return {name: sum(passes(name, tests) for tests in sets) for name in self.examination.candidates}
 
     def _disputed(self, tests: TestSet, failed: Sequence[str]) -> str:
         """A dispute in words: whose tests fail, and who stands behind them."""

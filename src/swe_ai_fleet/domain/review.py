@@ -36,7 +36,8 @@ class Proof:
     """What a reviewer shows a fault by: a shell command that exits with 0 where the code is right. Untrusted text.
 
     The fleet runs it. `seen` is what it printed on the candidate at last, or why it was not run; `passes_on_own` says
-    whether it passes on the reviewer's own change.
+    whether it passes on the reviewer's own change. One that was reproduced ran on the other candidates that the
+    reviewer saw as well; it passes on those that `passes_on` names, and fails on those of `fails_on`.
     """
 
     command: str
@@ -44,6 +45,8 @@ class Proof:
     outcome: ProofOutcome = ProofOutcome.NOT_RUN
     seen: str = ""
     passes_on_own: bool = False
+    passes_on: tuple[str, ...] = ()
+    fails_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

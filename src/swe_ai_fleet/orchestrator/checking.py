@@ -155,5 +155,12 @@ def _faults(
             continue
         for finding in critique.findings:
             if finding.must_fix and finding.reproduced and finding.proof is not None and finding.proof.passes_on_own:
-                command, seen = finding.proof.command, finding.proof.seen
-                yield ShownFault(author_id=author, candidate_id=subject, command=command, seen=seen)
+                proof, told = finding.proof, {author, subject}
+                yield ShownFault(
+                    author_id=author,
+                    candidate_id=subject,
+                    command=proof.command,
+                    seen=proof.seen,
+                    passes_on=tuple(by_id[name] for name in proof.passes_on if by_id.get(name, author) not in told),
+                    fails_on=tuple(by_id[name] for name in proof.fails_on if by_id.get(name, author) not in told),
+                )

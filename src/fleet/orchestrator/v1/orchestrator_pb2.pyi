@@ -399,18 +399,22 @@ class Finding(_message.Message):
     def __init__(self, text: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ..., must_fix: _Optional[bool] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ...) -> None: ...
 
 class Proof(_message.Message):
-    __slots__ = ("command", "expected", "outcome", "seen", "passes_on_own")
+    __slots__ = ("command", "expected", "outcome", "seen", "passes_on_own", "passes_on", "fails_on")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
     PASSES_ON_OWN_FIELD_NUMBER: _ClassVar[int]
+    PASSES_ON_FIELD_NUMBER: _ClassVar[int]
+    FAILS_ON_FIELD_NUMBER: _ClassVar[int]
     command: str
     expected: str
     outcome: str
     seen: str
     passes_on_own: bool
-    def __init__(self, command: _Optional[str] = ..., expected: _Optional[str] = ..., outcome: _Optional[str] = ..., seen: _Optional[str] = ..., passes_on_own: _Optional[bool] = ...) -> None: ...
+    passes_on: _containers.RepeatedScalarFieldContainer[str]
+    fails_on: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, command: _Optional[str] = ..., expected: _Optional[str] = ..., outcome: _Optional[str] = ..., seen: _Optional[str] = ..., passes_on_own: _Optional[bool] = ..., passes_on: _Optional[_Iterable[str]] = ..., fails_on: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Vote(_message.Message):
     __slots__ = ("judge_id", "sample", "order", "choice", "reason", "error_message", "usage")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -46,7 +46,7 @@ class Proving:
 
     A command that fails proves something only where it passes elsewhere: on the untouched commit (the candidate
     breaks it) or on the reviewer's own change (it can be done), and there not for a name that only this change has. One
-    that fails on all of them may be wrong itself.
+    that fails on all of them may be wrong itself. What is reproduced is a test of the other candidates, too.
 
     Attributes:
         assignment: The review.
@@ -72,7 +72,8 @@ class Proving:
                 if finding.proof is not None and finding.must_fix and left:
                     left -= 1
                     proof = await self._tried(finding.proof, patches[critique.candidate_id])
-                    finding = replace(finding, proof=proof)
+                    others = {name: patch for name, patch in patches.items() if name != critique.candidate_id}
+                    finding = replace(finding, proof=await self._elsewhere(proof, others))
                 findings.append(finding)
             critiques.append(replace(critique, findings=tuple(findings)))
         return replace(review, critiques=tuple(critiques))
@@ -98,6 +99,21 @@ class Proving:
         except FleetError as error:
             return replace(proof, outcome=ProofOutcome.NOT_RUN, seen=self._shown(str(error)))
         return replace(proof, outcome=outcome, seen=seen, passes_on_own=passes_on_own)
+
+    async def _elsewhere(self, proof: Proof, patches: Mapping[str, BlobRef | None]) -> Proof:
+        """A proof that was reproduced, run on the other candidates that the reviewer saw."""
+        if proof.outcome is not ProofOutcome.REPRODUCED:
+            return proof
+        passes: dict[str, bool] = {}
+        for name, patch in patches.items():
+            # One that cannot be made says nothing.
+            with suppress(FleetError):
+                passes[name] = (await self._run(proof, patch)).ok or (await self._run(proof, patch)).ok
+        return replace(
+            proof,
+            passes_on=tuple(name for name, ok in passes.items() if ok),
+            fails_on=tuple(name for name, ok in passes.items() if not ok),
+        )
 
     async def _run(self, proof: Proof, patch: BlobRef | None) -> CommandResult:
         """The command on the untouched commit, or on that with a patch. Raises FleetErrors of making it."""
