@@ -314,7 +314,7 @@ class PeerReview:
     def _agreed(self, entries: Sequence[Entry]) -> bool:
         """Whether evidence and peers have one candidate in front that nobody objects to: who revises wins nothing.
 
-        It has the best verdict, alone, or all of at least two peers that saw it beside another one put it first.
+        It alone is verified, or all of at least two peers that saw it beside another one put it first.
         """
         tiers = {entry.author: tier(self._report(entry)) for entry in entries}
         best = max(tiers.values())
@@ -322,10 +322,11 @@ class PeerReview:
         for entry in entries:
             if entry.reviewable and tiers[entry.author] == best:
                 by_diff.setdefault(diff_key(entry.candidate), []).append(entry)
+        alone_verified = best == VERIFIED_TIER and len(by_diff) == 1
         return best > 0 and any(
             (heard := self._heard(alike[0]))
             and not any(critique.objects for critique in heard)
-            and (len(by_diff) == 1 or self._first_of_all(alike))
+            and (alone_verified or self._first_of_all(alike))
             for alike in by_diff.values()
         )
 
