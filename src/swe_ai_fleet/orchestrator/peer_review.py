@@ -131,6 +131,7 @@ class PeerReview:
         return entries
 
     async def _rounds(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Reviews, revisions and second looks, round by round; the authors with what then stands for them."""
         self._authors |= {entry.candidate.candidate_id: entry.author for entry in entries}
         for number in range(1, self.work.task.rounds + 1):
             self._reports = await self.checking.beside_each_other([entry.candidate for entry in entries])
