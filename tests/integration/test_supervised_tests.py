@@ -259,6 +259,20 @@ async def test_a_known_slow_test_gets_its_time(workspace: Workspace) -> None:
     assert (await run(workspace, {"test_slow.py": slow}, limits=limits)).green
 
 
+async def test_a_test_that_erases_the_report_ends_the_run_and_what_was_read_stays(workspace: Workspace) -> None:
+    suite = """import os, unittest
+class T(unittest.TestCase):
+    def test_a(self): pass
+    def test_b_dies(self): os._exit(7)
+    def test_c_erases(self): open(os.environ["FLEET_TEST_EVENTS"], "w").write("x" * 1_000_000)
+    def test_d(self): pass
+"""
+    found = await run(workspace, {"test_a.py": suite}, UNITTEST)
+    assert outcomes(found) == {"test_a.T.test_a": "passed", "test_a.T.test_b_dies": "error"}
+    assert "a test wrote over the report of the run" in found.stopped
+    assert found.exit_code
+
+
 async def test_a_run_that_dies_before_any_test_says_why(workspace: Workspace) -> None:
     found = await run(workspace, {"conftest.py": "import os\nos._exit(3)\n", "test_ok.py": OK})
     assert not found.reported

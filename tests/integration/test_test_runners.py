@@ -545,7 +545,10 @@ class TestHostileSuites:
     async def test_a_forged_report_does_not_pass(
         self, bare: Workspace, put: Callable[[Files], None], forged: str
     ) -> None:
-        """A suite can find where its report goes: what it puts there has no seal and is passed over."""
+        """A suite can find where its report goes: what it puts there has no seal and is passed over.
+
+        What it erases there counts only as far as it was read before.
+        """
         forge = (
             f"import atexit, os\nfile = os.environ['FLEET_TEST_EVENTS']\natexit.register(lambda: ({FORGED[forged]}))\n"
         )
@@ -556,4 +559,5 @@ class TestHostileSuites:
         assert (result.exit_code, entry.exit_code, entry.outcome) == (1, 1, Outcome.ERROR)
         assert "root:x:0" not in result.observation()
         assert len(result.observation()) < 10_000
-        assert numbers(result) == (1, 2, 2, 2)
+        assert numbers(result) == (1, 2, 2, 2) or "a test wrote over the report of the run" in result.observation()
+        assert numbers(result)[0] <= 1

@@ -426,7 +426,7 @@ class TestPageText:
     def test_hostile_pages_are_read_in_bounded_time(self, name: str) -> None:
         started = time.perf_counter()
         found = page_text(HOSTILE[name], url="https://a.test/", max_chars=5_000)
-        assert time.perf_counter() - started < MAX_SECONDS + 3
+        assert time.perf_counter() - started < 10 * MAX_SECONDS
         assert len(found.text) <= 5_000
 
     @given(st.text(max_size=300) | st.text(alphabet="<>/!-[]&;#='\" aph1\n", max_size=300))

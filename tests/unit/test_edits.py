@@ -116,7 +116,7 @@ class TestNearMisses:
         started = time.process_time()
         with pytest.raises(ToolFailure):
             replace_passage(text, old, "")
-        assert time.process_time() - started < 1.0
+        assert time.process_time() - started < 10
 
     def test_the_best_comes_first_and_none_overlap(self) -> None:
         rng = random.Random(7)

@@ -401,7 +401,7 @@ class TestSteadyText:
         steady(text)
         error_class(text, text)
         waits(None, {"command": text})
-        assert time.process_time() - begun < 0.5
+        assert time.process_time() - begun < 5
 
 
 def _fields(result: ToolResult) -> dict[str, object]:

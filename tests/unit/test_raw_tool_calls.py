@@ -261,4 +261,4 @@ def test_a_flood_costs_little(flood: str) -> None:
     started = time.process_time()
     parse(text)
     parse(text[: -len(flood)] + " " * 100_000, truncated=True)
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < 10

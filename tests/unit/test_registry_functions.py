@@ -178,4 +178,4 @@ class TestDocstrings:
         started = time.perf_counter()
         assert Docstring.parse(f"Args:\n  x{text}").parameters.keys() <= {"x"}
         Docstring.parse(text)
-        assert time.perf_counter() - started < 1
+        assert time.perf_counter() - started < 10

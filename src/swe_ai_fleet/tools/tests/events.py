@@ -9,7 +9,7 @@ supervisor (`inside/`):
     {"e": "cut", "id": ID}                                        it was running when the time of the whole was up
     {"e": "finish", "code": N}                                    the runner got to its end
     {"e": "fault", "m": TEXT}                                     the runner failed on its own
-    {"e": "stop", "why": "time" | "silent" | "died" | "hung", "m": TEXT}
+    {"e": "stop", "why": "time" | "silent" | "died" | "hung" | "overwritten", "m": TEXT}
 
 Tests can write to the file too, but have no key: a line without its seal is passed over. Who looks for the key in the
 runner's own process can still find it (docs/evidence.md, "What a candidate can still forge").

@@ -51,6 +51,9 @@ _GRACE_SECONDS = 3.0
 # A runner stops a test that takes too long by itself, where it can; only what it cannot stop is killed.
 _MARGIN_SECONDS = 5.0
 _MOST_WAITING = 10
+# The end of what was read, which has to stand there still: events are only ever appended.
+_SEEN_BYTES = 200
+_OVERWRITTEN = "a test wrote over the report of the run"
 
 
 def waiting(load: float, cpus: int) -> int:
@@ -74,12 +77,18 @@ class Progress:
         self.heard = time.monotonic()
         self._file = open(path, "ab+")  # noqa: SIM115 - open for as long as the process lives
         self._position = 0
-        self._rest = b""
+        self._rest = self._last = b""
+        self.overwritten = False
 
     def read(self) -> None:
-        self._file.seek(self._position)
+        self._file.seek(self._position - len(self._last))
         data = self._file.read()
+        if self.overwritten or not data.startswith(self._last):
+            self.overwritten = True
+            return
+        data = data[len(self._last) :]
         self._position += len(data)
+        self._last = (self._last + data)[-_SEEN_BYTES:]
         if data:
             self.heard = time.monotonic()
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -109,6 +118,13 @@ class Progress:
         self._file.write(text + b"\t" + _seal(self.key, text) + b"\n")
         self._file.flush()
         self.read()
+
+    def restore(self) -> None:
+        """Replace a file that tests have written over with the events that were read before."""
+        self.sealed.append(text := json.dumps({"e": "stop", "why": "overwritten", "m": _OVERWRITTEN}).encode())
+        with open(f"{self.path}.restored", "xb") as restored:
+            restored.writelines(line + b"\t" + _seal(self.key, line) + b"\n" for line in self.sealed)
+        os.replace(restored.name, self.path)
 
     def restart(self) -> None:
         self.running.clear()
@@ -159,7 +175,7 @@ class Attempt:
             self._selector.register(self.process.stdout, selectors.EVENT_READ)
 
     def watch(self, deadline: float) -> str:
-        """How it went: `ended`, `hung` or `time`; all its processes are gone afterwards."""
+        """How it went: `ended`, `hung`, `overwritten` or `time`; all its processes are gone afterwards."""
         while True:
             closed = self._hear()
             self._progress.read()
@@ -168,6 +184,8 @@ class Attempt:
             now = time.monotonic()
             if now > deadline:
                 return self._stop("time")
+            if self._progress.overwritten:
+                return self._stop("overwritten")
             if self._silent(now):
                 return self._stop("hung")
             if self.process.poll() is not None:
@@ -261,6 +279,9 @@ def main(spec: dict[str, Any]) -> int:
         if how == "ended":
             results.close(progress.append)
         code = attempt.process.returncode
+        if progress.overwritten:
+            progress.restore()
+            return max(code, 1)
         if how == "time":
             for name in list(progress.running):
                 progress.append(e="cut", id=name)
