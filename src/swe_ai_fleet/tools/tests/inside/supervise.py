@@ -121,7 +121,7 @@ class Progress:
 
     def restore(self) -> None:
         """Replace a file that tests have written over with the events that were read before."""
-        self.sealed.append(text := json.dumps({"e": "stop", "why": "overwritten", "m": _OVERWRITTEN}).encode())
+        self.sealed.append(json.dumps({"e": "stop", "why": "overwritten", "m": _OVERWRITTEN}).encode())
         with open(f"{self.path}.restored", "xb") as restored:
             restored.writelines(line + b"\t" + _seal(self.key, line) + b"\n" for line in self.sealed)
         os.replace(restored.name, self.path)
