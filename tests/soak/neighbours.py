@@ -39,6 +39,8 @@ _HOSTS = 2
 _RUNS = 6
 _MIB = 1024**2
 _CHECKPOINT_SECONDS = 1.0
+_STEAL = 7
+"""Where /proc/stat has what a virtual machine's host took, among user, nice, system, idle, iowait, irq and softirq."""
 _STEP = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
 ATTACKS = {
     "slots, asleep": "sleep 3600",
@@ -55,6 +57,7 @@ class Spell:
 
     attack: str
     seconds: list[float] = field(default_factory=list[float])
+    stolen: float = 0.0
 
     @property
     def p95(self) -> float:
@@ -131,6 +134,7 @@ async def attacked(place: Place, kind: str) -> AsyncGenerator[None]:
 async def spell(name: str, seconds: float, workspace: LocalWorkspace, journal: Journal, log: JetStream) -> Spell:
     """Steps of the victim, one after another."""
     told, until = Spell(attack=name), time.monotonic() + seconds
+    before = _cpu_ticks()
     while time.monotonic() < until or len(told.seconds) < 20:
         began = time.monotonic()
         result = await workspace.run(Command(argv=("python3", "-c", _STEP), timeout_seconds=600))
@@ -139,7 +143,14 @@ async def spell(name: str, seconds: float, workspace: LocalWorkspace, journal: J
         told.seconds.append(time.monotonic() - began)
         if not result.ok:
             raise RuntimeError(f"a step of the victim failed: {result.stderr.text()}")
+    spent = [after - earlier for earlier, after in zip(before, _cpu_ticks(), strict=True)]
+    told.stolen = spent[_STEAL] / max(sum(spent), 1)
     return told
+
+
+def _cpu_ticks() -> list[int]:
+    """Ticks of all CPUs by what they were spent on, as /proc/stat has them."""
+    return [int(ticks) for ticks in Path("/proc/stat").read_text().splitlines()[0].split()[1 : _STEAL + 2]]
 
 
 async def measure(seconds: float) -> bool:
@@ -165,7 +176,7 @@ async def measure(seconds: float) -> bool:
                     holds = holds and ratio <= MOST_RATIO
                     print(
                         f"{kind:24} p95 alone {alone.p95 * 1000:7.0f} ms, attacked {during.p95 * 1000:7.0f} ms,"
-                        f" ratio {ratio:5.2f}",
+                        f" ratio {ratio:5.2f} ({during.stolen:.0%} of the CPUs taken by the machine's own host)",
                         flush=True,
                     )
                     before = after

@@ -180,10 +180,9 @@ class ControlGroups:
         That is little: a sandbox dies with its maker, but for one that was just being started.
         """
         for parent in self._parents:
-            for directory in (
-                *parent.directory.glob(f"{_TENANT}*/{_PREFIX}*-*"),
-                *parent.directory.glob(f"{_PREFIX}*-*"),
-            ):
+            above = _groups_in(parent.directory)
+            of_tenants = [directory for directory in above if directory.name.startswith(_TENANT)]
+            for directory in (*(group for tenant in of_tenants for group in _groups_in(tenant)), *above):
                 if directory.name.startswith(_TENANT):
                     # Refused where something is left in it.
                     with suppress(OSError):
@@ -204,6 +203,14 @@ def _pass_on(directory: Path) -> None:
             # Or where a controller is not delegated.
             with suppress(OSError):
                 control.write_text(controller)
+
+
+def _groups_in(directory: Path) -> list[Path]:
+    """The fleet's groups in a directory, which another process may be removing."""
+    try:
+        return [directory / name for name in os.listdir(directory) if name.startswith(_PREFIX)]
+    except FileNotFoundError:
+        return []
 
 
 def _members(group: Path) -> list[int]:
