@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
 from swe_ai_fleet.domain.test_run import TestOutcome
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import gatherer, trial
+from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
+from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.tests.events import read_events, sealed
 from tests.evidence import APP, MENDED, PYTEST_FILES, World, named
 
@@ -132,6 +135,43 @@ async def test_what_a_hook_hides_is_found_by_the_rules_from_before(world: World)
         {"app.py": BROKEN, "conftest.py": "from hooks import *\n", "hooks.py": ALL_PASS}, name="imported"
     )
     assert named(report, "tests").details["only by its own rules"] == SUB
+
+
+def _adding(name: bytes, text: str, *, header: bytes = b"new file mode 100644\n") -> bytes:
+    """A patch that adds a file, as nobody's git writes it where the name is odd."""
+    lines = b"".join(b"+%s\n" % line.encode() for line in text.splitlines())
+    quoted = [b'"%s/%s"' % (side, name[1:-1]) if name.startswith(b'"') else side + b"/" + name for side in (b"a", b"b")]
+    added = len(text.splitlines())
+    return b"diff --git %s %s\n%s--- /dev/null\n+++ %s\n@@ -0,0 +1,%d @@\n%s" % (*quoted, header, quoted[1], added, lines)
+
+
+def _moving(old: bytes, new: bytes, kind: bytes = b"rename") -> bytes:
+    head = b"diff --git a/%s b/%s\nsimilarity index 100%%\n" % (old, new)
+    return head + b"%s from %s\n%s to %s\n" % (kind, old, kind, new)
+
+
+# What git makes of each is another file, or another kind of file, than its header seems to say.
+MISREAD = {
+    "cut at a NUL": _adding(b"conftest.py\0notes.txt", ALL_PASS),
+    "cut at a quoted NUL": _adding(rb'"conftest.py\000.txt"', ALL_PASS),
+    "renamed, cut at a NUL": _moving(b"old.txt", b"conftest.py\0.txt"),
+    "renamed, cut at a line's end": _moving(b"old.txt", b"conftest.py\r.txt"),
+    "copied, cut at a line's end": _moving(b"old.txt", b"conftest.py\r.txt", b"copy"),
+    "two slashes": _moving(b"old.txt", b".github//workflows/x.yml"),
+    "an escape that is none": _adding(rb'"con\qftest.py"', ALL_PASS),
+    "a byte beyond 255": _adding(rb'"con\577.py"', ALL_PASS),
+    "two modes": _adding(b"link", "/etc/passwd\n", header=b"new file mode 100644\nnew mode 120000\n"),
+}
+
+
+@pytest.mark.parametrize("patch", [pytest.param(patch, id=name) for name, patch in MISREAD.items()])
+def test_a_patch_that_git_reads_otherwise_cannot_be_read(patch: bytes, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", {"old.txt": "x\n"})
+    applied = subprocess.run(("git", "apply", "--cached", "-"), cwd=repository, input=patch, capture_output=True)
+    # Control: git takes it.
+    assert not applied.returncode, applied.stderr
+    with pytest.raises(PatchUnreadable):
+        parse_patch(patch)
 
 
 async def test_control_by_its_own_rules_nothing_is_broken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

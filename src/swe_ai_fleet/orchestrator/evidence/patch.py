@@ -16,8 +16,25 @@ _EXTENDED = re.compile(
     rb"|dissimilarity index|index) (.+)",
     re.S,
 )
-_QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.S)
-_ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.S)
+# Other bytes git quotes; where they stand bare, or an escape is none of its own, its reader sees another name.
+_BARE = re.compile(rb'[^\x00-\x1f"\\\x7f]+')
+_QUOTED = re.compile(rb'"((?:[^\x00-\x1f"\\\x7f]|\\(?:[abtnvfr"\\]|[0-3][0-7]{2}))+)"')
+_ESCAPE = re.compile(rb"\\([0-7]{3}|.)")
+# git cuts a name at its first NUL, and makes one slash of two.
+_NO_NAME = re.compile(rb"\x00|//|/$")
+# What a file's header says of itself; of two lines that say the same, or contradict each other, git has its own choice.
+_HEADERS = tuple(
+    frozenset(kinds)
+    for kinds in (
+        (b"new file mode",),
+        (b"deleted file mode",),
+        (b"old mode", b"new mode"),
+        (b"old mode", b"new mode", b"rename from", b"rename to"),
+        (b"old mode", b"new mode", b"copy from", b"copy to"),
+    )
+)
+_MOVES = frozenset({b"rename from", b"rename to", b"copy from", b"copy to"})
+_NEUTRAL = frozenset({b"index", b"similarity index", b"dissimilarity index"})
 _ESCAPES = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
 _NOWHERE = b"/dev/null"
 
@@ -123,13 +140,17 @@ class _Reader:
             raise self._unreadable("a file's header was expected")
         facts: dict[bytes, bytes] = {}
         while match := _EXTENDED.fullmatch(self._peek()):
+            if match[1] in facts:
+                raise self._unreadable("a file's header says something twice")
             facts[match[1]] = match[2]
             self._at += 1
+        if not any(facts.keys() - _NEUTRAL <= kinds for kinds in _HEADERS):
+            raise self._unreadable("a file's header contradicts itself")
         old = _unquoted(facts.get(b"rename from") or facts.get(b"copy from") or b"")
         new = _unquoted(facts.get(b"rename to") or facts.get(b"copy to") or b"")
         named = _header_names(header.removeprefix(_HEADER))
-        if not (old or new):
-            old = new = named[0] if named and named[0] == named[1] else b""
+        if not facts.keys() & _MOVES:
+            old = new = named[0] if named and named[0] == named[1] and not _NO_NAME.search(named[0]) else b""
         if not old or not new or named != (old, new):
             raise self._unreadable("the names in a file's header are at odds")
         binary, hunks = False, list[Hunk]()
@@ -216,7 +237,7 @@ def _header_names(text: bytes) -> tuple[bytes, bytes] | None:
             rest = rest[end:].removeprefix(b" ")
         pair = (names[0], names[1]) if len(names) == 2 and not rest else None
     else:
-        pair = _split(text)
+        pair = _split(text) if _BARE.fullmatch(text) else None
     if pair is None or not pair[0].startswith(b"a/") or not pair[1].startswith(b"b/"):
         return None
     return pair[0][2:], pair[1][2:]
@@ -232,8 +253,10 @@ def _split(text: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _unquoted(name: bytes) -> bytes:
+    """A name as git reads it; empty for one that git would not have written so."""
     match = _QUOTED.fullmatch(name)
-    return _ESCAPE.sub(_character, match[1]) if match else name
+    read = _ESCAPE.sub(_character, match[1]) if match else name if _BARE.fullmatch(name) else b""
+    return b"" if _NO_NAME.search(read) else read
 
 
 def _character(match: re.Match[bytes]) -> bytes:
