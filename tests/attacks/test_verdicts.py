@@ -142,7 +142,13 @@ def _adding(name: bytes, text: str, *, header: bytes = b"new file mode 100644\n"
     lines = b"".join(b"+%s\n" % line.encode() for line in text.splitlines())
     quoted = [b'"%s/%s"' % (side, name[1:-1]) if name.startswith(b'"') else side + b"/" + name for side in (b"a", b"b")]
     added = len(text.splitlines())
-    return b"diff --git %s %s\n%s--- /dev/null\n+++ %s\n@@ -0,0 +1,%d @@\n%s" % (*quoted, header, quoted[1], added, lines)
+    return b"diff --git %s %s\n%s--- /dev/null\n+++ %s\n@@ -0,0 +1,%d @@\n%s" % (
+        *quoted,
+        header,
+        quoted[1],
+        added,
+        lines,
+    )
 
 
 def _moving(old: bytes, new: bytes, kind: bytes = b"rename") -> bytes:

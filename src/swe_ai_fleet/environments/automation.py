@@ -35,6 +35,7 @@ _MAKE_TEST = ("test", "tests", "unittest", "unit-test", "pytest", "check")
 _WORKFLOW_NAMES = re.compile(r"test|ci|build|main|python|check", re.I)
 _WORKFLOW_OTHERS = re.compile(r"docs?|release|publish|lint|deploy|codeql|stale|labell?|benchmark", re.I)
 _MAX_STEPS = 2000
+_MAX_EXPANDED_CHARS = 4_000
 
 
 def read_automation(files: RepositoryFiles, directory: str, python: PythonVersion | None = None) -> tuple[Wish, ...]:
@@ -196,7 +197,7 @@ def _makefile(files: RepositoryFiles, directory: str) -> Wish:
         if line.startswith("\t") and target:
             for name in target:
                 recipes.setdefault(name, []).append(line[1:])
-        elif rule := re.match(r"([\w./ -]+)\s*::?(?!=)", line):
+        elif rule := re.match(r"([\w./ -]+)\t*::?(?!=)", line):
             target = rule[1].split()
         elif line.strip() and not line.startswith("#"):
             target = []
@@ -212,8 +213,12 @@ def _makefile(files: RepositoryFiles, directory: str) -> Wish:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """A line of a recipe with its variables, up to a length: one that names itself many times has no end."""
     for _ in range(5):
-        text = re.sub(r"\$[({](\w+)[)}]", lambda match: variables.get(match[1], f"${match[1]}"), text)
+        text = text[:_MAX_EXPANDED_CHARS]
+        text = re.sub(
+            r"\$[({](\w+)[)}]", lambda match: variables.get(match[1], f"${match[1]}")[:_MAX_EXPANDED_CHARS], text
+        )
     # Conditions and other functions of make: what they would give is not known.
     return re.sub(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "", text)
 

@@ -10,6 +10,7 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 
 PYTHON = "python3"
+_MAX_COMMANDS = 1_000
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
 _PYTHONS = re.compile(r"(?:python|pypy|py)(?:\d(?:\.\d+)?)?(?:\.exe)?")
 _UNREADABLE = re.compile(r"[$`{}]|\$\{\{")
@@ -99,9 +100,9 @@ def script_words(script: str) -> Iterator[list[str]]:
 
 
 def read_commands(commands: Sequence[Sequence[str]], source: str) -> Wish:
-    """What commands install and which of them run tests."""
+    """What commands install and which of them run tests; of many, the first ones count."""
     wish = Wish(source=source)
-    for command in commands:
+    for command in commands[:_MAX_COMMANDS]:
         words = _unwrapped(list(command))
         wish |= _installs(words)
         if test := test_argv(words):

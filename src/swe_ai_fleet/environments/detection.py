@@ -26,9 +26,10 @@ _LFS = re.compile(r"^[^#\n]*\bfilter=lfs\b", re.M)
 _SHELL = re.compile(r"[|&;<>()$`\n*?~]")
 _NATIVE = re.compile(
     r"\bext_modules\b|\bExtension\(|\bcythonize\b|rust_extensions|cffi_modules|cython|maturin|meson|scikit-build|pybind11|"
-    r"nanobind|cffi|mypyc|ext-modules|backend-path|^\s*build\s*=\s*[\"'{]",
+    r"nanobind|cffi|mypyc|ext-modules|backend-path|^[^\S\n]*build\s*=\s*[\"'{]",
     re.I | re.M,
 )
+_MOST_PLACES = 20
 _BUILD_CODE = re.compile(
     r"(?:.*/)?(?:hatch_build|build|versioneer|setup_\w+|_?setuphelp\w*|\w+_build|build_\w+|_build|_custom_build)\.py"
 )
@@ -87,9 +88,10 @@ def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
         found += [path for path in files.files if is_native_source(path)]
         # A build backend of the repository's own.
         for path in manifests:
-            for place in re.findall(r"backend-path\s*=\s*\[([^\]]*)\]", files.text(path)):
+            for place in re.findall(r"backend-path\s*=\s*\[([^\[\]]*)\]", files.text(path)):
                 names = re.findall(r"[\"']([^\"']+)[\"']", place)
-                found += [name for name in files.files if name.endswith(".py") and name.startswith(tuple(names))]
+                places = tuple(names[:_MOST_PLACES])
+                found += [name for name in files.files if name.endswith(".py") and name.startswith(places)]
     if manifests:
         # An editable installation maps the packages that it found: a new one needs a new installation.
         found += sorted({"/".join(path.split("/")[:3]) + "/" for path in files.files if path.endswith("/__init__.py")})

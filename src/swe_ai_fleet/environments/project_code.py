@@ -45,17 +45,19 @@ _NPM_SCRIPTS = frozenset(
 )
 # Settings of npm, pnpm and Yarn that name a program or a file to load.
 _RC = re.compile(
-    r"^\s*(?:node[-_]options|script[-_]shell|node[-_]gyp|git|shell|pnpmfile|global[-_]pnpmfile|userconfig|globalconfig|"
+    r"^[^\S\n]*(?:node[-_]options|script[-_]shell|node[-_]gyp|git|shell|pnpmfile|global[-_]pnpmfile|userconfig|globalconfig|"
     r"yarn[-_]path|yarnPath|plugins)\s*[=: ]",
     re.M,
 )
 _PNPM = (".pnpmfile.cjs", ".pnpmfile.mjs", "pnpmfile.js")
 # Also where it is a link: what lies behind it is in no listing.
 _CARGO = re.compile(r"(?:.*/)?\.cargo(?:/config(?:\.toml)?)?")
-_DEPENDENCY_FILES = re.compile(r"^\s*(?!(?:long_)?description\b|version\b)[\w.-]+\s*=\s*file:", re.M)
-_CODE_OF_CFG = re.compile(r"^\s*(?:[^=\n]*=\s*attr:|cmdclass\b|setup_hooks\b)", re.M)
+_DEPENDENCY_FILES = re.compile(r"^[^\S\n]*(?!(?:long_)?description\b|version\b)[\w.-]+\s*=\s*file:", re.M)
+_CODE_OF_CFG = re.compile(r"^(?:[^=\n]*=\s*attr:|[^\S\n]*(?:cmdclass\b|setup_hooks\b))", re.M)
 _MUST_READ = frozenset({"setup.py", "setup.cfg", "hatch.toml", "package.json", ".npmrc", ".yarnrc", ".yarnrc.yml"})
-_LOCAL = re.compile(r"^\s*(?:-e\s|--editable\b|-f\s|--find-links\b|\.{0,2}/|[\w.-]+/|[^#\n]*\bfile:)|\.whl\b", re.M)
+_LOCAL = re.compile(
+    r"^[^\S\n]*(?:-e\s|--editable\b|-f\s|--find-links\b|\.{0,2}/|[\w.-]+/)|^[^#\n]*\bfile:|\.whl\b", re.M
+)
 _NODE_DEPENDENCIES = ("dependencies", "devDependencies", "optionalDependencies")
 _NODE_LOCAL = re.compile(r"(?:file|link|portal|patch|exec):|\.{0,2}/")
 
@@ -94,7 +96,7 @@ def _of_file(files: RepositoryFiles, path: str) -> str:
             return f"{path} is a hook of PDM"
         case "Pipfile" if re.search(r"\b(?:path|file|editable)\s*=", text):
             return f"{path} names files of the repository"
-        case "rust-toolchain.toml" if re.search(r"^\s*path\s*=", text, re.M):
+        case "rust-toolchain.toml" if re.search(r"^[^\S\n]*path\s*=", text, re.M):
             return f"{path} names a toolchain of the repository"
         case _ if (is_requirements(path) or name.endswith((".txt", ".in"))) and _LOCAL.search(text):
             return f"{path} names files of the repository"

@@ -185,19 +185,20 @@ def requirements(lines: Iterable[str]) -> tuple[str, ...]:
 
 def is_requirement(line: str) -> bool:
     """Whether a line is one PEP 508 requirement."""
-    try:
-        Requirement(line.strip())
-    except InvalidRequirement:
-        return False
-    return "\n" not in line
+    return "\n" not in line and _requirement(line.strip()) is not None
 
 
 def package_of(line: str) -> str:
     """The canonical name of the package that a requirement names, empty where it is none."""
+    read = _requirement(line)
+    return str(canonicalize_name(read.name)) if read is not None else ""
+
+
+def _requirement(line: str) -> Requirement | None:
     try:
-        return str(canonicalize_name(Requirement(line).name))
-    except InvalidRequirement:
-        return ""
+        return Requirement(line)
+    except (InvalidRequirement, RecursionError):
+        return None
 
 
 def local_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:

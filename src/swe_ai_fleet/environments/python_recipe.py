@@ -43,7 +43,7 @@ from swe_ai_fleet.tools.tests.runners.detection import PYTEST, uses_pytest
 _PLUGINS = (
     (r"--(?:no-)?cov\b", "pytest-cov"),
     (r"(?:^|\s)-n[ =]?(?:auto|\d)|--dist\b|--numprocesses\b", "pytest-xdist"),
-    (r"--timeout\b|^\s*timeout\s*=", "pytest-timeout"),
+    (r"--timeout\b|^[^\S\n]*timeout\s*=", "pytest-timeout"),
     (r"asyncio_mode\b|--asyncio-mode\b", "pytest-asyncio"),
     (r"--benchmark-", "pytest-benchmark"),
     (r"--reruns\b", "pytest-rerunfailures"),

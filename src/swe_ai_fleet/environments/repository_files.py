@@ -6,7 +6,6 @@ import hashlib
 import json
 import posixpath
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -15,6 +14,7 @@ from typing import cast
 import yaml
 
 from swe_ai_fleet.tools.tests.runners.detection import is_test
+from swe_ai_fleet.tools.tests.runners.values import parsed_toml, toml
 
 Table = Mapping[str, object]
 
@@ -47,6 +47,8 @@ _NATIVE_NAMES = frozenset({"CMakeLists.txt", "Cargo.toml", "Cargo.lock", "meson.
 _FOREIGN = frozenset({"node_modules", "site-packages", ".git"})
 _DEEPEST = 6
 _YAML_BYTES = 512 * 1024
+_DEEPEST_YAML = 50
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +74,7 @@ class RepositoryFiles:
 
     def toml(self, path: str) -> Table:
         """A TOML document, empty where it cannot be parsed."""
-        try:
-            return tomllib.loads(self.text(path))
-        except (tomllib.TOMLDecodeError, RecursionError):
-            return {}
+        return toml(self.text(path))
 
     def json(self, path: str) -> Table:
         """A JSON object, empty where it cannot be parsed."""
@@ -90,9 +89,10 @@ class RepositoryFiles:
 
     def broken(self, path: str) -> bool:
         """Whether a TOML or JSON file has text that cannot be parsed."""
-        parse = tomllib.loads if path.endswith(".toml") else json.loads
+        if path.endswith(".toml"):
+            return parsed_toml(self.text(path)) is None
         try:
-            parse(self.text(path) or ("" if path.endswith(".toml") else "{}"))
+            json.loads(self.text(path) or "{}")
         except (ValueError, RecursionError):
             return True
         return False
@@ -121,21 +121,21 @@ class RepositoryFiles:
         return hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-class _BoundedLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
-    """PyYAML's safe loader without aliases: a few lines of them can stand for gigabytes."""
-
-    def compose_node(self, parent: object, index: object) -> object:
-        if self.check_event(yaml.events.AliasEvent):  # type: ignore[no-untyped-call]
-            raise yaml.YAMLError("aliases are not read")
-        return super().compose_node(parent, index)  # type: ignore[no-untyped-call]
-
-
 def parsed_yaml(text: str) -> Table:
-    """A YAML mapping without aliases, empty where it is none or larger than 512 KiB."""
+    """A YAML mapping, empty where it is none, has aliases, is nested deeper than people write or larger than 512 KiB.
+
+    A few lines of aliases can stand for gigabytes; what composes a deep document recurses in C and takes the process
+    with it.
+    """
     if len(text) > _YAML_BYTES:
         return {}
+    depth = 0
     try:
-        return table(yaml.load(text, Loader=_BoundedLoader))  # noqa: S506 - derived from the safe loader
+        for event in yaml.parse(text, Loader=_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST_YAML or isinstance(event, yaml.AliasEvent):
+                return {}
+        return table(yaml.load(text, Loader=_LOADER))  # noqa: S506 - one of the safe ones
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
 

@@ -64,7 +64,7 @@ def read_requirements(files: RepositoryFiles, path: str, directory: str = "") ->
         for raw in files.text(current).replace("\\\n", " ").splitlines():
             line = re.sub(r"(?:^|\s)#.*$", "", raw).strip()
             hashed = hashed or " --hash" in line
-            line = re.sub(r"\s+--(?:hash|config-settings?|global-option)[= ]\S+", "", line).strip()
+            line = re.sub(r"(?<!\s)\s+--(?:hash|config-settings?|global-option)[= ]\S+", "", line).strip()
             option = re.match(r"(-r|-c|-e|--requirement|--constraint|--editable)[ =]*(.+)", line)
             if option and option[1] in ("-r", "--requirement"):
                 pending.append((joined(posixpath.dirname(current), option[2].strip()), depth + 1))

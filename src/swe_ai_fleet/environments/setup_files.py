@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import configparser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.environments.repository_files import Table, items, table
+from swe_ai_fleet.tools.tests.runners.values import parsed_ini
 
 _MAX_DEPTH = 32
 
@@ -27,10 +27,8 @@ class SetupConfig:
 
 def read_setup_config(text: str) -> SetupConfig:
     """What a setup.cfg declares, nothing where it cannot be parsed."""
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string(text)
-    except configparser.Error:
+    parser = parsed_ini(text)
+    if parser is None:
         return SetupConfig()
 
     def lines(section: str, option: str) -> tuple[str, ...]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 from collections.abc import Mapping, Sequence
 
 from swe_ai_fleet.environments.commands import Wish, read_commands, readable_variables, script_words
 from swe_ai_fleet.environments.interpreters import PythonVersion
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, items, joined, string, strings, table
+from swe_ai_fleet.tools.tests.runners.values import parsed_ini
 
 _SUBSTITUTION = re.compile(r"\{(?P<name>[^{}:]*)(?::(?P<rest>[^{}]*))?\}")
 _MAX_EXPANSIONS = 200
+_MAX_STEPS = 2_000
+# A few lines that name each other, or a range, can stand for any amount of memory.
+_MAX_EXPANDED_CHARS = 10_000
 
 
 def read_tox(files: RepositoryFiles, directory: str, python: PythonVersion | None) -> Wish:
@@ -29,10 +32,8 @@ def read_tox(files: RepositoryFiles, directory: str, python: PythonVersion | Non
 
 
 def _ini(text: str, source: str, python: PythonVersion | None) -> Wish:
-    parser = configparser.RawConfigParser(strict=False, delimiters=("=", ":"), comment_prefixes=("#", ";"))
-    try:
-        parser.read_string(text)
-    except configparser.Error:
+    parser = parsed_ini(text)
+    if parser is None:
         return Wish()
     sections = {name: dict(parser.items(name)) for name in parser.sections()}
     options = sections.get("tox", {}) | sections.get("tox:tox", {})
@@ -96,16 +97,18 @@ def _words(item: object) -> list[str]:
 def _names(text: str) -> list[str]:
     """The environments of an envlist, `py{38,39}-django{3,4}` and ranges written out."""
     found: list[str] = []
-    for entry in re.split(r"[\n,]+(?![^{]*\})", text):
+    steps = 0
+    for entry in re.split(r"[\n,]+(?![^{]*\})", text[:_MAX_EXPANDED_CHARS]):
         pending = [entry.strip().partition("#")[0].strip()]
-        while pending and len(found) < _MAX_EXPANSIONS:
+        while pending and len(found) < _MAX_EXPANSIONS and steps < _MAX_STEPS:
+            steps += 1
             name = pending.pop(0)
             brace = re.search(r"\{([^{}]*)\}", name)
             if brace is None:
                 found += [name] if name else []
                 continue
-            span = re.fullmatch(r"\s*(\d+)-(\d+)\s*", brace[1])
-            options = list(map(str, range(int(span[1]), int(span[2]) + 1)))[:50] if span else brace[1].split(",")
+            span = re.fullmatch(r"\s*(\d{1,9})-(\d{1,9})\s*", brace[1])
+            options = list(map(str, range(int(span[1]), int(span[2]) + 1)[:50])) if span else brace[1].split(",")
             pending = [name[: brace.start()] + option.strip() + name[brace.end() :] for option in options] + pending
     return found
 
@@ -148,7 +151,8 @@ def _for_factors(line: str, factors: frozenset[str], names: Sequence[str]) -> st
 def _value(text: str, sections: Mapping[str, Mapping[str, str]]) -> str:
     """A value with its substitutions replaced as far as that is possible without running anything."""
     for _ in range(8):
-        replaced = _SUBSTITUTION.sub(lambda match: _substituted(match, sections), text)
+        replaced = _SUBSTITUTION.sub(lambda match: _substituted(match, sections), text, count=_MAX_EXPANSIONS)
+        replaced = replaced[:_MAX_EXPANDED_CHARS]
         if replaced == text:
             break
         text = replaced

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import posixpath
 import re
 import shlex
@@ -19,7 +18,7 @@ from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
 from swe_ai_fleet.tools.tests.runners.detection import MAKEFILES
-from swe_ai_fleet.tools.tests.runners.values import json_object, toml
+from swe_ai_fleet.tools.tests.runners.values import json_object, parsed_ini, toml
 
 _SETTINGS = (
     *("ruff.toml", ".ruff.toml", ".flake8", ".pylintrc", "pylintrc", "eslint.config.*", ".eslintrc*", ".eslintignore"),
@@ -225,10 +224,8 @@ def _of_pyproject(text: str) -> Mapping[str, object]:
 
 
 def _of_ini(text: str) -> Mapping[str, object]:
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    try:
-        parser.read_string(text)
-    except configparser.Error:
+    parser = parsed_ini(text)
+    if parser is None:
         return {"an unreadable file": text}
     return {name: dict(parser[name]) for name in parser.sections() if _SECTIONS.fullmatch(name)}
 

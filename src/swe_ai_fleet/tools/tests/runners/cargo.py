@@ -19,7 +19,7 @@ DOCUMENTATION = " (documentation)"
 """What ids of documentation tests end with; cargo does not run them with their file."""
 CARGO_ABSENT = not_installed("cargo", "a Rust toolchain")
 # Their tests compare what the compiler says, which differs while unstable options are allowed.
-_COMPARES_COMPILERS = re.compile(r"^\s*(?:trybuild|ui_test|compiletest\w*)\s*[.=]", re.M)
+_COMPARES_COMPILERS = re.compile(r"^[^\S\n]*(?:trybuild|ui_test|compiletest\w*)\s*[.=]", re.M)
 
 
 def cargo_variables(scratch: str) -> dict[str, str]:
