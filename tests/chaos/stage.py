@@ -187,6 +187,8 @@ async def open_stage(directory: Path, *, latency: float) -> AsyncGenerator[Stage
         witness = await stack.enter_async_context(Witness())
         nats = EmbeddedNats(directory / "nats")
         await nats.__aenter__()
+        # Hosts of agents have logins of their own, as with `fleet up`.
+        await nats.admit("default")
         port = free_port()
         model = Child(
             "model", ("-m", "tests.chaos.model", "--port", str(port), "--latency", str(latency)), {}, directory
@@ -194,6 +196,7 @@ async def open_stage(directory: Path, *, latency: float) -> AsyncGenerator[Stage
         variables = {
             "FLEET_NATS_URL": nats.address.url,
             "FLEET_NATS_TOKEN": nats.address.token,
+            "FLEET_NATS_ISSUER_FILE": str(nats.issuer_file),
             "FLEET_MODEL_URL": f"http://127.0.0.1:{port}/v1",
             "FLEET_MODEL": "scripted",
             "FLEET_LEASE_SECONDS": str(LEASE_SECONDS),
