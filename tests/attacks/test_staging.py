@@ -159,6 +159,11 @@ async def test_nested_repositories_are_looked_for_within_bounds(
         # Control: fewer are taken, file by file.
         await sh(clone, "rm n/file-*")
         assert set((await clone.diff()).files) == {"n/a", "n/b"}
+        # A chain of directories costs the square of its length.
+        monkeypatch.setattr(staging, "MAX_OPENED", 1_000)
+        await sh(clone, "cd n && mkdir -p $(printf 'd/%.0s' $(seq 60))")
+        with pytest.raises(ResourceExhausted, match="within directories"):
+            await clone.diff()
 
 
 ENDLESS = {

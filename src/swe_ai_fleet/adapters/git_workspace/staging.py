@@ -16,6 +16,8 @@ from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES
 
 _GITLINK = b"160000 "
 _FIRST_LOOK_SECONDS = 1.0
+# Every directory is opened from the top: a chain of them takes time that grows with the square of its length.
+MAX_OPENED = 1_000_000
 # Names that git opens whatever stands there, with the whole of a nested repository, which it asks for its HEAD. A link
 # counts as what it leads to.
 _ENDLESS = (
@@ -159,11 +161,14 @@ def _nested_repositories(tree: Path, submodules: frozenset[bytes]) -> tuple[set[
     top = os.open(tree, DIRECTORY)
     roots: set[bytes] = set()
     files: set[bytes] = set()
-    room = MAX_NAME_BYTES
+    room, left = MAX_NAME_BYTES, MAX_OPENED
     pending = [(b"", False)]
     try:
         while pending:
             directory, inside = pending.pop()
+            left -= directory.count(b"/") + 1
+            if left < 0:
+                raise ResourceExhausted("the work tree has too many directories within directories", hint="remove some")
             for name, mode in (entries := _entries(top, directory)).items():
                 path = directory + b"/" + name if directory else name
                 room -= len(path)
