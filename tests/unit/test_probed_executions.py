@@ -71,6 +71,7 @@ async def test_who_passes_a_probe_that_the_untouched_commit_fails_wins() -> None
     state = await world.run(probed(num_agents=3))
     assert (state.winner_id, state.verdict) == (NAMES[2], Verdict.VERIFIED)
     assert state.checklist is not None and [one.met_before for one in state.checklist.requirements] == [False]
+    assert "passes 1 of 1 probes of the statement" in state.ranking[0].reason
     # Once on the untouched commit, once on all candidates.
     assert [len(one.examinees) for one in world.fleet.examined] == [0, 3]
 

@@ -273,7 +273,16 @@ class Matrix:
             return report
         passed, asked = self.others(candidate_id)
         failing = {tests.name: len(failed) for tests, failed in self.failures(candidate_id)}
-        foreign = ForeignTests(value=self.value(candidate_id), passed=passed, asked=asked, failing=failing)
+        probes = next((one for tests, one in self._foreign(candidate_id) if not tests.authors), None)
+        said = (len(probes.passed), len(probes.passed) + len(probes.failed)) if probes is not None else (0, 0)
+        foreign = ForeignTests(
+            value=self.value(candidate_id),
+            passed=passed,
+            asked=asked,
+            failing=failing,
+            probes_passed=said[0],
+            probes_asked=said[1],
+        )
         return self._weighed(candidate_id, replace(report, foreign=foreign))
 
     def _weighed(self, candidate_id: str, report: CheckReport) -> CheckReport:
