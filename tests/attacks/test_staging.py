@@ -161,7 +161,7 @@ async def test_nested_repositories_are_looked_for_within_bounds(
         assert set((await clone.diff()).files) == {"n/a", "n/b"}
         # A chain of directories costs the square of its length.
         monkeypatch.setattr(staging, "MAX_OPENED", 1_000)
-        await sh(clone, "cd n && mkdir -p $(printf 'd/%.0s' $(seq 60))")
+        await sh(clone, "git init -q m && touch m/a && cd m && mkdir -p $(printf 'd/%.0s' $(seq 60))")
         with pytest.raises(ResourceExhausted, match="within directories"):
             await clone.diff()
 
