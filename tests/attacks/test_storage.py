@@ -33,7 +33,7 @@ from tests.environments import make_provider, pin
 from tests.unit.test_executions import World, a_task
 
 MIB = 1024**2
-REWRITE = 16 * MIB
+REWRITE = 4 * MIB
 TIMES = 8
 OWNER = Owner(tenant="acme", execution_id="filling")
 
