@@ -25,6 +25,7 @@ FAILING = "[failing]"
 PROPOSING = "[proposing]"
 RISKY = "[risky]"
 INTRUDING = "[intruding]"
+PROBED = "[probed]"
 REVIEWED = "[reviewed]"
 
 HELLO_FILES = {
@@ -94,8 +95,24 @@ _LOOK = Turn(tool_calls=(("files_read_file", {"path": "utils.py"}),))
 _MEND = Turn(tool_calls=(("shell_run_command", {"command": "sed -i \"s/'Hi'/'Hello, World!'/\" utils.py"}),))
 _REVISER = "# Your second go"
 
+# Who makes a checklist of a task's statement, and what it finds there.
+_PROBER = "The question is the statement of a task"
+_CHECKLIST = {
+    "requirements": [
+        {
+            "quote": "it returns 'Hello, World!'",
+            "probe": "python3 -c \"import utils; assert utils.hello_world() == 'Hello, World!'\"",
+        },
+        {"quote": "to utils.py", "probe": "python3 -c 'import utils; assert utils.one() == 1'"},
+    ]
+}
+
 SCRIPT = Script(
     conversations=(
+        Conversation(match=PROBED, regex=_PROBER, turns=(_LOOK, _answer(json.dumps(_CHECKLIST)))),
+        Conversation(regex=_PROBER, turns=(_answer('{"requirements": []}'),)),
+        Conversation(match=PROBED, seed=1, turns=(_append(_WRONG), _answer("It greets."))),
+        Conversation(match=PROBED, turns=(_append(_THOROUGH), _answer("It greets the world."))),
         *PARTS_CONVERSATIONS,
         *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,

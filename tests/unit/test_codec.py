@@ -32,6 +32,7 @@ from swe_ai_fleet.domain.candidate import (
     RankedCandidate,
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
+from swe_ai_fleet.domain.checklist import Checklist, Requirement
 from swe_ai_fleet.domain.context import ContextBlock, GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
@@ -50,6 +51,7 @@ from swe_ai_fleet.domain.event import (
     CandidatesExamined,
     CandidatesRanked,
     CandidateSubmitted,
+    ChecklistMade,
     ChecksFinished,
     ChecksStarted,
     ContextGathered,
@@ -471,6 +473,20 @@ def representatives() -> list[EventBody]:
         ),
         BreakpointsSet(action="step", node_id="fix", by="ana"),
         ChecksStarted(candidate_id="candidate-1", command="python3 -m pytest -q"),
+        ChecklistMade(
+            checklist=Checklist(
+                agent_id="checklist",
+                requirements=(
+                    Requirement(
+                        quote="1h30m is 5400",
+                        probe="python3 -c 'import x; assert x.f() == 5400'",
+                        met_before=False,
+                        seen="AssertionError",
+                    ),
+                ),
+                usage=usage,
+            )
+        ),
         EnvironmentRunFinished(
             run=EnvironmentRun(
                 agent_id="environment",

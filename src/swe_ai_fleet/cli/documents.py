@@ -31,6 +31,7 @@ def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]
         "base_commit": state.repository.commit,
         "baseline": _baseline(state),
         "examination": to_plain(state.examination) if state.examination is not None else None,
+        "checklist": to_plain(state.checklist) if state.checklist is not None else None,
         "environment_run": to_plain(state.environment_run) if state.environment_run is not None else None,
         "context": _context(state.context) if state.context is not None else None,
         "winner": state.winner_id,

@@ -28,6 +28,7 @@ class Order:
     credential: str = ""
     agents: int = 0
     max_agents: int = 0
+    probes: bool = False
     rounds: int | None = None
     role: str = "DEV"
     checks: tuple[str, ...] = ()
@@ -115,6 +116,7 @@ class Order:
                     rounds=self.rounds or 0,
                     num_agents=self.agents,
                     max_agents=self.max_agents,
+                    probes=self.probes,
                     approval=enum_name(pb.ApprovalPolicy, self.approve, field="approve"),
                     planning_mode=enum_name(pb.PlanningMode, self.mode, field="mode"),
                     model_profile=self.profile,
@@ -137,6 +139,7 @@ class Order:
                     deliberation_rounds=self.rounds or 0,
                     num_agents=self.agents,
                     max_agents=self.max_agents,
+                    probes=self.probes,
                     enable_architect_selection=self.architect > 0,
                     architect_top_k=self.architect,
                     derive_subtasks=self.subtasks,

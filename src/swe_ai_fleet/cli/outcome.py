@@ -20,7 +20,14 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.watching.events import fold_events
-from swe_ai_fleet.watching.narration import BASELINE, EXAMINATION, baseline_text, gathered_text
+from swe_ai_fleet.watching.narration import (
+    BASELINE,
+    CHECKLIST,
+    EXAMINATION,
+    baseline_text,
+    checklist_text,
+    gathered_text,
+)
 from swe_ai_fleet.watching.text import command_line, one_line, visible
 
 _DIFF_LINES = 400
@@ -80,6 +87,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         screen.out.print(nodes_table(node_row(one) for one in state.nodes.values()))
     elif state.ranking or state.agents:
         screen.out.print(candidates_table(state))
+    _print_checklist(screen, state)
     _print_examination(screen, state)
     print_pending(screen, state)
     if not won:
@@ -146,6 +154,16 @@ def _print_baseline(screen: Screen, state: ExecutionState) -> None:
         screen.line(f"environment run: {used}: {one_line(run.reason, _REASON)}")
     if state.baseline is not None or state.baseline_error:
         screen.line(f"{BASELINE}: {one_line(baseline_text(state.baseline, state.baseline_error), 1000)}")
+
+
+def _print_checklist(screen: Screen, state: ExecutionState) -> None:
+    """What the statement asks for, as far as a probe shows whether a change does it."""
+    if state.checklist is None:
+        return
+    screen.line(f"{CHECKLIST}: {one_line(checklist_text(state.checklist), 1000)}")
+    met = {True: "met before", False: "not met before", None: "changing or not run"}
+    for one in state.checklist.probed:
+        screen.line(f"  {one_line(one.name, _REASON)} ({met[one.met_before]})")
 
 
 def _print_examination(screen: Screen, state: ExecutionState) -> None:

@@ -25,6 +25,9 @@ def run(
     max_agents: Annotated[
         int, typer.Option(min=0, help="Further agents begin, up to so many, while no candidate is convincing.")
     ] = 0,
+    no_probes: Annotated[
+        bool, typer.Option("--no-probes", help="Make no probes from the task's words to run on every candidate.")
+    ] = False,
     rounds: options.Rounds = None,
     role: options.Role = "DEV",
     check: options.Check = None,
@@ -88,6 +91,7 @@ def run(
         credential=credential,
         agents=agents,
         max_agents=max_agents,
+        probes=not no_probes,
         rounds=rounds,
         role=role,
         checks=tuple(check or ()),

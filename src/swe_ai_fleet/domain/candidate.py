@@ -148,13 +148,16 @@ class ForeignTests:
     """What the new tests of other authors say of a source.
 
     Those of `asked` authors could say something, those of `passed` of them all pass; `failing` counts the failing ones
-    by author. `value` is what the tests of all authors come to, between 0 and 1.
+    by author. `value` is what the tests of all authors come to, between 0 and 1. Of the probes of the statement, which
+    count as one more author's, `probes_asked` could say something, and `probes_passed` passed.
     """
 
     value: float
     passed: int = 0
     asked: int = 0
     failing: Mapping[str, int] = field(default_factory=dict[str, int])
+    probes_passed: int = 0
+    probes_asked: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.review import Critique, Review, Vote
 from swe_ai_fleet.domain.subtask import Derivation
@@ -114,13 +115,17 @@ class Examinee:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExamineAssignment(Errand[Examination]):
-    """The tests of each of these candidates to be run on the sources of the others, the best candidates first."""
+    """The tests of each of these candidates to be run on the sources of the others, the best candidates first.
+
+    The probes of `requirements` run on the sources of all; without any candidate, on the untouched commit.
+    """
 
     kind = ErrandKind.EXAMINE
     gives = Examination
 
     repository: PinnedRepository
     examinees: tuple[Examinee, ...]
+    requirements: tuple[Requirement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

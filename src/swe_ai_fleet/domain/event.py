@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.environment_run import EnvironmentRun
@@ -429,6 +430,14 @@ class EnvironmentRunFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChecklistMade:
+    """What the task's statement asks for, with probes and what they come to on the untouched commit."""
+
+    checklist: Checklist
+    type: Literal["checklist_made"] = "checklist_made"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksFinished:
     report: CheckReport
     type: Literal["checks_finished"] = "checks_finished"
@@ -532,6 +541,7 @@ EventBody = (
     | ChecksStarted
     | BaselineFinished
     | EnvironmentRunFinished
+    | ChecklistMade
     | ChecksFinished
     | CandidateReviewed
     | RevisionJudged

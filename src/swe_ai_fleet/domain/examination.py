@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
 
-from swe_ai_fleet.domain.candidate import CheckReport, ForeignTests
+from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, ForeignTests
 from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.domain.verdict import Verdict
 
+STATEMENT = "the statement"
+"""Stands for the author of probes: it has no source, and saw nobody's. No candidate's id has a space."""
 LITTLE = 0.25
 """What a test weighs that nobody but its author stands behind: it may be wrong."""
 _NOTHING_SAID = 0.5
@@ -55,7 +57,8 @@ class Crossing:
 class TestSet:
     """The new tests of one candidate, or of several that bring the same.
 
-    Each of `tests` fails on the untouched source and passes on the source of each of `candidates`, its authors. Those
+    Each of `tests` fails on the untouched source and passes on the source of each of `candidates`, its authors; the
+    probes of the task's statement are tests of STATEMENT, which has no source. Those
     among them that are `proofs` are commands by which an author showed a fault of somebody else's source in a review:
     who wrote one has seen that source, and it may pass on the untouched one. So a proof speaks against what fails it,
     the louder the more others pass it, and for nobody.
@@ -71,6 +74,11 @@ class TestSet:
     @property
     def name(self) -> str:
         return self.candidates[0]
+
+    @property
+    def authors(self) -> tuple[str, ...]:
+        """The candidates that stand behind the tests by their own source; none behind probes of the statement."""
+        return () if self.candidates == (STATEMENT,) else self.candidates
 
     def on(self, candidate_id: str) -> Crossing | None:
         """How its tests ended on a source; None where they were not run there."""
@@ -212,19 +220,22 @@ class Matrix:
         """
         behind = len(self.passers(tests, test))
         if not behind:
-            unopposed = [name for name in tests.candidates if not self.failures(name)]
+            unopposed = [name for name in tests.authors if not self.failures(name)]
             behind = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
         if not behind and not any(self.passers(tests, other) for other in tests.tests):
             return LITTLE / 2
         return (behind + LITTLE) / (behind + 1)
 
     def disputes(self, candidate_id: str) -> list[tuple[TestSet, tuple[str, ...]]]:
-        """The failing tests of authors whose own source passes the tests of at least as many authors."""
+        """The failing tests of authors whose own source passes the tests of at least as many authors.
+
+        For a probe of the statement the sources that pass it stand in: one that nobody passes may be wrong itself.
+        """
         own = self.authors_passed(candidate_id)
         return [
             (tests, failed)
             for tests, failed in self.failures(candidate_id)
-            if any(self.authors_passed(name) >= own for name in tests.candidates)
+            if any(self.authors_passed(name) >= own for name in tests.authors or self._passers(tests, failed))
         ]
 
     def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
@@ -255,13 +266,23 @@ class Matrix:
         Nothing lifts what is refuted. What only its own tests verify is unverified where a test of another author
         speaks against it whose word counts no less, or where nobody stands behind its own tests and another candidate
         that tried fails one. What existing tests verify stays verified. What nothing has shown yet is verified by
-        another author's tests: a test and a source of two authors who did not see each other's work agree.
+        another author's tests: a test and a source of two authors who did not see each other's work agree. Probes of
+        the statement do so only where tests ran that could have broken.
         """
         if not report.accepted or candidate_id not in self.examination.candidates or not self.examination.sets:
             return report
         passed, asked = self.others(candidate_id)
         failing = {tests.name: len(failed) for tests, failed in self.failures(candidate_id)}
-        foreign = ForeignTests(value=self.value(candidate_id), passed=passed, asked=asked, failing=failing)
+        probes = next((one for tests, one in self._foreign(candidate_id) if not tests.authors), None)
+        said = (len(probes.passed), len(probes.passed) + len(probes.failed)) if probes is not None else (0, 0)
+        foreign = ForeignTests(
+            value=self.value(candidate_id),
+            passed=passed,
+            asked=asked,
+            failing=failing,
+            probes_passed=said[0],
+            probes_asked=said[1],
+        )
         return self._weighed(candidate_id, replace(report, foreign=foreign))
 
     def _weighed(self, candidate_id: str, report: CheckReport) -> CheckReport:
@@ -273,10 +294,9 @@ class Matrix:
             if reasons:
                 return replace(report, verdict=Verdict.UNVERIFIED, reasons=(*reasons, *report.reasons))
         lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
-        if lifts and (shown := self.supporters(candidate_id)):
-            whose = _listed([tests.name for tests, _ in shown])
+        if lifts and (shown := [one for one in self.supporters(candidate_id) if one[0].authors or _tested(report)]):
             tests = _listed([test for tests, one in shown for test in tests.shown_by(one)])
-            reason = f"the new tests of {whose} fail without the change and pass with it: {tests}"
+            reason = f"{_listed_authors([one for one, _ in shown])} fail without the change and pass with it: {tests}"
             return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
         return report
 
@@ -312,15 +332,31 @@ class Matrix:
         sets = self.examination.sets
         return {name: sum(passes(name, tests) for tests in sets) for name in self.examination.candidates}
 
+    def _passers(self, tests: TestSet, failed: Sequence[str]) -> list[str]:
+        return sorted({name for test in failed for name in self.passers(tests, test)})
+
     def _disputed(self, tests: TestSet, failed: Sequence[str]) -> str:
         """A dispute in words: whose tests fail, and who stands behind them."""
-        passers = sorted({name for test in failed for name in self.passers(tests, test)})
-        counted = f"{len(failed)} test{'s' if failed[1:] else ''} of {tests.name}"
+        passers = self._passers(tests, failed)
+        counted = f"{len(failed)} {'test' if tests.authors else 'probe'}{'s' if failed[1:] else ''} of {tests.name}"
         if passers:
             counted += f", which {_listed(passers)}'s change passes too,"
-        elif (others := max(map(self.authors_passed, tests.candidates)) - 1) > 0:
+        elif (others := max(map(self.authors_passed, tests.authors), default=0) - 1) > 0:
             counted += f", whose change passes the tests of {others} other author{'s' if others > 1 else ''},"
         return f"{counted} fail{'' if failed[1:] else 's'}: {_listed(failed)}"
+
+
+def _tested(report: CheckReport) -> bool:
+    """Whether tests or checks ran on it, so that something could have broken."""
+    kinds = (CheckKind.DRY_RUN, CheckKind.COMMAND)
+    return any(result.kind in kinds and result.passed and not result.skipped_reason for result in report.results)
+
+
+def _listed_authors(shown: Sequence[TestSet]) -> str:
+    """Whose tests these are, as the beginning of a sentence."""
+    names = [tests.name for tests in shown if tests.authors]
+    kinds = [f"the new tests of {_listed(names)}"] if names else []
+    return " and ".join((*kinds, f"probes of {STATEMENT}") if len(names) < len(shown) else kinds)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
 from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
@@ -28,6 +29,7 @@ from swe_ai_fleet.domain.event import (
     CandidatesExamined,
     CandidatesRanked,
     CandidateSubmitted,
+    ChecklistMade,
     ChecksFinished,
     ChecksStarted,
     ContextGathered,
@@ -152,6 +154,7 @@ class ExecutionState:
     baseline: Baseline | None = None
     baseline_error: str = ""
     environment_run: EnvironmentRun | None = None
+    checklist: Checklist | None = None
     examinations: tuple[Examination, ...] = ()
     checking: Mapping[str, RunningChecks] = field(default_factory=dict[str, RunningChecks])
     nodes: Mapping[str, NodeUpdated] = field(default_factory=dict[str, NodeUpdated])
@@ -271,6 +274,8 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return replace(state, baseline=baseline, baseline_error=error, checking=_without(state.checking, ""))
         case EnvironmentRunFinished(run=run):
             return replace(state, environment_run=run)
+        case ChecklistMade(checklist=checklist):
+            return replace(state, checklist=checklist)
         case ChecksFinished(report=report):
             reports = {**state.reports, report.candidate_id: report}
             return replace(state, reports=reports, checking=_without(state.checking, report.candidate_id))

@@ -250,8 +250,9 @@ class Task:
     the callers take turns. `architect_top_k` is how many of the best an architect chooses among; 0: none does.
     Without `num_agents` (0) it has as many agents as its council, without `rounds` (`COUNCIL_ROUNDS`) the council's.
     Up to `max_agents` in all begin while no candidate of those before is convincing; 0: none but the first.
-    `patches` are what a task of the kind `judge` is about. `traceparent` (W3C Trace Context) is the span that its work
-    belongs to, where somebody traces it.
+    With `probes` an agent turns the statement into a checklist with probes that run on every candidate. `patches` are
+    what a task of the kind `judge` is about. `traceparent` (W3C Trace Context) is the span that its work belongs to,
+    where somebody traces it.
     """
 
     task_id: str
@@ -266,6 +267,7 @@ class Task:
     delivery: Delivery = field(default_factory=Delivery)
     num_agents: int = DEFAULT_AGENTS
     max_agents: int = 0
+    probes: bool = False
     rounds: int = DEFAULT_ROUNDS
     enable_tools: bool = True
     tools: tuple[str, ...] = ()
@@ -395,6 +397,7 @@ _PLAIN = {
     "workflow": None,
     "patches": (),
     "max_agents": 0,
+    "probes": False,
 }
 
 

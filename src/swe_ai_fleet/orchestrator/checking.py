@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult, RankedCandidate
+from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.errand import CheckAssignment, ExamineAssignment, Examinee
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesExamined, ChecksFinished, ChecksStarted
@@ -64,7 +65,8 @@ class Checking:
     ) -> Mapping[str, CheckReport]:
         """The evidence about candidates that stand, once their new tests ran on each other's sources; recorded.
 
-        Nothing runs where fewer than two sources are accepted, or none brings a test that fails without the change.
+        Nothing runs where fewer than two sources are accepted, or none brings a test that fails without the change;
+        probes of the statement that fail there run on every source that is accepted.
         A fault that a critique shows by a command which passes on its author's own source counts as a test of that
         author. Raises Fenced, Unavailable of the journal.
         """
@@ -74,11 +76,14 @@ class Checking:
         examinees = [self._examinee(by_id[place.candidate_id]) for place in places]
         examinees = [one for one in examinees if one is not None]
         faults = list(_faults(places, by_id, critiques))
-        tests = any(one.tests for one in examinees)
-        if len(examinees) < 2 or not (tests or faults):
+        checklist = await self.groundwork.checklist()
+        requirements = checklist.telling if checklist is not None else ()
+        beside = len(examinees) > 1
+        tests = bool(examinees) and (bool(requirements) or (beside and any(one.tests for one in examinees)))
+        if not tests and not (beside and faults):
             return self.reports
         names = tuple(sorted(one.candidate_id for one in examinees))
-        examination = await self._examined(examinees) if tests else Examination(candidates=names)
+        examination = await self._examined(examinees, requirements) if tests else Examination(candidates=names)
         matrix = Matrix(examination.with_faults(faults))
         told = dict(self.reports)
         for place in places:
@@ -92,7 +97,7 @@ class Checking:
         tests = {result.name: result.own for result in results if result.own}
         return Examinee(candidate_id=candidate.candidate_id, patch=patch, tests=tests) if patch is not None else None
 
-    async def _examined(self, examinees: Sequence[Examinee]) -> Examination:
+    async def _examined(self, examinees: Sequence[Examinee], requirements: tuple[Requirement, ...]) -> Examination:
         """What was found out about these candidates, or what a node does now; behind a ranking nothing is run."""
         names = tuple(sorted(one.candidate_id for one in examinees))
         for known in (*self.work.known.examinations, *self._examinations):
@@ -107,6 +112,7 @@ class Checking:
                     task=self.work.task,
                     repository=self.work.repository,
                     examinees=tuple(examinees),
+                    requirements=requirements,
                 )
             )
         except Fenced:

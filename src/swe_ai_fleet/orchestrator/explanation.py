@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swe_ai_fleet.domain.candidate import CheckResult, ForeignTests
+from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.standing import PARTS, Part, Standing
 
@@ -62,9 +63,12 @@ def _foreign(foreign: ForeignTests) -> str:
     """What the new tests of others say, in words."""
     if not foreign.asked:
         return "no other author's new tests say anything of it"
-    authors = f"{foreign.passed} of {foreign.asked} other author{'s' if foreign.asked > 1 else ''}"
-    said = [f"passes the new tests of {authors}"] if foreign.passed else []
-    failing = list(foreign.failing.items())
+    probed = bool(foreign.probes_asked)
+    asked, passed = foreign.asked - probed, foreign.passed - (foreign.probes_passed == foreign.probes_asked and probed)
+    said = [f"passes {foreign.probes_passed} of {foreign.probes_asked} probes of {STATEMENT}"] if probed else []
+    if passed:
+        said.append(f"passes the new tests of {passed} of {asked} other author{'s' if asked > 1 else ''}")
+    failing = [(name, count) for name, count in foreign.failing.items() if name != STATEMENT]
     said += [f"fails {count} new test{'s' if count > 1 else ''} of {name}" for name, count in failing[:_MOST_AUTHORS]]
     if len(failing) > _MOST_AUTHORS:
         said.append(f"and those of {len(failing) - _MOST_AUTHORS} more")

@@ -1,21 +1,25 @@
-"""What an execution stands on: its baseline, and where that comes to nothing, an environment run that mends it."""
+"""What an execution stands on: its baseline, what mends its environment, and a checklist made of its statement."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from swe_ai_fleet.agents.preparing import MAX_STEPS, TOOLS, findings, instructions, read_proposal
+from swe_ai_fleet.agents import preparing, probing
+from swe_ai_fleet.agents.preparing import findings, read_proposal
+from swe_ai_fleet.agents.probing import read_checklist, statement
 from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.baseline import Baseline, gets_on_better, wants_help
 from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
-from swe_ai_fleet.domain.errand import AnswerAssignment, BaselineAssignment
+from swe_ai_fleet.domain.errand import AnswerAssignment, BaselineAssignment, ExamineAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed
-from swe_ai_fleet.domain.event import BaselineFinished, ChecksStarted, EnvironmentRunFinished
+from swe_ai_fleet.domain.event import BaselineFinished, ChecklistMade, ChecksStarted, EnvironmentRunFinished
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind
 from swe_ai_fleet.domain.workflow import AgentConfig
-from swe_ai_fleet.orchestrator.run_names import ENVIRONMENT
+from swe_ai_fleet.orchestrator.run_names import CHECKLIST, ENVIRONMENT
 from swe_ai_fleet.orchestrator.underway import Underway
 
 MAX_TOKENS = 200_000
@@ -32,25 +36,29 @@ class Groundwork:
     """The groundwork of one execution, done while something else goes on; an async context.
 
     The untouched commit is tested first. Where its tests get on badly, an agent looks for what the environment lacks;
-    what it proposes is tried from nothing and used, now and by later executions, if more tests run then.
+    what it proposes is tried from nothing and used, now and by later executions, if more tests run then. Beside that an
+    agent turns the statement into a checklist, where the task asks for one.
 
     Attributes:
         work: The execution.
-        usage: What the environment run spent.
+        usage: What the environment run and the checklist spent.
     """
 
     work: Underway
     usage: Usage = field(default_factory=Usage)
     _laying: asyncio.Task[str] | None = None
+    _listing: asyncio.Task[Checklist | None] | None = None
 
     async def __aenter__(self) -> Groundwork:
         self._laying = asyncio.create_task(self._lay())
+        self._listing = asyncio.create_task(self._list())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._laying is not None:
-            self._laying.cancel()
-            await asyncio.gather(self._laying, return_exceptions=True)
+        tasks: list[asyncio.Task[Any]] = [task for task in (self._laying, self._listing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def laid(self) -> str:
         """Wait for its end; any number of tasks may, and none of them ends it. Raises Fenced, Unavailable.
@@ -58,6 +66,71 @@ class Groundwork:
         Gives the commands that are run on the untouched commit and on every candidate.
         """
         return await asyncio.shield(self._laying) if self._laying is not None else ""
+
+    async def checklist(self) -> Checklist | None:
+        """What the statement asks for, once its probes ran on the untouched commit; as `laid`. None: nobody asked."""
+        return await asyncio.shield(self._listing) if self._listing is not None else None
+
+    async def _list(self) -> Checklist | None:
+        known = self.work.known.checklist
+        if known is None and not self._wants_checklist:
+            return None
+        made = known or await self._made()
+        self.usage += made.usage
+        if known is None:
+            await self.work.journal.append(ChecklistMade(checklist=made))
+        return made
+
+    @property
+    def _wants_checklist(self) -> bool:
+        """Whether one is asked for, may have its commands run, and could change anything."""
+        task, known = self.work.task, self.work.known
+        commands = task.enable_tools and task.approval not in _ASKING
+        return task.probes and task.kind is not TaskKind.JUDGE and commands and not known.ranking
+
+    async def _made(self) -> Checklist:
+        task, made = self.work.task, Checklist(agent_id=CHECKLIST)
+        try:
+            answer = await self.work.runs.carry_out(
+                self._errand(
+                    CHECKLIST,
+                    statement(task),
+                    AgentConfig(
+                        role=str(task.role),
+                        tools=probing.TOOLS,
+                        use_tools=True,
+                        system_prompt=probing.instructions(directory=task.repo.subdirectory),
+                        max_iterations=probing.MAX_STEPS,
+                    ),
+                )
+            )
+            made = replace(made, usage=answer.usage)
+            if not answer.text:
+                return replace(made, error=answer.error[:_REASON_CHARS])
+            made = replace(made, requirements=read_checklist(answer.text, task))
+            return made.tried(await self._on_the_untouched_commit(made)) if made.probed else made
+        except Fenced:
+            raise
+        except (FleetError, ValueError) as error:
+            return replace(made, error=str(error)[:_REASON_CHARS])
+
+    async def _on_the_untouched_commit(self, made: Checklist) -> dict[str, tuple[bool | None, str]]:
+        """What each probe comes to there, by name."""
+        await self.laid()
+        examination = await self.work.runs.check(
+            ExamineAssignment(
+                execution_id=self.work.task.execution_id,
+                task=self.work.task,
+                repository=self.work.repository,
+                examinees=(),
+                requirements=made.probed,
+            )
+        )
+        outcomes: dict[str, tuple[bool | None, str]] = {}
+        for crossing in (one for tests in examination.sets for one in tests.crossings):
+            outcomes |= dict.fromkeys(crossing.passed, (True, ""))
+            outcomes |= {failure.test: (False, failure.message) for failure in crossing.failed}
+        return outcomes
 
     async def _lay(self) -> str:
         known = self.work.known
@@ -155,33 +228,36 @@ class Groundwork:
 
     async def _asked(self, before: Baseline) -> Answer:
         task = self.work.task
-        constraints = replace(task.constraints, limits=_limits(task))
-        return await self.work.runs.carry_out(
-            AnswerAssignment(
-                execution_id=task.execution_id,
-                agent_id=ENVIRONMENT,
-                task=replace(task, context="", constraints=constraints),
-                repository=self.work.repository,
-                query=_QUESTION,
-                config=AgentConfig(
-                    role=str(task.role),
-                    tools=TOOLS,
-                    use_tools=True,
-                    system_prompt=instructions(directory=task.repo.subdirectory),
-                    max_iterations=MAX_STEPS,
-                ),
-                background=findings(before),
-                workshop=True,
-            )
+        config = AgentConfig(
+            role=str(task.role),
+            tools=preparing.TOOLS,
+            use_tools=True,
+            system_prompt=preparing.instructions(directory=task.repo.subdirectory),
+            max_iterations=preparing.MAX_STEPS,
+        )
+        errand = self._errand(ENVIRONMENT, _QUESTION, config)
+        return await self.work.runs.carry_out(replace(errand, background=findings(before), workshop=True))
+
+    def _errand(self, agent_id: str, query: str, config: AgentConfig) -> AnswerAssignment:
+        """A question beside the candidates, of which the task's context is no part."""
+        task = self.work.task
+        constraints = replace(task.constraints, limits=_limits(task, config.max_iterations))
+        return AnswerAssignment(
+            execution_id=task.execution_id,
+            agent_id=agent_id,
+            task=replace(task, context="", constraints=constraints),
+            repository=self.work.repository,
+            query=query,
+            config=config,
         )
 
 
-def _limits(task: Task) -> Limits:
+def _limits(task: Task, steps: int) -> Limits:
     """A part of what one candidate may spend, beside the candidates."""
     limits = task.constraints.totals.share(task.constraints.limits, parts=max(1, task.num_agents))
     return replace(
         limits,
-        max_iterations=min(MAX_STEPS, limits.max_iterations),
+        max_iterations=min(steps, limits.max_iterations),
         max_tokens=max(1, limits.max_tokens // _PART) if limits.max_tokens else MAX_TOKENS,
         max_cost=limits.max_cost / _PART,
         timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds),

@@ -8,6 +8,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 
 PLANNER = "planner"
 ENVIRONMENT = "environment"
+CHECKLIST = "checklist"
 _MERGE = "merge-"
 _REVIEWS = "-reviews-"
 _SHORT_COMMIT = 12
@@ -50,7 +51,7 @@ def is_draft(state: ExecutionState, agent_id: str) -> bool:
 
 
 def side_runs(state: ExecutionState) -> frozenset[str]:
-    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, environments.
+    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, environments, checklists.
 
     In executions of earlier versions each review of a candidate was a run of its own.
     """
@@ -64,4 +65,4 @@ def side_runs(state: ExecutionState) -> frozenset[str]:
         )
     ]
     votes = (judge_run(one.judge_id) for one in state.votes)
-    return frozenset((PLANNER, ENVIRONMENT, *reviews, *votes))
+    return frozenset((PLANNER, ENVIRONMENT, CHECKLIST, *reviews, *votes))

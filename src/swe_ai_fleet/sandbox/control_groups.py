@@ -208,7 +208,7 @@ def _pass_on(directory: Path) -> None:
 def _groups_in(directory: Path) -> list[Path]:
     """The fleet's groups in a directory, which another process may be removing."""
     try:
-        return [directory / name for name in os.listdir(directory) if name.startswith(_PREFIX)]
+        return [group for group in directory.iterdir() if group.name.startswith(_PREFIX)]
     except FileNotFoundError:
         return []
 

@@ -6,6 +6,7 @@ from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult, TestSummary
+from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import (
     ApprovalRefused,
@@ -17,6 +18,7 @@ from swe_ai_fleet.domain.event import (
     CandidateReviewed,
     CandidatesExamined,
     CandidatesRanked,
+    ChecklistMade,
     ChecksFinished,
     ChecksStarted,
     ContextGathered,
@@ -33,13 +35,14 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     WinnerDelivered,
 )
-from swe_ai_fleet.domain.examination import Examination
+from swe_ai_fleet.domain.examination import STATEMENT, Examination
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.watching.text import clean, one_line
 
 BASELINE = "baseline"
 EXAMINATION = "new tests on the others' changes"
 ENVIRONMENT = "environment"
+CHECKLIST = "checklist"
 REPOSITORY_TESTS = "the repository's tests, once their environment is there"
 """What is run where the command is not known yet."""
 _LINE = 200
@@ -74,6 +77,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"{BASELINE}: {baseline_text(baseline, error)}{seconds}"
         case EnvironmentRunFinished(run=run):
             line = f"{ENVIRONMENT}: what it found is {'' if run.kept else 'not '}used: {run.reason}"
+        case ChecklistMade(checklist=checklist):
+            line = f"{CHECKLIST}: {checklist_text(checklist)}"
         case ChecksFinished(report=report):
             line = f"{report.candidate_id}: {verdict_text(report)}"
         case CandidateReviewed(critique=critique):
@@ -141,6 +146,17 @@ def verdict_text(report: CheckReport) -> str:
     """A verdict with its reasons; of a report from before there were verdicts, what its checks said."""
     why = "; ".join(report.reasons) or checks_text(report) or "no evidence"
     return f"{report.verdict_word}: {why}"
+
+
+def checklist_text(checklist: Checklist) -> str:
+    """What a checklist came to."""
+    if checklist.error:
+        return f"none: {checklist.error}"
+    probed, telling = len(checklist.probed), len(checklist.telling)
+    return (
+        f"{len(checklist.requirements)} requirements of {STATEMENT}, {probed} with a probe; "
+        f"{telling} of these fail on the untouched commit"
+    )
 
 
 def examination_text(examination: Examination) -> str:

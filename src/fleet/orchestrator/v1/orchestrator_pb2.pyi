@@ -196,7 +196,7 @@ COMPONENT_STATE_DEGRADED: ComponentState
 COMPONENT_STATE_DOWN: ComponentState
 
 class DeliberateRequest(_message.Message):
-    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k", "enable_peer_review", "max_agents")
+    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k", "enable_peer_review", "max_agents", "probes")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +217,7 @@ class DeliberateRequest(_message.Message):
     ARCHITECT_TOP_K_FIELD_NUMBER: _ClassVar[int]
     ENABLE_PEER_REVIEW_FIELD_NUMBER: _ClassVar[int]
     MAX_AGENTS_FIELD_NUMBER: _ClassVar[int]
+    PROBES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_description: str
     role: str
@@ -237,7 +238,8 @@ class DeliberateRequest(_message.Message):
     architect_top_k: int
     enable_peer_review: bool
     max_agents: int
-    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ..., max_agents: _Optional[int] = ...) -> None: ...
+    probes: bool
+    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ..., max_agents: _Optional[int] = ..., probes: _Optional[bool] = ...) -> None: ...
 
 class DeliberateResponse(_message.Message):
     __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads")
@@ -745,7 +747,7 @@ class OrchestrationUpdate(_message.Message):
     def __init__(self, status: _Optional[_Union[DeliberationStatus, str]] = ..., progress_percent: _Optional[int] = ..., current_step: _Optional[str] = ..., current_agent: _Optional[str] = ..., partial_result: _Optional[_Union[DeliberationResult, _Mapping]] = ..., sequence: _Optional[int] = ..., event: _Optional[_Union[ExecutionEvent, _Mapping]] = ..., final: _Optional[_Union[OrchestrateResponse, _Mapping]] = ...) -> None: ...
 
 class OrchestratorOptions(_message.Message):
-    __slots__ = ("enable_peer_review", "deliberation_rounds", "enable_architect_selection", "custom_params", "num_agents", "derive_subtasks", "architect_top_k", "max_agents")
+    __slots__ = ("enable_peer_review", "deliberation_rounds", "enable_architect_selection", "custom_params", "num_agents", "derive_subtasks", "architect_top_k", "max_agents", "probes")
     class CustomParamsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -761,6 +763,7 @@ class OrchestratorOptions(_message.Message):
     DERIVE_SUBTASKS_FIELD_NUMBER: _ClassVar[int]
     ARCHITECT_TOP_K_FIELD_NUMBER: _ClassVar[int]
     MAX_AGENTS_FIELD_NUMBER: _ClassVar[int]
+    PROBES_FIELD_NUMBER: _ClassVar[int]
     enable_peer_review: bool
     deliberation_rounds: int
     enable_architect_selection: bool
@@ -769,7 +772,8 @@ class OrchestratorOptions(_message.Message):
     derive_subtasks: bool
     architect_top_k: int
     max_agents: int
-    def __init__(self, enable_peer_review: _Optional[bool] = ..., deliberation_rounds: _Optional[int] = ..., enable_architect_selection: _Optional[bool] = ..., custom_params: _Optional[_Mapping[str, str]] = ..., num_agents: _Optional[int] = ..., derive_subtasks: _Optional[bool] = ..., architect_top_k: _Optional[int] = ..., max_agents: _Optional[int] = ...) -> None: ...
+    probes: bool
+    def __init__(self, enable_peer_review: _Optional[bool] = ..., deliberation_rounds: _Optional[int] = ..., enable_architect_selection: _Optional[bool] = ..., custom_params: _Optional[_Mapping[str, str]] = ..., num_agents: _Optional[int] = ..., derive_subtasks: _Optional[bool] = ..., architect_top_k: _Optional[int] = ..., max_agents: _Optional[int] = ..., probes: _Optional[bool] = ...) -> None: ...
 
 class SubtaskResult(_message.Message):
     __slots__ = ("task", "execution_id", "status", "commit_sha", "error_message")

@@ -9,12 +9,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errand import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure, TestSet
+from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure, TestSet
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.domain.test_run import TestResult, TestRun
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, selected
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import passes, result_of, surroundings
@@ -23,6 +23,7 @@ from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_test_set
 from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
+from swe_ai_fleet.tools.shell import interpreter
 
 EXAMINE_SECONDS = 300.0
 """What all runs of an examination may take together; what is not run by then says nothing."""
@@ -30,9 +31,16 @@ PAIR_SECONDS = 90.0
 """What one run of one author's tests on one source may take: tests that hang must not take the others' time."""
 MAX_PAIRS = 90
 """Pairs of tests and sources; ten candidates are held against each other completely."""
+PROBE_SECONDS = 60.0
+"""What one run of a probe may take, and no more than the task allows a command."""
+UNTOUCHED = "untouched"
+"""Stands for the untouched commit, where there is no candidate."""
 MAX_TESTS = 30
 """Of one candidate's tests."""
 _AT_ONCE = 4
+_RUNS = 2
+_SEEN_CHARS = 2_000
+_OUTPUT_BYTES = 16 * 1024
 _MESSAGES = 8
 _MESSAGE_CHARS = 200
 _NOTES = 10
@@ -78,24 +86,31 @@ def asks_otherwise(message: str, called: Collection[str]) -> bool:
 class _Part:
     """What a candidate brings, taken apart: the patch of its source, that of its tests, and its test files."""
 
-    examinee: Examinee
+    name: str
     subject: Subject
-    source: bytes
-    tests: bytes
-    files: tuple[str, ...]
-    words: frozenset[str]
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    source: bytes = b""
+    tests: bytes = b""
+    files: tuple[str, ...] = ()
+    words: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Own:
-    """One set of tests: those who bring it, and by suite its tests."""
+    """One set of tests: those who bring it, by suite its tests, and the words in it; or the probes of the statement."""
 
-    parts: tuple[_Part, ...]
-    tests: Mapping[str, tuple[str, ...]]
+    parts: tuple[_Part, ...] = ()
+    tests: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    words: frozenset[str]
+    probes: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(part.examinee.candidate_id for part in self.parts))
+        return tuple(sorted(part.name for part in self.parts)) or (STATEMENT,)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*(test for tests in self.tests.values() for test in tests), *self.probes)
 
 
 @dataclass(kw_only=True)
@@ -126,6 +141,10 @@ class Examining:
         started_at = time.monotonic()
         parts = [part for one in self.assignment.examinees if (part := await self._part(one)) is not None]
         sets = _sets(parts)
+        if requirements := self.assignment.requirements:
+            words = frozenset(word for one in requirements for word in _WORD.findall(one.probe))
+            sets.append(_Own(words=words, probes={one.name: one.probe for one in requirements}))
+            parts = parts if self.assignment.examinees else [_Part(name=UNTOUCHED, subject=self.base)]
         pairs = self._chosen([(own, part) for own in sets for part in parts if part not in own.parts], parts)
         runs = await self._all(pairs)
         asked = {name for (own, _), run in zip(pairs, runs, strict=True) for name in self._asked(own, run)}
@@ -138,7 +157,7 @@ class Examining:
             sets=tuple(
                 TestSet(
                     candidates=own.names,
-                    tests=tuple(test for tests in own.tests.values() for test in tests),
+                    tests=own.all,
                     crossings=tuple(
                         sorted(
                             (one for names, one in crossings if names == own.names), key=lambda one: one.candidate_id
@@ -168,8 +187,9 @@ class Examining:
         sources = [file.path for file in patch.files if not is_test(file.path)]
         tests = [file.path for file in patch.files if is_test(file.path)]
         return _Part(
-            examinee=examinee,
+            name=examinee.candidate_id,
             subject=subject,
+            own=examinee.tests,
             source=patch.without([*tests, *settings]),
             tests=patch.without([*sources, *settings]),
             files=tuple(path for path in patch.paths if holds_tests(path) and path not in settings),
@@ -186,10 +206,10 @@ class Examining:
 
     def _chosen(self, pairs: list[tuple[_Own, _Part]], parts: Sequence[_Part]) -> list[tuple[_Own, _Part]]:
         """The pairs that are run: those among the best candidates first, as many as there may be."""
-        place = {part.examinee.candidate_id: at for at, part in enumerate(parts)}
+        place = {STATEMENT: 0, **{part.name: at for at, part in enumerate(parts)}}
 
         def order(pair: tuple[_Own, _Part]) -> tuple[int, int]:
-            own, part = min(place[name] for name in pair[0].names), place[pair[1].examinee.candidate_id]
+            own, part = min(place[name] for name in pair[0].names), place[pair[1].name]
             return max(own, part), own + part
 
         if len(pairs) > MAX_PAIRS:
@@ -205,7 +225,8 @@ class Examining:
 
         async def one(at: int, own: _Own, part: _Part) -> _Ran | str:
             async with slots:
-                return await self._crossed(f"cross{at}", own, part)
+                crossed = self._probed(own, part) if own.probes else self._crossed(f"cross{at}", own, part)
+                return await crossed
 
         limit = min(EXAMINE_SECONDS, self.assignment.task.constraints.limits.timeout_seconds or EXAMINE_SECONDS)
         tasks = [asyncio.create_task(one(at, *pair)) for at, pair in enumerate(pairs)]
@@ -241,18 +262,50 @@ class Examining:
             if isinstance(run, NoRun):
                 return run.reason
             ran.take(tests, run)
-            if any(not passes(run, test) for test in tests) or not part.examinee.tests:
+            if any(not passes(run, test) for test in tests) or not part.own:
                 again = await self.bench.attempt(subject, short, selection, before=before, repetition=1)
                 ran.again(tests, again if isinstance(again, TestRun) else TestRun())
             without = await self.bench.attempt(alone, suite, selection, before=before)
             ran.without |= {test: result_of(without, test) for test in tests} if isinstance(without, TestRun) else {}
         return ran
 
+    async def _probed(self, own: _Own, part: _Part) -> _Ran | str:
+        """The probes on a source, each twice in a clean clone: what ends otherwise the second time says nothing."""
+        ran = _Ran()
+        try:
+            for name, command in own.probes.items():
+                results = [await self._probe(command, part.subject) for _ in range(_RUNS)]
+                if len({result.ok for result in results}) > 1:
+                    ran.unsaid.append(name)
+                elif results[0].ok:
+                    ran.passed.append(name)
+                else:
+                    seen = results[0].stdout.text().strip() or f"exit code {results[0].exit_code}"
+                    said = "it ran out of time" if results[0].timed_out else seen[-_SEEN_CHARS:]
+                    short = said[-_MESSAGE_CHARS:]
+                    ran.failed[name] = TestResult(outcome=TestOutcome.FAILED, message=short, traceback=said)
+        except FleetError as error:
+            return str(error)
+        return ran
+
+    async def _probe(self, command: str, subject: Subject) -> CommandResult:
+        """Raises what opening a clone raises."""
+        seconds = min(PROBE_SECONDS, self.assignment.task.constraints.limits.command_timeout_seconds)
+        line = Command(
+            argv=(interpreter(), "-c", command),
+            cwd=self.assignment.task.repo.subdirectory or ".",
+            timeout_seconds=seconds,
+            output_limit=_OUTPUT_BYTES,
+            merge_stderr=True,
+        )
+        async with self.bench.clone("probe", subject) as clone:
+            return await clone.run(line)
+
     def _asked(self, own: _Own, run: _Ran | str) -> set[str]:
         """The names that failing tests ask for: words of theirs that the task does not hold."""
         if isinstance(run, str):
             return set()
-        task, words = self._task_words, own.parts[0].words
+        task, words = self._task_words, own.words
         said = [name for result in run.failed.values() for name in missing_names(_said(result))]
         return {name for name in said if name in words and name not in task}
 
@@ -274,9 +327,11 @@ class Examining:
         return found
 
     def _crossing(self, own: _Own, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
-        name = part.examinee.candidate_id
+        name = part.name
         if isinstance(run, str):
             return Crossing(candidate_id=name, note=self.mask(run)[:_MESSAGE_CHARS])
+        # What the untouched commit lacks may be what the statement asks for.
+        unknown = () if part.subject is self.base else unknown
         unsaid = [test for test, result in run.failed.items() if self._says_nothing(own, result, unknown)]
         failed = [(test, result) for test, result in run.failed.items() if test not in unsaid]
         return Crossing(
@@ -295,7 +350,7 @@ class Examining:
 
     def _says_nothing(self, own: _Own, result: TestResult, unknown: Collection[str]) -> bool:
         """Whether a failing test asks for what only its author's source has, or lacks something of its surroundings."""
-        said, words = _said(result), own.parts[0].words
+        said, words = _said(result), own.words
         if names := [name for name in missing_names(said) if name in words]:
             return any(name in unknown for name in names)
         return asks_otherwise(said, words) or surroundings(result)
@@ -336,16 +391,17 @@ def _sets(parts: Sequence[_Part]) -> list[_Own]:
     """The sets of tests; candidates that bring equal test files bring one."""
     found: dict[str, list[_Part]] = {}
     for part in parts:
-        if part.files and any(part.examinee.tests.values()):
+        if part.files and any(part.own.values()):
             found.setdefault(hashlib.sha256(part.tests).hexdigest(), []).append(part)
     sets: list[_Own] = []
     for same in found.values():
         tests = {
-            suite: tuple(test for test in tests if all(test in part.examinee.tests.get(suite, ()) for part in same))
-            for suite, tests in same[0].examinee.tests.items()
+            suite: tuple(test for test in tests if all(test in part.own.get(suite, ()) for part in same))
+            for suite, tests in same[0].own.items()
         }
         if any(tests.values()):
-            sets.append(_Own(tuple(same), {suite: names[:MAX_TESTS] for suite, names in tests.items()}))
+            kept = {suite: names[:MAX_TESTS] for suite, names in tests.items()}
+            sets.append(_Own(parts=tuple(same), tests=kept, words=same[0].words))
     return sets
 
 

@@ -1,0 +1,62 @@
+"""Checklists: what a task's statement asks for, with probes that show whether a source does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.text import one_line
+
+_NAME_CHARS = 160
+_QUOTE_CHARS = 70
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One thing that a statement asks for. All of it is untrusted text.
+
+    Attributes:
+        quote: Stands in the statement word for word.
+        probe: A shell command that exits with 0 where a source does what is asked for; empty: none.
+        met_before: Whether the untouched commit passes the probe; None: that is not known, or it changes.
+        seen: What the probe printed there.
+    """
+
+    quote: str
+    probe: str = ""
+    met_before: bool | None = None
+    seen: str = ""
+
+    @property
+    def name(self) -> str:
+        """What its probe is called among tests."""
+        return one_line(f'"{one_line(self.quote, _QUOTE_CHARS)}": `{self.probe}`', _NAME_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checklist:
+    """What an agent made of a statement that saw nobody's change. `error` says why there is none."""
+
+    agent_id: str
+    requirements: tuple[Requirement, ...] = ()
+    error: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def probed(self) -> tuple[Requirement, ...]:
+        """The requirements that have a probe."""
+        return tuple(one for one in self.requirements if one.probe)
+
+    @property
+    def telling(self) -> tuple[Requirement, ...]:
+        """The requirements whose probe fails on the untouched commit."""
+        return tuple(one for one in self.probed if one.met_before is False)
+
+    def tried(self, outcomes: Mapping[str, tuple[bool | None, str]]) -> Checklist:
+        """The same with what each probe, by its name, came to on the untouched commit."""
+        requirements = [
+            replace(one, met_before=outcomes[one.name][0], seen=outcomes[one.name][1]) if one.name in outcomes else one
+            for one in self.requirements
+        ]
+        return replace(self, requirements=tuple(requirements))

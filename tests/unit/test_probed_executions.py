@@ -1,0 +1,139 @@
+"""A checklist of the statement beside the candidates: who makes it, when it decides, and what is not repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from swe_ai_fleet.domain.answer import Answer
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
+from swe_ai_fleet.domain.errand import AnswerAssignment, ExamineAssignment
+from swe_ai_fleet.domain.errors import AgentLost
+from swe_ai_fleet.domain.event import ChecklistMade, ExecutionFinished
+from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure
+from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, ApprovalPolicy, Task
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.verdict import Verdict
+from swe_ai_fleet.testing.fleet import ScriptedRun
+from tests.unit.test_executions import World, a_task
+from tests.unit.test_peer_review import begins_with
+from tests.unit.test_waves import NAMES, begun
+
+SAID = json.dumps({"requirements": [{"quote": "Add hello_world()", "probe": "true"}]})
+RAN = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, score=1.0)
+
+
+def answer(text: str, error: str = "") -> Answer:
+    return Answer(text=text, error=error, stop_reason=StopReason.FINAL_ANSWER)
+
+
+def says(text: str) -> Callable[[AnswerAssignment], Awaitable[Answer]]:
+    async def said(assignment: AnswerAssignment) -> Answer:
+        assert (assignment.agent_id, assignment.task.context) == ("checklist", "")
+        return answer(text)
+
+    return said
+
+
+def passed_by(*names: str) -> Callable[[ExamineAssignment], Examination]:
+    """The probes fail on the untouched commit and on every candidate but these."""
+
+    def examining(errand: ExamineAssignment) -> Examination:
+        tests = tuple(one.name for one in errand.requirements)
+        crossings = [
+            Crossing(candidate_id=name, passed=tests)
+            if name in names
+            else Crossing(candidate_id=name, failed=tuple(ForeignFailure(test=test) for test in tests))
+            for name in [one.candidate_id for one in errand.examinees] or ["untouched"]
+        ]
+        return Examination(sets=(ExaminedTests(candidates=(STATEMENT,), tests=tests, crossings=tuple(crossings)),))
+
+    return examining
+
+
+def probing(world: World, *names: str, text: str = SAID) -> World:
+    world.fleet.default = ScriptedRun(checks=(RAN,))
+    world.fleet.answering = says(text)
+    world.fleet.examining = passed_by(*names)
+    return world
+
+
+def probed(**fields: object) -> Task:
+    return a_task(description="Add hello_world() to utils.py", probes=True, rounds=0, **fields)
+
+
+async def test_who_passes_a_probe_that_the_untouched_commit_fails_wins() -> None:
+    world = probing(World(), NAMES[2])
+    state = await world.run(probed(num_agents=3))
+    assert (state.winner_id, state.verdict) == (NAMES[2], Verdict.VERIFIED)
+    assert state.checklist is not None and [one.met_before for one in state.checklist.requirements] == [False]
+    assert "passes 1 of 1 probes of the statement" in state.ranking[0].reason
+    # Once on the untouched commit, once on all candidates.
+    assert [len(one.examinees) for one in world.fleet.examined] == [0, 3]
+
+
+async def test_one_candidate_is_enough_where_it_passes_and_another_begins_where_it_does_not() -> None:
+    world = probing(World(), *NAMES)
+    assert (await world.run(probed(num_agents=1, max_agents=3))).winner_id == NAMES[0]
+    assert begun(world) == NAMES[:1]
+    world = probing(World(), NAMES[1])
+    assert (await world.run(probed(num_agents=1, max_agents=3))).winner_id == NAMES[1]
+    assert begun(world) == NAMES[:2]
+
+
+async def test_probes_show_nothing_where_no_test_ran() -> None:
+    world = probing(World(), NAMES[0])
+    world.fleet.default = ScriptedRun(checks=(replace(RAN, kind=CheckKind.APPLY, name="patch applies"),))
+    state = await world.run(probed(num_agents=2))
+    assert (state.winner_id, state.verdict) == (NAMES[0], Verdict.UNVERIFIED)
+
+
+@pytest.mark.parametrize(("text", "error"), [("I don't know", "no JSON object"), ("", "no more tokens")])
+async def test_an_answer_that_is_none_costs_nobody_anything(text: str, error: str) -> None:
+    async def failing(assignment: AnswerAssignment) -> Answer:
+        return answer(text, "no more tokens")
+
+    world = probing(World())
+    world.fleet.answering = failing
+    state = await world.run(probed(num_agents=2))
+    assert state.checklist is not None and error in state.checklist.error
+    assert (state.winner_id, world.fleet.examined) == (NAMES[0], [])
+
+
+async def test_a_lost_run_costs_nobody_anything() -> None:
+    async def lost(assignment: AnswerAssignment) -> Answer:
+        raise AgentLost("its host died")
+
+    world = probing(World())
+    world.fleet.answering = lost
+    state = await world.run(probed(num_agents=1))
+    assert state.checklist is not None and "its host died" in state.checklist.error
+    assert state.winner_id == NAMES[0]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"probes": False}, {"enable_tools": False}, {"approval": ApprovalPolicy.RISKY}], ids=str
+)
+async def test_nobody_is_asked_where_none_is_wanted_or_commands_may_not_run(fields: dict[str, object]) -> None:
+    world = probing(World())
+    state = await world.run(replace(probed(num_agents=1), **fields))
+    assert (world.fleet.asked, state.checklist) == ([], None)
+
+
+async def test_whoever_takes_over_asks_for_no_second_checklist() -> None:
+    whole, task = probing(World(), NAMES[1]), probed(num_agents=2)
+    done = await whole.run(task)
+    assert done.winner_id == NAMES[1]
+    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
+    for count in range(1, last):
+        log = begins_with(whole.log, count)
+        there = any(isinstance(event.body, ChecklistMade) for event in log.events)
+        world = probing(World(log=log), NAMES[1])
+        async with world.running() as executions:
+            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+        assert state.winner_id == NAMES[1], count
+        assert not (there and world.fleet.asked), count
