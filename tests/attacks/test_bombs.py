@@ -83,6 +83,7 @@ def deltas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Bomb]:
     return place, bomb
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", CONFINED)
 async def test_a_checkpoint_of_a_bomb_of_deltas(rung: Rung, tmp_path: Path, deltas: tuple[Place, Bomb]) -> None:
     bombed, bomb = deltas
@@ -150,6 +151,7 @@ async def test_a_repository_of_a_bomb_of_trees_is_not_taken(tmp_path: Path) -> N
         assert (clone.root / "a.txt").exists()
 
 
+@pytest.mark.slow
 async def test_a_bundle_of_deltas_is_refused(tmp_path: Path, deltas: tuple[Place, Bomb]) -> None:
     bombed, bomb = deltas
     place = Place(tmp_path, like=bombed)
@@ -158,6 +160,7 @@ async def test_a_bundle_of_deltas_is_refused(tmp_path: Path, deltas: tuple[Place
     assert place.meter.peak() < DEFAULT_MEMORY_BYTES + _BESIDE
 
 
+@pytest.mark.slow
 async def test_a_patch_that_unpacks_without_end_is_refused(tmp_path: Path) -> None:
     place = Place(tmp_path / "control")
     patch = _literal(_LARGE)
@@ -172,6 +175,7 @@ async def test_a_patch_that_unpacks_without_end_is_refused(tmp_path: Path) -> No
     assert place.meter.peak() < DEFAULT_MEMORY_BYTES + _BESIDE
 
 
+@pytest.mark.slow
 async def test_an_upload_that_unpacks_to_much_more_is_refused(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for number in range(16):
@@ -192,6 +196,7 @@ async def test_an_upload_that_unpacks_to_much_more_is_refused(tmp_path: Path) ->
     assert not cache.exists()
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_too_large_to_compare_names_the_way_out(tmp_path: Path) -> None:
     place = Place(tmp_path)
     async with place.clone() as clone:

@@ -68,6 +68,7 @@ async def test_pipes_and_links_in_what_is_copied(tmp_path: Path, loot: Path) -> 
         assert SECRET not in await sh(clone, "cat /environment/loot/token.txt")
 
 
+@pytest.mark.slow
 @needs_bwrap
 async def test_a_copy_takes_no_more_of_the_disk_than_the_build_was_allowed(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()

@@ -121,6 +121,7 @@ async def test_a_tenant_that_fills_the_machine_from_another_process(tmp_path: Pa
         await process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ControlGroups.discover().cpu, reason="no CPU control group can be made here")
 @pytest.mark.parametrize("rung", CONFINED)
 async def test_a_tenant_with_many_processes_has_no_more_of_a_cpu(tmp_path: Path, rung: Rung) -> None:

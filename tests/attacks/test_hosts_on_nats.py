@@ -234,7 +234,7 @@ async def test_a_host_cannot_read_what_another_tenant_did(world: World) -> None:
         for subject in ("agent.events.>", "agent.results.>", "agent.jobs.>", "$O.>", "$JS.>", "_INBOX.>", "_R_.>"):
             await stranger.client.subscribe(subject, cb=hear)
         api = "$JS.API."
-        for subject, body in (
+        questions: tuple[tuple[str, object], ...] = (
             (f"{api}DIRECT.GET.AGENT_EVENTS.agent.events.b.e-b.agent-1", None),
             (f"{api}DIRECT.GET.AGENT_EVENTS", {"last_by_subj": "agent.events.b.e-b.agent-1"}),
             (f"{api}STREAM.MSG.GET.AGENT_EVENTS", {"last_by_subj": "agent.events.b.e-b.agent-1"}),
@@ -254,8 +254,9 @@ async def test_a_host_cannot_read_what_another_tenant_did(world: World) -> None:
             (f"{api}CONSUMER.DELETE.AGENT_EVENTS.context-recorder", None),
             ("agent.ask.events.b.e-b", {"agent_id": "agent-1", "start": 0}),
             ("agent.ask.content.b.e-b", {"name": world.secret.name, "start": 0}),
-        ):
-            answer = await stranger.asks(subject, body)
+        )
+        answers = await asyncio.gather(*(stranger.asks(subject, body) for subject, body in questions))
+        for (subject, _), answer in zip(questions, answers, strict=True):
             # An account without JetStream of its own answers for itself, and knows nothing.
             assert answer is None or b"JetStream not enabled" in answer, subject
         for what in ("info", "content"):

@@ -1,16 +1,20 @@
 """What test code prints, what files and addresses hold, made to keep whoever reads it busy.
 
-Each text is read in a process of its own that the kernel kills when it has used its CPU time: a reader whose work grows
-with the square of a line needs many times as much as there is, one that looks at each character once next to none.
+Each reader is a process of its own, a fork of one that has everything loaded, and the kernel kills it when it has used
+its CPU time for a text: a reader whose work grows with the square of a line needs many times as much as there is, one
+that looks at each character once next to none.
 """
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -31,8 +35,7 @@ from swe_ai_fleet.tools.tests.runners import (
 )
 
 CHARS = 260_000
-CPU_SECONDS = 3.0
-TIMES = 3
+CPU_SECONDS = 1.0
 
 _PATCH = parse_patch(b"diff --git a/foobar.py b/foobar.py\n--- a/foobar.py\n+++ b/foobar.py\n@@ -1 +1 @@\n-a\n+b\n")
 _NAMES = TaskNames(Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app")))
@@ -89,27 +92,45 @@ def texts() -> dict[str, str]:
     return found
 
 
-def read_all(reader: str) -> None:
-    """Read every text so many times; what is too slow ends this process by a signal, its name said before."""
+def read_all(reader: str, names: Path) -> None:
+    """Read every text; what is too slow ends this process by a signal, its name written before."""
     read = READERS[reader]
-    for name, text in texts().items():
-        print(name, flush=True)
-        # Time that this process computes, not time that goes by: other load on the machine is none of it.
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        for _ in range(TIMES):
+    with names.open("w") as file:
+        for name, text in texts().items():
+            print(name, file=file, flush=True)
+            # Time that this process computes, not time that goes by: other load on the machine is none of it.
+            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
             read(text)
-        signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def reading(reader: str) -> subprocess.CompletedProcess[str]:
-    program = f"from {__name__} import read_all; read_all({reader!r})"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+def read_by_each(directory: str) -> None:
+    """Have each reader read in a fork of this process, and print how each of them ended."""
+    ends: dict[str, int | None] = {}
+    for reader in READERS:
+        process = multiprocessing.get_context("fork").Process(target=read_all, args=(reader, Path(directory, reader)))
+        process.start()
+        process.join()
+        ends[reader] = process.exitcode
+    print(json.dumps(ends))
+
+
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """For each reader how its process ended, and the text that it read last."""
+    directory = tmp_path_factory.mktemp("readings")
+    program = f"from {__name__} import read_by_each; read_by_each({str(directory)!r})"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    return {
+        reader: (code, (directory / reader).read_text().splitlines()[-1])
+        for reader, code in json.loads(done.stdout).items()
+    }
 
 
 @pytest.mark.parametrize("reader", [name for name in READERS if name != "control"])
-def test_no_output_keeps_its_reader_busy(reader: str) -> None:
-    done = reading(reader)
-    assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
+def test_no_output_keeps_its_reader_busy(reader: str, readings: dict[str, tuple[int, str]]) -> None:
+    code, text = readings[reader]
+    assert code == 0, text
 
 
 @pytest.mark.parametrize(
@@ -129,7 +150,5 @@ def test_addresses_are_still_shown_without_their_users(address: str, shown: str)
     assert recorded_address(address) == {"url": shown}
 
 
-def test_control_the_earlier_reader_is_killed() -> None:
-    done = reading("control")
-    assert done.returncode == -signal.SIGPROF
-    assert done.stdout.splitlines()[-1] == "lines of '1 passed in ' and '1'"
+def test_control_the_earlier_reader_is_killed(readings: dict[str, tuple[int, str]]) -> None:
+    assert readings["control"] == (-signal.SIGPROF, "lines of '1 passed in ' and '1'")

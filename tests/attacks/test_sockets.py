@@ -162,6 +162,7 @@ def test_nothing_of_the_host_is_reached(name: str, ordinary: bool, neighbours: N
     assert neighbours.came == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", [Rung.LANDLOCK, Rung.NONE])
 async def test_a_connection_on_its_way_ends_with_its_listener(
     rung: Rung, tmp_path: Path, neighbours: Neighbours

@@ -55,6 +55,7 @@ def size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", CONFINED)
 async def test_rewriting_a_file_again_and_again_fills_neither_disk_nor_nats(
     rung: Rung, tmp_path: Path, log: JetStream

@@ -110,14 +110,21 @@ own = keys(os.getpid())
     assert "ValueError: (None, <class 'set'>)" in named(report, "tests").output
 
 
-@pytest.mark.parametrize("source", [APP + END_WELL, BROKEN + END_WELL])
+@pytest.mark.parametrize("source", [pytest.param(APP + END_WELL, marks=pytest.mark.slow), BROKEN + END_WELL])
 async def test_source_that_ends_the_run_well(world: World, source: str) -> None:
     report = await world.check({"app.py": source})
     assert report.verdict is not Verdict.VERIFIED
 
 
 @pytest.mark.parametrize(
-    "name", ["pytest.py", "pytest/__init__.py", "pytest/__main__.py", "json.py", "sitecustomize.py"]
+    "name",
+    [
+        "pytest.py",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("pytest/__init__.py", "pytest/__main__.py", "json.py", "sitecustomize.py")
+        ),
+    ],
 )
 async def test_a_module_that_poses_as_what_runs_the_tests(world: World, name: str) -> None:
     report = await world.check({"app.py": BROKEN, name: POSING})
@@ -244,8 +251,14 @@ class Programs(World):
     ("files", "environment"),
     [
         ({"fleet_pytest.py": SEALED}, EnvironmentSpec()),
-        ({"src/fleet_pytest.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "src"})),
-        ({"lib/src/pluggy.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "/workspace/lib/src:other"})),
+        pytest.param(
+            *({"src/fleet_pytest.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "src"})),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *({"lib/src/pluggy.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "/workspace/lib/src:other"})),
+            marks=pytest.mark.slow,
+        ),
         (
             {"tools/bin/python3": "#!/bin/sh\nPATH=${PATH#*:} exec python3 /workspace/forge.py\n", "forge.py": SEALED},
             EnvironmentSpec(path=("tools/bin",)),
@@ -270,8 +283,10 @@ async def test_what_poses_as_the_plug_in_or_the_runner(
     ("files", "command"),
     [
         ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test"),
-        ({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test"),
-        ({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh"),
+        pytest.param(
+            *({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test"), marks=pytest.mark.slow
+        ),
+        pytest.param(*({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh"), marks=pytest.mark.slow),
     ],
     ids=["make", "npm", "by its directory"],
 )

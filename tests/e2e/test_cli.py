@@ -242,6 +242,7 @@ async def test_the_audit_of_an_untouched_log_verifies(shell: Shell, solved: tupl
     assert all(agent["entries"] > 1 for agent in document["chains"])
 
 
+@pytest.mark.slow
 async def test_an_event_taken_out_of_the_log_is_found(
     shell: Shell, repository: Path, fleet: FleetUnderTest, client: FleetClient
 ) -> None:
@@ -264,6 +265,7 @@ async def test_an_event_taken_out_of_the_log_is_found(
     assert not document["intact"] and document["chains"][0]["fault"]["entry"] == 4
 
 
+@pytest.mark.slow
 async def test_doctor_tells_what_is_there_and_what_is_not(shell: Shell, elsewhere: Shell) -> None:
     well, unwell, odd, table = await asyncio.gather(
         shell.fleet("doctor", "--json"),

@@ -63,6 +63,7 @@ async def test_what_an_agent_finds_out_is_tried_kept_and_used_again(
 @pytest.mark.parametrize(
     ("marker", "reason"), [(USELESS, "no more tests run with it"), (HIDING, "could decide which tests count")]
 )
+@pytest.mark.slow
 async def test_what_does_not_help_or_hides_tests_is_not_used(
     shell: Shell, tmp_path: Path, marker: str, reason: str
 ) -> None:
@@ -85,6 +86,7 @@ INSTALL = (
 )
 
 
+@pytest.mark.slow
 async def test_what_a_baseline_was_tested_with_can_be_exported(shell: Shell, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "installed", FILES)
     run = ("run", "--json", "--repo", str(repository), "--agents", "1", f"{LACKING} sun() gives 5")
@@ -100,6 +102,7 @@ async def test_what_a_baseline_was_tested_with_can_be_exported(shell: Shell, tmp
     assert exported.code == 1 and "no package of an index is recorded" in exported.err
 
 
+@pytest.mark.slow
 async def test_tests_that_fail_by_themselves_start_no_environment_run(shell: Shell, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "failing", {**FILES, "almanac.py": "SUN = 3\n"})
     run = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "1", f"{LACKING} sun() gives 5")

@@ -123,6 +123,7 @@ async def test_patches_are_judged_ranked_and_told_in_words(
     assert "Fleet-Delivered-By: ana" in git(repository, "log", "-1", "--format=%B", "by-hand")
 
 
+@pytest.mark.slow
 async def test_the_new_tests_of_each_patch_judge_the_others(shell: Shell, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "durations", DURATION_FILES)
     changes = {
@@ -181,6 +182,7 @@ async def test_the_new_tests_of_each_patch_judge_the_others(shell: Shell, tmp_pa
     assert "Fleet-Verdict: unverified" in git(repository, "log", "-1", "--format=%B", "half")
 
 
+@pytest.mark.slow
 async def test_the_exit_code_is_the_verdict_on_the_best(
     shell: Shell, repository: Path, patches: Mapping[str, Path]
 ) -> None:
@@ -232,6 +234,7 @@ async def test_what_cannot_be_judged_is_bad_usage(shell: Shell, repository: Path
     assert (await shell.fleet("judge", "--repo", str(repository))).code == 2
 
 
+@pytest.mark.slow
 async def test_judging_needs_neither_agents_nor_a_model_server(
     repository: Path, patches: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -241,6 +244,7 @@ async def test_judging_needs_neither_agents_nor_a_model_server(
     assert ran.document["usage"]["total_tokens"] == 0
 
 
+@pytest.mark.slow
 async def test_the_same_commit_is_tested_once_for_all_candidates_and_executions(shell: Shell, tmp_path: Path) -> None:
     slow = {**FILES, "test_slow.py": "import time\n\n\ndef test_slow():\n    time.sleep(1.3)\n"}
     repository = make_repository(tmp_path / "slow", slow)
@@ -292,6 +296,7 @@ async def test_where_nobody_won_the_three_commands_work_as_they_are_printed(shel
     assert (await shell.fleet("deliver", task_id, "agent-dev-1", "--branch", "main")).code == 2
 
 
+@pytest.mark.slow
 async def test_an_unverified_winner_is_delivered_marked_and_told_by_exit_code_6(shell: Shell, tmp_path: Path) -> None:
     tests = "import utils\n\n\ndef test_one():\n    assert utils.one() == 1\n"
     repository = make_repository(tmp_path / "repository", {**HELLO_FILES, "test_utils.py": tests})
@@ -335,6 +340,7 @@ async def test_an_unverified_winner_is_delivered_marked_and_told_by_exit_code_6(
     assert [command.split()[1] for command in document["next"]] == ["show", "export", "deliver"]
 
 
+@pytest.mark.slow
 async def test_a_batch_tells_verdicts_row_by_row(shell: Shell, tmp_path: Path) -> None:
     tests = "import utils\n\n\ndef test_one():\n    assert utils.one() == 1\n"
     proven = make_repository(tmp_path / "proven", HELLO_FILES)

@@ -31,6 +31,8 @@ async def serving(home: Path, model_url: str) -> AsyncIterator[tuple[asyncio.sub
         "FLEET_MODEL_URL": model_url,
         "FLEET_MODEL": "scripted",
         "FLEET_LISTEN": "127.0.0.1:0",
+        # Whoever comes after one that was killed waits for so long.
+        "FLEET_LEASE_SECONDS": "5",
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.orchestrator.main"),

@@ -87,6 +87,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def clone(template: Path, tmp_path: Path) -> Path:
+    # One home for all of them: they have the same environment, which is made once.
+    home = template.with_name("home")
+    home.mkdir(exist_ok=True)
+    (tmp_path / "home").symlink_to(home)
     return Path(shutil.copytree(template, tmp_path / "clone"))
 
 

@@ -286,6 +286,7 @@ async def fleet_command(fleet: FleetUnderTest, *args: str) -> tuple[int, str]:
     return process.returncode or 0, out.decode()
 
 
+@pytest.mark.slow
 async def test_the_whole_fleet_from_the_command_line(fleet: FleetUnderTest, tmp_path: Path) -> None:
     code, out = await fleet_command(fleet, "create", "DATA", "--agents", "1", "--rounds", "0", "--json")
     assert (code, json.loads(out)) == (0, {"council_id": "council-data", "agent_ids": ["agent-data-1"]})

@@ -206,6 +206,7 @@ async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_an
     assert Matrix(examination).value("hostile") < Matrix(examination).value("half") < Matrix(examination).value("ruled")
 
 
+@pytest.mark.slow
 async def test_javascript(tmp_path: Path) -> None:
     pool = Pool(World(tmp_path, JAVASCRIPT))
     fixed = "exports.double = (x) => 2 * x;\n"
@@ -226,6 +227,7 @@ async def test_javascript(tmp_path: Path) -> None:
     assert len(crossing.unsaid) == 1 and "halve" in crossing.unsaid[0]
 
 
+@pytest.mark.slow
 async def test_go(tmp_path: Path) -> None:
     pool = Pool(World(tmp_path, GO))
     fixed = GO["double.go"].replace("x + 1", "2 * x")

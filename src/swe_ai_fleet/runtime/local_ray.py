@@ -17,6 +17,7 @@ from typing import Any, cast
 import ray
 import structlog
 from ray import _raylet  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+from ray._private import node as ray_node
 from ray._private import ray_constants as constants
 
 from swe_ai_fleet.domain.errors import Unavailable
@@ -45,6 +46,20 @@ _PRIVATE = {
 }
 
 _log = structlog.get_logger()
+
+
+class _BareNode(ray_node.Node):
+    """A node without the three processes that serve people and further nodes: they take seconds to start."""
+
+    def start_monitor(self) -> None:
+        """No autoscaler: there is nothing to scale."""
+
+    def start_log_monitor(self) -> None:
+        """No driver reads the logs of workers."""
+
+    def start_api_server(self, **_: object) -> None:
+        """No dashboard."""
+        self._webui_url = ""
 
 
 @contextmanager
@@ -79,6 +94,8 @@ def ray_connection(settings: Settings) -> Generator[None]:
     # Ray read its variables when it was imported, which may have been before they were set.
     clusters = bool(constants.ENABLE_RAY_CLUSTER)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     constants.ENABLE_RAY_CLUSTER = False
+    whole = ray_node.Node
+    ray_node.Node = _BareNode
     try:
         # "local" by name: without an address Ray would join whatever cluster a stale file names.
         ray.init(  # pyright: ignore[reportUnknownMemberType]
@@ -96,6 +113,7 @@ def ray_connection(settings: Settings) -> Generator[None]:
         with _until_the_end():
             yield
     finally:
+        ray_node.Node = whole
         constants.ENABLE_RAY_CLUSTER = clusters
         shutil.rmtree(directory, ignore_errors=True)
         os.close(owned)

@@ -6,6 +6,7 @@ import asyncio
 import compileall
 import hashlib
 import importlib.metadata
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -57,7 +58,8 @@ def _installed(name: str) -> list[importlib.metadata.Distribution]:
 
 def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> None:
     packages, programs, installer = draft / "python", draft / "bin", draft / "pip"
-    for directory in (packages, programs, installer):
+    made = {packages, programs, installer}
+    for directory in made:
         directory.mkdir()
     for distribution in distributions:
         name = distribution.name  # reads its metadata, each time
@@ -67,10 +69,20 @@ def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> 
                 continue
             if ".." not in file.parts and name not in _PROGRAMS:
                 target = (installer if name == _INSTALLER else packages).joinpath(*file.parts)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, target)
+                if target.parent not in made:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    made.add(target.parent)
+                _place(source, target)
             elif source.name in _PROGRAMS:
-                shutil.copy2(source, programs / source.name)
+                _place(source, programs / source.name)
     # What came without compiled files: a sandbox cannot write there, and every test run would compile pytest again.
     compileall.compile_dir(packages, quiet=2)
     compileall.compile_dir(installer, quiet=2)
+
+
+def _place(source: Path, target: Path) -> None:
+    """Link a file, or copy it where that is not possible. Nothing writes to what is placed."""
+    try:
+        os.link(source.resolve() if source.is_symlink() else source, target)
+    except OSError:  # on another disk, or somebody else's
+        shutil.copy2(source, target)
