@@ -6,7 +6,6 @@ import asyncio
 import compileall
 import hashlib
 import importlib.metadata
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -72,17 +71,10 @@ def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> 
                 if target.parent not in made:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     made.add(target.parent)
-                _place(source, target)
+                shutil.copy2(source, target)
             elif source.name in _PROGRAMS:
-                _place(source, programs / source.name)
+                shutil.copy2(source, programs / source.name)
     # What came without compiled files: a sandbox cannot write there, and every test run would compile pytest again.
     compileall.compile_dir(packages, quiet=2)
     compileall.compile_dir(installer, quiet=2)
 
-
-def _place(source: Path, target: Path) -> None:
-    """Link a file, or copy it where that is not possible. Nothing writes to what is placed."""
-    try:
-        os.link(source.resolve() if source.is_symlink() else source, target)
-    except OSError:  # on another disk, or somebody else's
-        shutil.copy2(source, target)
