@@ -77,4 +77,3 @@ def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> 
     # What came without compiled files: a sandbox cannot write there, and every test run would compile pytest again.
     compileall.compile_dir(packages, quiet=2)
     compileall.compile_dir(installer, quiet=2)
-
