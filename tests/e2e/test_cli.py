@@ -238,7 +238,8 @@ async def test_the_audit_of_an_untouched_log_verifies(shell: Shell, solved: tupl
     document = verified.document
     assert (verified.code, document["intact"]) == (0, True)
     heads = {agent["agent_id"]: agent["audit_head"] for agent in run["candidates"]}
-    assert {agent["agent_id"]: agent["head"] for agent in document["chains"]} == heads
+    # Who made a checklist of the task called no tool.
+    assert {agent["agent_id"]: agent["head"] for agent in document["chains"]} == {**heads, "checklist": ""}
     assert all(agent["entries"] > 1 for agent in document["chains"])
 
 
