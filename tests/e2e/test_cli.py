@@ -240,7 +240,7 @@ async def test_the_audit_of_an_untouched_log_verifies(shell: Shell, solved: tupl
     heads = {agent["agent_id"]: agent["audit_head"] for agent in run["candidates"]}
     # Who made a checklist of the task called no tool.
     assert {agent["agent_id"]: agent["head"] for agent in document["chains"]} == {**heads, "checklist": ""}
-    assert all(agent["entries"] > 1 for agent in document["chains"])
+    assert all(agent["entries"] > 1 for agent in document["chains"] if agent["agent_id"] in heads)
 
 
 @pytest.mark.slow
