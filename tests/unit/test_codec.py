@@ -475,7 +475,6 @@ def representatives() -> list[EventBody]:
         ChecksStarted(candidate_id="candidate-1", command="python3 -m pytest -q"),
         ChecklistMade(
             checklist=Checklist(
-                agent_id="checklist",
                 requirements=(
                     Requirement(
                         quote="1h30m is 5400",

@@ -528,6 +528,16 @@ def test_other_parts_of_settings_files_are_no_matter(tmp_path: Path) -> None:
     assert found(changed(tmp_path, before, after), tree=tmp_path) == []
 
 
+def test_settings_in_a_file_that_cannot_be_read_are_changed_settings(tmp_path: Path) -> None:
+    project = '[project]\nname = "a"\n'
+    # TOML for pytest, and more dots than are read here.
+    hidden = f'{project}# {"." * 300}\n[tool.pytest.ini_options]\naddopts = "-k nothing"\n'
+    data = changed(tmp_path, {"pyproject.toml": project}, {"pyproject.toml": hidden})
+    assert found(data, tree=tmp_path) == [
+        "pyproject.toml:3: changes the settings of an unreadable file, which decides what checks say"
+    ]
+
+
 def test_files_that_tools_write(tmp_path: Path) -> None:
     before: Files = {
         "web/package.json": "{}",

@@ -38,7 +38,6 @@ class Requirement:
 class Checklist:
     """What an agent made of a statement that saw nobody's change. `error` says why there is none."""
 
-    agent_id: str
     requirements: tuple[Requirement, ...] = ()
     error: str = ""
     usage: Usage = field(default_factory=Usage)

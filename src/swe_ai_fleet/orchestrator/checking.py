@@ -78,12 +78,12 @@ class Checking:
         faults = list(_faults(places, by_id, critiques))
         checklist = await self.groundwork.checklist()
         requirements = checklist.telling if checklist is not None else ()
-        beside = len(examinees) > 1
-        tests = bool(examinees) and (bool(requirements) or (beside and any(one.tests for one in examinees)))
-        if not tests and not (beside and faults):
+        several = len(examinees) > 1
+        to_run = bool(requirements) or (several and any(one.tests for one in examinees))
+        if not examinees or not (to_run or (several and faults)):
             return self.reports
         names = tuple(sorted(one.candidate_id for one in examinees))
-        examination = await self._examined(examinees, requirements) if tests else Examination(candidates=names)
+        examination = await self._examined(examinees, requirements) if to_run else Examination(candidates=names)
         matrix = Matrix(examination.with_faults(faults))
         told = dict(self.reports)
         for place in places:

@@ -89,7 +89,7 @@ class Groundwork:
         return task.probes and task.kind is not TaskKind.JUDGE and commands and not known.ranking
 
     async def _made(self) -> Checklist:
-        task, made = self.work.task, Checklist(agent_id=CHECKLIST)
+        task, made = self.work.task, Checklist()
         try:
             answer = await self.work.runs.carry_out(
                 self._errand(

@@ -40,6 +40,16 @@ def may_run(task: Task, policy: Policy) -> bool:
     return policy.offers(shell) and task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
 
 
+def proof_command(line: str, task: Task) -> Command:
+    """A shell line that shows something of a source by how it ends, within bounds of time and output."""
+    return Command(
+        argv=(interpreter(), "-c", line),
+        timeout_seconds=min(PROOF_SECONDS, task.constraints.limits.command_timeout_seconds),
+        output_limit=_OUTPUT_BYTES,
+        merge_stderr=True,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Proving:
     """Runs the proofs of one review, each in clean clones that nobody has worked in.
@@ -117,15 +127,8 @@ class Proving:
 
     async def _run(self, proof: Proof, patch: BlobRef | None) -> CommandResult:
         """The command on the untouched commit, or on that with a patch. Raises FleetErrors of making it."""
-        seconds = min(PROOF_SECONDS, self.assignment.task.constraints.limits.command_timeout_seconds)
-        command = Command(
-            argv=(interpreter(), "-c", proof.command),
-            timeout_seconds=seconds,
-            output_limit=_OUTPUT_BYTES,
-            merge_stderr=True,
-        )
         async with self._clone(patch) as clone:
-            return await clone.run(command)
+            return await clone.run(proof_command(proof.command, self.assignment.task))
 
     async def _only_in(self, own: BlobRef, command: str) -> bool:
         """Whether a command has a name that the reviewer's own change adds, and neither the task nor the commit has."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from swe_ai_fleet.agents.reviewing.proving import proof_command
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errand import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.errors import FleetError
@@ -23,7 +24,6 @@ from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_test_set
 from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
-from swe_ai_fleet.tools.shell import interpreter
 
 EXAMINE_SECONDS = 300.0
 """What all runs of an examination may take together; what is not run by then says nothing."""
@@ -31,8 +31,6 @@ PAIR_SECONDS = 90.0
 """What one run of one author's tests on one source may take: tests that hang must not take the others' time."""
 MAX_PAIRS = 90
 """Pairs of tests and sources; ten candidates are held against each other completely."""
-PROBE_SECONDS = 60.0
-"""What one run of a probe may take, and no more than the task allows a command."""
 UNTOUCHED = "untouched"
 """Stands for the untouched commit, where there is no candidate."""
 MAX_TESTS = 30
@@ -40,7 +38,6 @@ MAX_TESTS = 30
 _AT_ONCE = 4
 _RUNS = 2
 _SEEN_CHARS = 2_000
-_OUTPUT_BYTES = 16 * 1024
 _MESSAGES = 8
 _MESSAGE_CHARS = 200
 _NOTES = 10
@@ -290,14 +287,8 @@ class Examining:
 
     async def _probe(self, command: str, subject: Subject) -> CommandResult:
         """Raises what opening a clone raises."""
-        seconds = min(PROBE_SECONDS, self.assignment.task.constraints.limits.command_timeout_seconds)
-        line = Command(
-            argv=(interpreter(), "-c", command),
-            cwd=self.assignment.task.repo.subdirectory or ".",
-            timeout_seconds=seconds,
-            output_limit=_OUTPUT_BYTES,
-            merge_stderr=True,
-        )
+        task = self.assignment.task
+        line = replace(proof_command(command, task), cwd=task.repo.subdirectory or ".")
         async with self.bench.clone("probe", subject) as clone:
             return await clone.run(line)
 

@@ -18,7 +18,7 @@ from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
 from swe_ai_fleet.tools.tests.runners.detection import MAKEFILES
-from swe_ai_fleet.tools.tests.runners.values import json_object, parsed_ini, toml
+from swe_ai_fleet.tools.tests.runners.values import json_object, parsed_ini, parsed_toml
 
 _SETTINGS = (
     *("ruff.toml", ".ruff.toml", ".flake8", ".pylintrc", "pylintrc", "eslint.config.*", ".eslintrc*", ".eslintignore"),
@@ -218,7 +218,10 @@ def _changed(file: FilePatch, text_of: Callable[[str], str]) -> str:
 
 
 def _of_pyproject(text: str) -> Mapping[str, object]:
-    tool = toml(text).get("tool")
+    document = parsed_toml(text)
+    if document is None:
+        return {"an unreadable file": text}
+    tool = document.get("tool")
     tables = cast("dict[str, object]", tool) if isinstance(tool, dict) else {}
     return {name: value for name, value in tables.items() if name in _TABLES}
 
