@@ -52,7 +52,7 @@ from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 
 AUTHOR, REVIEWER, OTHER, THIRD = "agent-dev-1", "agent-dev-2", "agent-dev-3", "agent-dev-4"
@@ -593,6 +593,21 @@ async def test_a_candidate_that_does_not_apply_has_no_branch(world: World) -> No
     assert not any(one.error for one in review.critiques)
     assert world.opening.count("could not be applied") == 1
     assert world.server.bodies[-1]["messages"][-1]["content"].count("1 file changed") == 1
+
+
+async def test_neither_attributes_nor_tags_of_a_repository_hide_a_candidate_from_its_reviewers(world: World) -> None:
+    attributes = b"diff --git a/.gitattributes b/.gitattributes\nnew file mode 100644\n--- /dev/null\n"
+    attributes += b"+++ b/.gitattributes\n@@ -0,0 +1 @@\n+*.py -diff\n"
+    for name in ("untouched", "candidate-a", "candidate-b"):
+        git(world.repository, "tag", name)
+    world.says(
+        call("shell_run_command", command="git diff untouched candidate-a -- && git diff untouched candidate-b --"),
+        answer({"reviews": [{"candidate": "A", **ACCEPT}, {"candidate": "B", **ACCEPT}], "order": ["A", "B"]}),
+    )
+    hidden = await world.candidate(patch("c = 3") + attributes)
+    also = await world.candidate(patch("c = 3") + attributes, author=OTHER)
+    await world.compare(*(Subject(candidate=one, report=CheckReport(candidate_id="")) for one in (hidden, also)))
+    assert world.server.bodies[-1]["messages"][-1]["content"].count("+c = 3") == 2
 
 
 async def test_floods_of_findings_are_cut_the_worst_kept(world: World) -> None:

@@ -185,8 +185,12 @@ class GitClone:
                 await self._commit(branch, layout)
 
     async def _begin(self, branch: str, layout: Layout) -> None:
-        """Check out a branch at the base commit."""
+        """Check out a branch at the base commit, whose name and differences nothing of the repository hides."""
         name = f"refs/heads/{branch}"
+        # What stands there goes before every .gitattributes.
+        await asyncio.to_thread((layout.git_dir / "info/attributes").write_text, "* !diff\n")
+        # To git a tag goes before a branch of its name.
+        await self._git.run("update-ref", "-d", f"refs/tags/{branch}", layout=layout)
         await self._git.run("update-ref", name, self._base_commit, layout=layout)
         await self._git.run("symbolic-ref", "HEAD", name, layout=layout)
         await self._git.run("read-tree", "--reset", "-u", self._base_commit, layout=layout)

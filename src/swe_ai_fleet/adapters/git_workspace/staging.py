@@ -17,7 +17,7 @@ from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES
 _GITLINK = b"160000 "
 _FIRST_LOOK_SECONDS = 1.0
 # Every directory is opened from the top: a chain of them takes time that grows with the square of its length.
-MAX_OPENED = 1_000_000
+MAX_OPENED = 250_000
 # Names that git opens whatever stands there, with the whole of a nested repository, which it asks for its HEAD. A link
 # counts as what it leads to.
 _ENDLESS = (
