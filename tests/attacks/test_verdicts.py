@@ -187,6 +187,41 @@ def test_a_patch_that_git_reads_otherwise_cannot_be_read(patch: bytes, tmp_path:
         parse_patch(patch)
 
 
+class Moves(World):
+    """Its patches move files, too, as only patches of other programs say it."""
+
+    moved: tuple[str, str]
+
+    def patch(self, files: Mapping[str, str | None]) -> bytes:
+        old, new = self.moved
+        return super().patch(files) + _moving(old.encode(), new.encode())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("forge.py", "fleet_pytest.py", id="what poses comes"),
+        pytest.param("conftest.py", "notes.txt", id="hooks go"),
+    ],
+)
+async def test_what_is_moved_decides_about_tests_at_both_of_its_places(
+    tmp_path: Path, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only the hook tells of `sub`, which the change breaks.
+    hook = "import app\n\n\ndef pytest_runtest_call(item):\n    assert app.sub(3, 2) == 1\n"
+    test = "import app\n\n\ndef test_mul():\n    assert app.mul(2, 3) == 6\n"
+    hooked = {"app.py": APP, "conftest.py": hook, "tests/test_app.py": test}
+    world = Moves(tmp_path, hooked if old == "conftest.py" else {**PYTEST_FILES, "forge.py": SEALED})
+    world.moved = old, new
+    wrong = MENDED.replace("a - b", "b - a")
+    report = await world.check({"app.py": wrong})
+    assert report.verdict is not Verdict.VERIFIED, report.reasons
+    # Control: nobody looks for what was moved.
+    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    control = await world.check({"app.py": wrong}, name="control")
+    assert control.verdict is Verdict.VERIFIED, control.reasons
+
+
 async def test_control_by_its_own_rules_nothing_is_broken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     report = await world.check({"app.py": BROKEN, "conftest.py": ALL_PASS}, name="control")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.errors import FleetError
 
@@ -64,7 +64,10 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePatch:
-    """What a patch does to one file. Modes are octal, empty where the patch says nothing of them."""
+    """What a patch does to one file. Modes are octal, empty where the patch says nothing of them.
+
+    `moved_to` is where the text of one of the `sides`, the one that goes, stands with the patch applied.
+    """
 
     path: str
     old_path: str
@@ -74,6 +77,15 @@ class FilePatch:
     is_binary: bool = False
     mode: str = ""
     hunks: tuple[Hunk, ...] = ()
+    moved_to: str = ""
+
+    @property
+    def sides(self) -> tuple[FilePatch, ...]:
+        """What goes and what comes where the file is moved or copied, as a patch without moves says it; else itself."""
+        if self.path == self.old_path:
+            return (self,)
+        gone = replace(self, path=self.old_path, is_deleted=True, moved_to=self.path)
+        return gone, replace(self, old_path=self.path, is_new=True)
 
     def lines(self, signs: str) -> Iterator[Line]:
         """The lines of these signs, in their order."""

@@ -95,7 +95,7 @@ def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vi
         patch: What is changed.
         text_of: The text of a file with the patch applied, empty where it cannot be read.
     """
-    for file in patch.files:
+    for file in _sides(patch):
         if what := _changed(file, text_of):
             line = next((line.number for line in file.lines("+-")), 0)
             text = f"changes {what}, which decides what checks say"
@@ -121,11 +121,11 @@ def changed_test_settings(
     suites = tuple(suites)
     named = _scripts(suites, text_of)
     roots = {_place(suite.directory, "") for suite in suites} | search.modules
-    added = {file.path for file in patch.files if file.is_new}
+    added = {file.path for file in _sides(patch) if file.is_new}
     shadows = {root: _RUNNER_MODULES - {_module(path, root) for path in listed if path not in added} for root in roots}
     return [
         file.path
-        for file in patch.files
+        for file in _sides(patch)
         if PurePosixPath(file.path).name in MAKEFILES
         or _fits(file.path, _RUNS_TESTS)
         or (file.path in named and not is_test(file.path))
@@ -133,6 +133,10 @@ def changed_test_settings(
         or any(_module(file.path, root) in names for root, names in shadows.items())
         or _decides_tests(f"{file.path} {_changed(file, text_of)}")
     ]
+
+
+def _sides(patch: Patch) -> Iterator[FilePatch]:
+    return (side for file in patch.files for side in file.sides)
 
 
 def _scripts(suites: Iterable[Suite], text_of: Callable[[str], str]) -> set[str]:
@@ -211,7 +215,7 @@ def _changed(file: FilePatch, text_of: Callable[[str], str]) -> str:
     if read is None:
         return ""
     after = "" if file.is_deleted else text_of(file.path)
-    before = "" if file.is_new else file.before(after)
+    before = "" if file.is_new else file.before(text_of(file.moved_to) if file.moved_to else after)
     old, new = read(before), read(after)
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     return f"the settings of {', '.join(names[:_NAMED])}" if names else ""
