@@ -222,6 +222,31 @@ async def test_what_is_moved_decides_about_tests_at_both_of_its_places(
     assert control.verdict is Verdict.VERIFIED, control.reasons
 
 
+class Links(World):
+    """Its patches make links, too: a name, and what it leads to."""
+
+    linked: tuple[str, str]
+
+    def patch(self, files: Mapping[str, str | None]) -> bytes:
+        name, target = self.linked
+        head = f"diff --git a/{name} b/{name}\nnew file mode 120000\n--- /dev/null\n+++ b/{name}\n"
+        return super().patch(files) + f"{head}@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n".encode()
+
+
+@pytest.mark.parametrize("name", ["fleet_pytest", "fleet_pytest.py"])
+async def test_a_link_that_poses_as_what_runs_the_tests(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Links(tmp_path, PYTEST_FILES)
+    forged = "forged/__init__.py"
+    world.linked = name, "forged" if "." not in name else forged
+    report = await world.check({"app.py": BROKEN, forged: SEALED})
+    assert report.verdict is not Verdict.VERIFIED, report.reasons
+    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    control = await world.check({"app.py": BROKEN, forged: SEALED}, name="control")
+    assert control.verdict is Verdict.VERIFIED, control.reasons
+
+
 async def test_control_by_its_own_rules_nothing_is_broken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     report = await world.check({"app.py": BROKEN, "conftest.py": ALL_PASS}, name="control")

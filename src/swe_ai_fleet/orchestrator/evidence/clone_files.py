@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.failure import ToolFailure
@@ -41,6 +43,10 @@ class CloneFiles:
         except (ToolFailure, OSError):
             return ""
         return "" if b"\0" in data else data.decode("utf-8", "replace")
+
+    def links(self, paths: Iterable[str]) -> frozenset[str]:
+        """Which of these are symbolic links."""
+        return frozenset(path for path in paths if (self.clone.root / path).is_symlink())
 
     def has(self, path: str) -> bool:
         """Whether something lies at a path."""

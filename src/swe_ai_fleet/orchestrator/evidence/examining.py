@@ -20,7 +20,7 @@ from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, selected
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import passes, result_of, surroundings
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
-from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_test_settings
+from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
 from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
@@ -180,7 +180,11 @@ class Examining:
         async with self.bench.clone("examine", subject) as clone:
             files = CloneFiles(clone)
             listed = await files.paths()
-            settings = await asyncio.to_thread(changed_test_settings, patch, files.text, listed, self.suites)
+            links = await asyncio.to_thread(files.links, patch.paths)
+            search = SearchPaths.of(self.base.environment)
+            settings = await asyncio.to_thread(
+                changed_test_settings, patch, files.text, listed, self.suites, search, links
+            )
         sources = [file.path for file in patch.files if not is_test(file.path)]
         tests = [file.path for file in patch.files if is_test(file.path)]
         return _Part(

@@ -292,7 +292,8 @@ class _Gathering:
             return self._own_tests
 
         search = SearchPaths.of(base.environment)
-        settings = await asyncio.to_thread(changed_test_settings, patch, files.text, listed, suites, search)
+        links = await asyncio.to_thread(files.links, patch.paths)
+        settings = await asyncio.to_thread(changed_test_settings, patch, files.text, listed, suites, search, links)
         inline = await asyncio.to_thread(_inline_tests, patch, files.text)
 
         async def by_old_rules() -> Subject | None:

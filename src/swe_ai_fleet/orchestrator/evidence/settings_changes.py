@@ -108,6 +108,7 @@ def changed_test_settings(
     listed: Collection[str],
     suites: Iterable[Suite],
     search: SearchPaths = SearchPaths(),
+    links: Collection[str] = (),
 ) -> list[str]:
     """The files by which the patch changes how tests are run: a candidate must not be verified by rules of its own.
 
@@ -117,6 +118,7 @@ def changed_test_settings(
         listed: All files with the patch applied.
         suites: What is run; scripts that their commands name decide about tests too, and those that these name.
         search: Where commands look first.
+        links: Which of the changed files are symbolic links: such a one may stand for a directory of any content.
     """
     suites = tuple(suites)
     named = _scripts(suites, text_of)
@@ -127,12 +129,20 @@ def changed_test_settings(
         file.path
         for file in _sides(patch)
         if PurePosixPath(file.path).name in MAKEFILES
+        or file.path in links
         or _fits(file.path, _RUNS_TESTS)
         or (file.path in named and not is_test(file.path))
-        or any(file.path.startswith(f"{place}/") if place else "/" not in file.path for place in search.programs)
+        or any(_at(place, file.path) for place in search.programs)
         or any(_module(file.path, root) in names for root, names in shadows.items())
         or _decides_tests(f"{file.path} {_changed(file, text_of)}")
     ]
+
+
+def _at(place: str, path: str) -> bool:
+    """Whether a file lies in a directory, the top's own ones in the top, or stands in the directory's way."""
+    if not place:
+        return "/" not in path
+    return path.startswith(f"{place}/") or f"{place}/".startswith(f"{path}/")
 
 
 def _sides(patch: Patch) -> Iterator[FilePatch]:
