@@ -298,17 +298,18 @@ def processes():
         assert dict(shared) == {"a": 1}
     with multiprocessing.get_context("forkserver").Pool(2) as pool:
         assert pool.map(abs, [-1, -2]) == [1, 2]
-    # A child inherits a listener, and serves while its parent has closed it.
-    server = socket.create_server(("127.0.0.1", 0))
-    port = server.getsockname()[1]
-    child = os.fork()
-    if not child:
-        server.accept()[0].sendall(b"child")
-        os._exit(0)
-    server.close()
-    with socket.create_connection(("127.0.0.1", port), 30) as client:
-        assert client.recv(10) == b"child"
-    os.waitpid(child, 0)
+    # A child inherits a listener, serves while its parent has closed it, and ends: often before who asked has looked.
+    for _ in range(200):
+        server = socket.create_server(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        child = os.fork()
+        if not child:
+            server.accept()[0].sendall(b"child")
+            os._exit(0)
+        server.close()
+        with socket.create_connection(("127.0.0.1", port), 30) as client:
+            assert client.recv(10) == b"child"
+        os.waitpid(child, 0)
     script = "require('http').createServer((q, a) => a.end('node')).listen(0, function () {" \\
         "require('http').get('http://127.0.0.1:' + this.address().port, a => {" \\
         "a.on('data', d => console.log(String(d))); a.on('end', () => process.exit()) }) })"

@@ -155,20 +155,20 @@ class Supervisor:
 
     def _reach(self, hosts: Sequence[str], port: int) -> socket.socket:
         for host in hosts:
-            if self._is_ours(host, port):
+            if self._is_ours(host, port, _listening(_bare(host), port)):
                 made = _connected(host, port)
-                # Another process may have taken the port in between.
-                if self._is_ours(host, port):
+                # Another process may have taken the port in between. A server that ends once it is reached is nobody.
+                now = _listening(_bare(host), port)
+                if now is None or self._is_ours(host, port, now):
                     return made
                 made.close()
         raise OSError(errno.ECONNREFUSED, "nobody of this session listens there")
 
-    def _is_ours(self, host: str, port: int) -> bool:
-        """Whether a process of this session, or its proxy, listens there now."""
+    def _is_ours(self, host: str, port: int, listening: int | None) -> bool:
+        """Whether the socket that listens there is one of this session's, or its proxy's."""
         if host != _V6 and port == self._proxy:
             return True
-        bound = self._bound.get((_bare(host), port))
-        return bound is not None and bound == _listening(_bare(host), port)
+        return listening is not None and self._bound.get((_bare(host), port)) == listening
 
     def _bind_port(self, family: int, hosts: Sequence[str], port: int) -> socket.socket:
         if port in self._reserved:
