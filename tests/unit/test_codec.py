@@ -76,6 +76,7 @@ from swe_ai_fleet.domain.event import (
     RunLost,
     RunReassigned,
     RunStarted,
+    RunStopped,
     StoredEvent,
     SubtaskEnded,
     SubtasksDerived,
@@ -359,6 +360,7 @@ def representatives() -> list[EventBody]:
             )
         ),
         RunLost(lost_agent_id="agent-2", reason="its process died"),
+        RunStopped(stopped_agent_id="agent-2", reason="agent-1 needs no further candidate beside it"),
         CandidateSubmitted(candidate=candidate),
         ChecksFinished(report=report),
         CandidatesRanked(ranking=(ranked,), winner_id="candidate-1"),

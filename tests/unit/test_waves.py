@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,11 @@ from swe_ai_fleet.domain.budget import Totals
 from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.errand import ExamineAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import CandidateSubmitted, ExecutionFinished
+from swe_ai_fleet.domain.event import CandidateSubmitted, ChecksFinished, ExecutionFinished, RunStopped
 from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import begins_with
@@ -129,6 +131,52 @@ async def test_whoever_takes_over_begins_nobody_twice_and_nobody_more() -> None:
             state = await executions.wait(DEFAULT_TENANT, task.execution_id)
         assert (sorted(state.candidates), state.winner_id) == (NAMES[:4], NAMES[2]), count
         assert not there & set(begun(world)), count
+
+
+async def test_who_has_nothing_left_to_win_is_stopped_and_the_log_says_why() -> None:
+    def scripted(world: World, second: ScriptedRun) -> World:
+        # The third of a wave of two convinces while the fourth still works.
+        world.fleet.runs = {
+            NAMES[0]: ScriptedRun(),
+            NAMES[1]: ScriptedRun(),
+            NAMES[2]: ScriptedRun(checks=(PROVEN,)),
+            NAMES[3]: second,
+        }
+        return world
+
+    whole, task = scripted(World(), ScriptedRun(after=asyncio.Event())), a_task(num_agents=1, max_agents=5, rounds=0)
+    done = await whole.run(task)
+    assert whole.fleet.cancelled == [NAMES[3]]
+    assert (sorted(done.candidates), done.winner_id) == (NAMES[:3], NAMES[2])
+    assert dict(done.stopped) == {NAMES[3]: f"{NAMES[2]} needs no further candidate beside it"}
+    assert (done.agents[NAMES[3]].status, done.agents[NAMES[3]].stop_reason) == ("finished", StopReason.CANCELLED)
+    # Its tool operation counts among those of the execution, as those of three candidates do.
+    assert done.usage.tool_calls == 4
+    # Whoever takes over stops it, too, or knows that it was.
+    said = [event.body for event in whole.log.events]
+    stopped = next(n for n, body in enumerate(said, 1) if isinstance(body, RunStopped))
+    for count in range(stopped - 3, len(said) - 1):
+        world = scripted(World(log=begins_with(whole.log, count)), ScriptedRun(after=asyncio.Event()))
+        async with world.running() as executions:
+            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+        assert (sorted(state.candidates), state.winner_id, set(state.stopped)) == (NAMES[:3], NAMES[2], {NAMES[3]})
+        assert state.usage.tool_calls == 4, count
+        assert NAMES[3] not in begun(world) or count < stopped, count
+
+
+async def test_nobody_is_stopped_where_so_many_were_asked_for() -> None:
+    late = asyncio.Event()
+    world = World()
+    world.fleet.runs = {NAMES[0]: ScriptedRun(checks=(PROVEN,)), NAMES[1]: ScriptedRun(after=late)}
+    async with world.running() as executions:
+        task = a_task(num_agents=2, rounds=0)
+        submission = await executions.submit(task)
+        while not world.bodies(ChecksFinished):
+            await asyncio.sleep(0)
+        late.set()
+        state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
+    assert sorted(state.candidates) == NAMES[:2]
+    assert not state.stopped
 
 
 @pytest.mark.parametrize(("fields", "field"), [({"max_agents": -1}, "max_agents"), ({"max_agents": 100}, "max_agents")])

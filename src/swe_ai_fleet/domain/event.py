@@ -264,6 +264,15 @@ class RunLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunStopped:
+    """An agent had nothing left to win, and is ended by its execution before its time."""
+
+    stopped_agent_id: str
+    reason: str
+    type: Literal["run_stopped"] = "run_stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReassigned:
     """An agent's process died; its run goes on from its log in another one. `attempt` counts from 2."""
 
@@ -531,6 +540,7 @@ EventBody = (
     | RunFinished
     | AuditHeadSigned
     | RunLost
+    | RunStopped
     | RunReassigned
     | ApprovalAwaited
     | ContextGathered

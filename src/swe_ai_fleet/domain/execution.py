@@ -48,6 +48,7 @@ from swe_ai_fleet.domain.event import (
     RunLost,
     RunReassigned,
     RunStarted,
+    RunStopped,
     StoredEvent,
     SubtaskEnded,
     SubtasksDerived,
@@ -104,8 +105,9 @@ class ExecutionState:
 
     `requests` and `resolutions` are, by approval id, what people were asked and what they said. `owner` is the
     orchestrator that drives it, empty before the first claim. `dropped` are revisions that did not take the place of
-    what they revise. `integration` is what the subtasks merged so far add up to. `context` is None as long as none is
-    gathered. `nodes` are those of a workflow as they stand, `steering` what people said to it, in order.
+    what they revise, `stopped` are agents that had nothing left to win; both say why. `integration` is what the
+    subtasks merged so far add up to. `context` is None as long as none is gathered. `nodes` are those of a workflow as
+    they stand, `steering` what people said to it, in order.
     `asked_approval` is what the caller asked for where the tenant's rules asked for more; `refused` are approvals and
     who was not let decide about them. `checking` are the checks under way by candidate, those of the untouched commit
     under the empty name. `refused_kept` is where the best candidate is kept where nobody won, `hand_deliveries` are
@@ -134,6 +136,7 @@ class ExecutionState:
     reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     critiques: tuple[Critique, ...] = ()
     dropped: Mapping[str, str] = field(default_factory=dict[str, str])
+    stopped: Mapping[str, str] = field(default_factory=dict[str, str])
     judged: frozenset[str] = frozenset()
     votes: tuple[Vote, ...] = ()
     derivation: Derivation | None = None
@@ -314,6 +317,10 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case RunLost(lost_agent_id=agent_id):
             lost = replace(_progress(state, agent_id), status="lost", stop_reason=StopReason.LOST)
             return _withdrawn(_with_agent(state, lost), agent_id)
+        case RunStopped(stopped_agent_id=agent_id, reason=reason):
+            ended = replace(_progress(state, agent_id), status="finished", stop_reason=StopReason.CANCELLED)
+            state = replace(state, stopped={**state.stopped, agent_id: reason})
+            return _withdrawn(_with_agent(state, ended), agent_id)
         case RunReassigned(lost_agent_id=agent_id, attempt=attempt):
             return _with_agent(state, replace(_progress(state, agent_id), status="running", attempt=attempt))
         case ExecutionFinished():

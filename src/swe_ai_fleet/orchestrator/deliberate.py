@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, RunLost
+from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, RunLost, RunStopped
 from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
@@ -67,6 +67,10 @@ class Deliberation:
 
     work: Underway
     _losses: list[str] = field(default_factory=list[str])
+    _entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    _solving: dict[str, asyncio.Task[Candidate]] = field(default_factory=dict[str, asyncio.Task[Candidate]])
+    _convincing: str = ""
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rejected: list[Candidate] = field(default_factory=list[Candidate])
 
     def __post_init__(self) -> None:
@@ -130,7 +134,8 @@ class Deliberation:
     async def _drafts(self) -> tuple[Entry, ...]:
         """Each agent's first candidate, checked, in the order of the council: the same for whoever drives it.
 
-        While no candidate is convincing, further agents begin, as many as there are already, told what was tried.
+        While no candidate is convincing, further agents begin, as many as there are already, told what was tried. Where
+        there may be further ones, those still at work are stopped once one is convincing.
         """
         task, council, known = self.work.task, self.work.known.council, self.work.known
         waiting = list(assignments(task, self.work.repository, council))
@@ -149,9 +154,12 @@ class Deliberation:
             reports = await self._checking.beside_each_other(candidates)
             if any(map(convincing, reports.values())):
                 break
+            # Whoever handed in beside it may have shown that it is not.
+            self._convincing = ""
             size, told = max(1, len(entries)), tried(candidates, reports, task.execution_id)
         for candidate in self._rejected:
             self._spending.add(candidate.usage)
+        await self._count_stopped()
         for entry in entries:
             self._spending.add(entry.candidate.usage)
         return tuple(entries)
@@ -160,23 +168,70 @@ class Deliberation:
         """One agent's candidate; None where it was lost, or ended by a person."""
         candidate = self.work.known.candidates.get(assignment.agent_id)
         if candidate is None:
+            if assignment.agent_id in self.work.known.stopped:
+                return None
             if self._too_late(assignment.agent_id):
                 self._losses.append("its run was lost")
                 return None
             try:
-                candidate = await self.work.runs.solve(assignment)
+                candidate = await self._solved(assignment)
             except Fenced:
                 raise
             except FleetError as error:
                 self._losses.append(str(error))
                 await self.work.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
                 return None
+            if candidate is None:
+                return None
             if candidate.stop_reason is StopReason.REJECTED:
                 self._rejected.append(candidate)
                 return None
             await self.work.journal.append(CandidateSubmitted(candidate=candidate))
         await self._checking.report(candidate)
-        return Entry(assignment=assignment, candidate=candidate)
+        entry = self._entries[assignment.agent_id] = Entry(assignment=assignment, candidate=candidate)
+        if self.work.task.max_agents:
+            await self._stop_needless()
+        return entry
+
+    async def _solved(self, assignment: Assignment) -> Candidate | None:
+        """What an agent leaves; None where it was stopped before. Raises FleetErrors of the run."""
+        if self._convincing:
+            return await self._stop(assignment.agent_id)
+        solving = asyncio.create_task(self.work.runs.solve(assignment))
+        self._solving[assignment.agent_id] = solving
+        try:
+            return await solving
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if not self._convincing or (current is not None and current.cancelling()):
+                raise
+            return None
+        finally:
+            del self._solving[assignment.agent_id]
+
+    async def _stop_needless(self) -> None:
+        """Stop those who still solve, where one of the candidates is convincing."""
+        async with self._looking:
+            candidates = [self._entries[name].candidate for name in sorted(self._entries)]
+            reports = await self._checking.beside_each_other(candidates)
+            shown = (one.candidate_id for one in candidates if convincing(reports[one.candidate_id]))
+            if not self._convincing and (found := next(shown, "")):
+                self._convincing = found
+                for name, solving in list(self._solving.items()):
+                    await self._stop(name)
+                    solving.cancel()
+
+    async def _stop(self, agent_id: str) -> None:
+        """Record that an agent is stopped, before it is: nobody begins it again."""
+        reason = f"{self._convincing} needs no further candidate beside it"
+        await self.work.journal.append(RunStopped(stopped_agent_id=agent_id, reason=reason))
+
+    async def _count_stopped(self) -> None:
+        """Add what stopped agents had spent, which only the log knows."""
+        if self._convincing or self.work.known.stopped:
+            state = await self.work.runs.approvals.refresh()
+            for name in state.stopped.keys() - self._entries.keys():
+                self._spending.add(state.agents[name].usage)
 
     def _too_late(self, agent_id: str) -> bool:
         """Whether a lost run cannot be begun anew any more: the others were reviewed, or ranked, without it."""

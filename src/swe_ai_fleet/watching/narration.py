@@ -31,6 +31,7 @@ from swe_ai_fleet.domain.event import (
     RunFinished,
     RunLost,
     RunStarted,
+    RunStopped,
     StoredEvent,
     ToolFinished,
     WinnerDelivered,
@@ -65,6 +66,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens" + (f": {error}" if error else "")
         case RunLost(lost_agent_id=lost, reason=reason):
             line = f"{lost}: lost: {reason}"
+        case RunStopped(stopped_agent_id=stopped, reason=reason):
+            line = f"{stopped}: stopped: {reason}"
         case ContextGathered(context=context, error=error):
             line = f"context: none: {error}" if error else f"context: {gathered_text(context)}"
         case NodeUpdated(node_id=node, status=status, attempt=attempt, error=error):

@@ -172,6 +172,14 @@ export class AgentView {
     this.items.push({ key: `lost-${this.revision}`, at, step: this.step, kind: "lost", reason });
   }
 
+  stopped(reason: string, at: number): void {
+    this.revision += 1;
+    this.status = "finished";
+    this.stopReason = "cancelled";
+    this.speech = "";
+    this.items.push({ key: `stopped-${this.revision}`, at, step: this.step, kind: "stopped", reason });
+  }
+
   reassigned(attempt: number, reason: string, at: number): void {
     this.revision += 1;
     this.status = "running";

@@ -37,6 +37,7 @@ export type Item = { key: string; at: number; step: number } & (
   | { kind: "checkpoint"; commit: string; revision: number; bundle: Blob | null }
   | { kind: "approval"; request: ApprovalRequest; resolution: Resolution | null }
   | { kind: "lost"; reason: string }
+  | { kind: "stopped"; reason: string }
   | { kind: "reassigned"; attempt: number; reason: string }
 );
 

@@ -95,6 +95,8 @@ export function ItemView({ id, item }: { id: string; item: Item }) {
       );
     case "lost":
       return <p class="item-line item-warn">Its process was lost: {visible(firstLine(item.reason, 200))}</p>;
+    case "stopped":
+      return <p class="item-line">Was stopped: {visible(firstLine(item.reason, 200))}</p>;
     case "reassigned":
       return (
         <p class="item-line item-warn">

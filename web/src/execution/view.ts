@@ -298,6 +298,12 @@ export class ExecutionView {
         this.withdraw(id);
         return true;
       }
+      case "run_stopped": {
+        const id = String(body.stopped_agent_id);
+        this.agent(id).stopped(String(body.reason ?? ""), event.at_ms);
+        this.withdraw(id);
+        return true;
+      }
       case "run_reassigned":
         this.agent(String(body.lost_agent_id)).reassigned(
           Number(body.attempt ?? 2),
