@@ -61,7 +61,6 @@ OTHERS: tuple[Told, ...] = (
     ("_", ApprovalResolved(resolution=ApprovalResolution(approval_id="a-1", decision=ApprovalDecision.APPROVED))),
     ("~", CancelRequested(reason="enough")),
     ("_", RunLost(lost_agent_id="agent-dev-2", reason="its process died")),
-    ("_", RunStopped(stopped_agent_id="agent-dev-2", reason="another one is convincing")),
     ("_", RunReassigned(lost_agent_id="agent-dev-2", reason="its process died", attempt=2)),
     ("_", NodeUpdated(node_id="n[0]", status=NodeStatus.COMPLETED, output='{"a": 1}')),
     ("_", SubtaskStarted(subtask_id="s-1", execution_id="child")),
@@ -69,6 +68,7 @@ OTHERS: tuple[Told, ...] = (
     ("agent-dev-1", LoopNoticed(step=2, pattern="same call", advice="try another")),
     ("agent-dev-1", WorkspaceNotKept(step=2, reason="too large")),
     ("agent-dev-1", WorkspaceCheckpointed(step=2, revision=1, commit="c" * 40, head="h" * 40)),
+    ("_", RunStopped(stopped_agent_id="agent-dev-2", reason="another one is convincing")),
 )
 
 
