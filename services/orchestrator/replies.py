@@ -53,6 +53,7 @@ class Replies:
             audit_head=audit_head(state),
             audit_heads=audit_heads(state),
             usage=responses.total_usage(state),
+            expenses=responses.spent(state),
             **responses.judged(state),
         )
 
@@ -88,6 +89,7 @@ class Replies:
             audit_head=audit_head(state),
             audit_heads=audit_heads(state),
             usage=responses.total_usage(state),
+            expenses=responses.spent(state),
             **responses.judged(state),
         )
 

@@ -22,6 +22,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy, Role, TaskKind
+from swe_ai_fleet.orchestrator.expenses import expenses
 from swe_ai_fleet.orchestrator.fates import fates
 
 MAX_ERROR_CHARS = 8_000
@@ -47,6 +48,14 @@ def total_usage(state: ExecutionState) -> pb.Usage:
     if state.status.terminal and state.usage != budget.Usage():
         return usage(state.usage)
     return usage(sum((agent.usage for agent in state.agents.values()), budget.Usage()))
+
+
+def spent(state: ExecutionState) -> list[pb.Expense]:
+    """What agents' work was for, and what it bought."""
+    return [
+        pb.Expense(purpose=one.purpose, runs=one.runs, usage=usage(one.usage), bought=one.bought)
+        for one in expenses(state)
+    ]
 
 
 def artifact(of: BlobRef, execution_id: str, name: str = "") -> pb.ArtifactRef:
@@ -354,6 +363,7 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         branch=state.delivered.branch if state.delivered else "",
         audit_heads=audit_heads(state),
         usage=total_usage(state),
+        expenses=spent(state),
         last_sequence=state.last_sequence,
         attempt=state.task.attempt,
         subtasks=subtask_results(state),

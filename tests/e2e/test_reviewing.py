@@ -80,3 +80,11 @@ async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_
     assert verify(chain, head=finished["audit_head"]) is None
     assert {"candidate_reviewed", "revision_judged"} <= {event.type for event in events}
     assert reply.usage.model_calls == 6 * 2
+    # What was spent on what; nothing is counted twice, nothing left out.
+    assert [(one.purpose, one.runs, one.bought) for one in reply.expenses] == [
+        ("drafts", 2, "2 candidates, 2 verified, 0 refuted"),
+        ("reviews", 3, "3 reviews, 1 must-fix, 1 reproduced"),
+        ("revisions", 1, "1 revision, 1 kept, one won"),
+    ]
+    assert sum(one.usage.model_calls for one in reply.expenses) == reply.usage.model_calls
+    assert sum(one.usage.prompt_tokens for one in reply.expenses) == reply.usage.prompt_tokens

@@ -13,6 +13,7 @@ from swe_ai_fleet.domain.candidate import RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.orchestrator.expenses import expenses
 from swe_ai_fleet.watching.events import moment
 
 
@@ -49,6 +50,7 @@ def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]
         "diff": diff,
         "error": state.error,
         "usage": _usage(state.usage),
+        "expenses": [{**to_plain(one), "usage": _usage(one.usage)} for one in expenses(state)],
         "duration_ms": state.duration_ms,
         "started_at": state.started_at,
         "finished_at": state.finished_at,

@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.domain.verdict import Verdict
+from swe_ai_fleet.orchestrator.expenses import expenses
 from swe_ai_fleet.watching.events import fold_events
 from swe_ai_fleet.watching.narration import (
     BASELINE,
@@ -213,6 +214,9 @@ def _print_end(screen: Screen, state: ExecutionState) -> None:
     spent = "" if judged else f", {state.usage.total_tokens:,} tokens"
     took = f" ({state.duration_ms / 1000:.1f} s{spent})" if state.status.terminal else ""
     screen.line(told + took, style=_STYLES.get(exit_of_state(state), "bold yellow"))
+    found = expenses(state)
+    for one in found if spent and len(found) > 1 else ():
+        screen.line(f"  {one.purpose}: {one.usage.total_tokens:,} tokens, {one_line(one.bought, _REASON)}")
     if commands := tuple(next_commands(state)):
         screen.line("next:")
         for command in commands:

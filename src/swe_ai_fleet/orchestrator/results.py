@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, StoredEvent,
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.orchestrator.expenses import expenses
 from swe_ai_fleet.ports import BlobStore, EventLog
 
 
@@ -57,6 +58,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "outputs": _outputs(state),
         "nodes": [_node(update) for update in state.nodes.values()],
         "usage": asdict(state.usage),
+        "expenses": [to_plain(one) for one in expenses(state)],
         "error": state.error or None,
         "duration_ms": state.duration_ms,
         "timestamp": state.finished_at,

@@ -242,7 +242,7 @@ class DeliberateRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ..., max_agents: _Optional[int] = ..., probes: _Optional[bool] = ...) -> None: ...
 
 class DeliberateResponse(_message.Message):
-    __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads")
+    __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads", "expenses")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +262,7 @@ class DeliberateResponse(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
     AUDIT_HEADS_FIELD_NUMBER: _ClassVar[int]
+    EXPENSES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     results: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
     winner_id: str
@@ -274,7 +275,8 @@ class DeliberateResponse(_message.Message):
     verdict: EvidenceVerdict
     verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
     audit_heads: _containers.RepeatedCompositeFieldContainer[AuditHead]
-    def __init__(self, task_id: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ...) -> None: ...
+    expenses: _containers.RepeatedCompositeFieldContainer[Expense]
+    def __init__(self, task_id: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., expenses: _Optional[_Iterable[_Union[Expense, _Mapping]]] = ...) -> None: ...
 
 class DeliberationUpdate(_message.Message):
     __slots__ = ("status", "progress_percent", "current_step", "current_agent", "partial_result", "sequence", "event", "final")
@@ -688,7 +690,7 @@ class OrchestrateRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., options: _Optional[_Union[OrchestratorOptions, _Mapping]] = ..., case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., context_options: _Optional[_Union[ContextOptions, _Mapping]] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class OrchestrateResponse(_message.Message):
-    __slots__ = ("winner", "candidates", "execution_id", "duration_ms", "metadata", "status", "commit_sha", "branch", "subtasks", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads")
+    __slots__ = ("winner", "candidates", "execution_id", "duration_ms", "metadata", "status", "commit_sha", "branch", "subtasks", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads", "expenses")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -710,6 +712,7 @@ class OrchestrateResponse(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
     AUDIT_HEADS_FIELD_NUMBER: _ClassVar[int]
+    EXPENSES_FIELD_NUMBER: _ClassVar[int]
     winner: DeliberationResult
     candidates: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
     execution_id: str
@@ -724,7 +727,8 @@ class OrchestrateResponse(_message.Message):
     verdict: EvidenceVerdict
     verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
     audit_heads: _containers.RepeatedCompositeFieldContainer[AuditHead]
-    def __init__(self, winner: _Optional[_Union[DeliberationResult, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., execution_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ...) -> None: ...
+    expenses: _containers.RepeatedCompositeFieldContainer[Expense]
+    def __init__(self, winner: _Optional[_Union[DeliberationResult, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., execution_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., audit_head: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., expenses: _Optional[_Iterable[_Union[Expense, _Mapping]]] = ...) -> None: ...
 
 class OrchestrationUpdate(_message.Message):
     __slots__ = ("status", "progress_percent", "current_step", "current_agent", "partial_result", "sequence", "event", "final")
@@ -984,6 +988,18 @@ class Usage(_message.Message):
     duration_ms: int
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., cost_usd: _Optional[float] = ..., duration_ms: _Optional[int] = ...) -> None: ...
 
+class Expense(_message.Message):
+    __slots__ = ("purpose", "runs", "usage", "bought")
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    BOUGHT_FIELD_NUMBER: _ClassVar[int]
+    purpose: str
+    runs: int
+    usage: Usage
+    bought: str
+    def __init__(self, purpose: _Optional[str] = ..., runs: _Optional[int] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., bought: _Optional[str] = ...) -> None: ...
+
 class ArtifactRef(_message.Message):
     __slots__ = ("digest", "size_bytes", "media_type", "name", "execution_id")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -1188,7 +1204,7 @@ class SubmitTaskResponse(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., already_existed: _Optional[bool] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval", "baseline", "verdict", "verdict_reasons", "refused_ref", "hand_deliveries", "examination")
+    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval", "baseline", "verdict", "verdict_reasons", "refused_ref", "hand_deliveries", "examination", "expenses")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -1223,6 +1239,7 @@ class Execution(_message.Message):
     REFUSED_REF_FIELD_NUMBER: _ClassVar[int]
     HAND_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     EXAMINATION_FIELD_NUMBER: _ClassVar[int]
+    EXPENSES_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     kind: ExecutionKind
@@ -1257,7 +1274,8 @@ class Execution(_message.Message):
     refused_ref: str
     hand_deliveries: _containers.RepeatedCompositeFieldContainer[HandDelivery]
     examination: Examination
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., refused_ref: _Optional[str] = ..., hand_deliveries: _Optional[_Iterable[_Union[HandDelivery, _Mapping]]] = ..., examination: _Optional[_Union[Examination, _Mapping]] = ...) -> None: ...
+    expenses: _containers.RepeatedCompositeFieldContainer[Expense]
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., refused_ref: _Optional[str] = ..., hand_deliveries: _Optional[_Iterable[_Union[HandDelivery, _Mapping]]] = ..., examination: _Optional[_Union[Examination, _Mapping]] = ..., expenses: _Optional[_Iterable[_Union[Expense, _Mapping]]] = ...) -> None: ...
 
 class HandDelivery(_message.Message):
     __slots__ = ("candidate_id", "commit_sha", "branch", "by", "reason")
