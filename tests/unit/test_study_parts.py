@@ -16,11 +16,13 @@ from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.study.command import numbers
 from swe_ai_fleet.cli.study.report import arms, document, markdown, wilson
-from swe_ai_fleet.cli.study.run import Study, collected
+from swe_ai_fleet.cli.study.run import Study, collected, parts
 from swe_ai_fleet.cli.study.trials import (
     Detail,
+    Part,
     Standing,
     Trial,
+    Variant,
     detail_of,
     keep_details,
     read_details,
@@ -53,7 +55,7 @@ def test_an_interval_holds_its_rate_and_mirrors(passed: int, failed: int):
 
 def trial(candidates: int, name: str, *, status: str = "completed", repeat: int = 1, **changes: object) -> Trial:
     row = Row(instance_id=name, task_id=name, status=status, execution_id=f"{name}-{candidates}-{repeat}")
-    return Trial(candidates=candidates, repeat=repeat, row=replace(row, **changes))  # pyright: ignore[reportArgumentType]
+    return Trial(variant=Variant(candidates=candidates), repeat=repeat, row=replace(row, **changes))  # pyright: ignore[reportArgumentType]
 
 
 def test_arms_are_compared_with_the_fewest_candidates():
@@ -176,17 +178,54 @@ def test_each_part_of_a_study_has_tasks_and_results_of_its_own(tmp_path: Path):
     file = tmp_path / "s.jsonl"
     file.write_text('{"id": "a", "task": "do it", "agents": 7}\n')
     wanted = Study(plan=a_plan(file), candidates=(1, 3), repeats=2, directory=tmp_path / "s.study")
-    assert wanted.parts() == [(1, 1), (3, 1), (1, 2), (3, 2)]
+    one, three = Variant(candidates=1), Variant(candidates=3)
+    assert wanted.parts() == [(one, 1), (three, 1), (one, 2), (three, 2)]
     record = Record(line=1, instance_id="a", description="do it", agents=7)
     requests = [wanted.part(*part).request(record).deliberate for part in wanted.parts()]
     assert [one.num_agents for one in requests] == [1, 3, 1, 3]
     assert len({one.task_id for one in requests}) == 4
     wanted.directory.mkdir()
-    with open_results(wanted.part(3, 2).results) as results:
+    with open_results(wanted.part(three, 2).results) as results:
         results.add(trial(3, "a").row)
         results.add(trial(3, "gone from the file").row)
     [only] = collected(wanted)
-    assert (only.candidates, only.repeat, only.row.instance_id, only.detail) == (3, 2, "a", None)
+    assert (only.variant, only.repeat, only.row.instance_id, only.detail) == (three, 2, "a", None)
+
+
+def test_a_part_is_left_out_with_the_most_candidates_whatever_records_say(tmp_path: Path):
+    file = tmp_path / "s.jsonl"
+    file.write_text('{"id": "a", "task": "do it"}\n')
+    plan = a_plan(file)
+    plan = replace(plan, order=replace(plan.order, probes=True, rounds=2))
+    wanted = Study(
+        plan=plan, candidates=(1, 3), without=(Part.REVIEWS, Part.PROBES), repeats=1, directory=tmp_path / "s.study"
+    )
+    record = Record(line=1, instance_id="a", description="do it", rounds=1)
+    requests = [wanted.part(*part).request(record).deliberate for part in wanted.parts()]
+    assert [(one.num_agents, one.rounds, one.probes) for one in requests] == [
+        (1, 1, True),
+        (3, 1, True),
+        (3, 0, True),
+        (3, 1, False),
+    ]
+    assert len({one.task_id for one in requests}) == 4
+    assert len({wanted.part(*part).results for part in wanted.parts()}) == 4
+    trials = [
+        replace(trial(3, "a", status="no_winner"), variant=Variant(candidates=3, without=Part.REVIEWS)),
+        trial(1, "a"),
+        trial(3, "a"),
+    ]
+    found = arms(trials)
+    assert [(arm.candidates, arm.without, arm.lost) for arm in found] == [(1, "", 0), (3, "", 0), (3, "reviews", 1)]
+    assert "| 3 without reviews |" in markdown("s", found, missing=0)
+
+
+def test_parts_are_read_or_refused():
+    assert parts("") == ()
+    assert parts("probes, reviews,probes") == (Part.PROBES, Part.REVIEWS)
+    with pytest.raises(CommandFault) as refused:
+        parts("reviews,tests")
+    assert (refused.value.field, refused.value.hint) == ("without", "reviews or probes")
 
 
 def test_numbers_of_candidates_are_read_or_refused():

@@ -39,6 +39,7 @@ class Plan:
         evaluate: Whether the hidden tests are run on what the agents made.
         model: What predictions are labelled with.
         candidates: How many agents solve each, whatever records say; 0: what they say, or the order.
+        reviewed: Whether there are reviews at all, whatever records say.
     """
 
     file: Path
@@ -57,6 +58,7 @@ class Plan:
     evaluate: bool = False
     model: str = "swe-ai-fleet"
     candidates: int = 0
+    reviewed: bool = True
 
     def request(self, record: Record, *, attempt: int = 1) -> pb.SubmitTaskRequest:
         """The request for a record; nothing of what is hidden is in it. Raises CommandFault."""
@@ -74,7 +76,7 @@ class Plan:
             network=record.network or self.order.network,
             path=record.path or self.order.path,
             agents=self.candidates or record.agents or self.order.agents,
-            rounds=self.order.rounds if record.rounds is None else record.rounds,
+            rounds=0 if not self.reviewed else self.order.rounds if record.rounds is None else record.rounds,
             timeout_seconds=record.timeout_seconds or self.order.timeout_seconds,
             # What lies about in a clone is no part of a commit that was named.
             uncommitted=UncommittedChanges.IGNORE if named else UncommittedChanges.REFUSE,

@@ -25,6 +25,13 @@ def study(
     candidates: Annotated[
         str, typer.Option(metavar="N,N,…", help="With how many candidates each task is run.")
     ] = "1,3,5",
+    without: Annotated[
+        str,
+        typer.Option(
+            metavar="PART,…",
+            help="Once more with the most candidates and without reviews (revisions and votes too), without probes.",
+        ),
+    ] = "",
     repeats: Annotated[int, typer.Option(min=1, help="How often each task is run with each number.")] = 1,
     rounds: options.Rounds = None,
     repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository of records that name none.")] = "",
@@ -58,13 +65,14 @@ def study(
 ) -> None:
     """Measure what deliberation is worth: run tasks with 1, 3, 5 candidates, compare pass rates and cost."""
     from swe_ai_fleet.cli.batch.plan import Plan
-    from swe_ai_fleet.cli.study.run import Study
+    from swe_ai_fleet.cli.study.run import Study, parts
     from swe_ai_fleet.cli.study.run import study as work
     from swe_ai_fleet.runtime.factories import workspace_provider
     from swe_ai_fleet.runtime.sandboxes import with_rung
 
     order = Order(
         description="",
+        probes=True,
         rounds=rounds,
         role=role,
         checks=tuple(check or ()),
@@ -97,7 +105,13 @@ def study(
     async def run(screen: Screen, settings: Settings) -> Exit:
         if "/" in stem or not stem.strip("."):
             raise CommandFault(f"{stem!r} is no name", exit_code=Exit.USAGE, field="name")
-        wanted = Study(plan=plan, candidates=numbers(candidates), repeats=repeats, directory=directory)
+        wanted = Study(
+            plan=plan,
+            candidates=numbers(candidates),
+            without=parts(without),
+            repeats=repeats,
+            directory=directory,
+        )
         workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
         fleet = chosen_client(settings, screen, local=local, server=server, token=token)
         return await work(screen, fleet, wanted, workspaces)

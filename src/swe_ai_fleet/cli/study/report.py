@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
-from swe_ai_fleet.cli.study.trials import Standing, Trial
+from swe_ai_fleet.cli.study.trials import Standing, Trial, Variant
 from swe_ai_fleet.domain.verdict import Verdict
 
 _Z = 1.959963984540054
@@ -36,7 +36,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """All trials with one number of candidates. What it cost is the mean of a trial; money is in the fleet's currency.
+    """All trials of one variant. What it cost is the mean of a trial; money is in the fleet's currency.
 
     `passed` is by the checks that the fleet ran, `verified` counts those of which something was shown, `resolved` is by
     the hidden tests, where they were run. `rounds` is, of single candidates, how many passed as drafted and after each
@@ -45,6 +45,7 @@ class Arm:
     """
 
     candidates: int
+    without: str
     passed: Rate
     verified: Rate
     resolved: Rate | None
@@ -76,18 +77,19 @@ def wilson(passed: int, of: int) -> Rate:
 
 
 def arms(trials: Iterable[Trial]) -> tuple[Arm, ...]:
-    """The trials that have ended, put together by their number of candidates."""
-    groups: dict[int, list[Trial]] = defaultdict(list)
+    """The trials that have ended, put together by their variant."""
+    groups: dict[Variant, list[Trial]] = defaultdict(list)
     for trial in trials:
         if trial.row.done:
-            groups[trial.candidates].append(trial)
+            groups[trial.variant].append(trial)
     if not groups:
         return ()
-    fewest = {trial.key: _success(trial) for trial in groups[min(groups)]}
-    return tuple(_arm(number, groups[number], fewest) for number in sorted(groups))
+    order = sorted(groups, key=lambda one: (bool(one.without), one))
+    fewest = {trial.key: _success(trial) for trial in groups[order[0]]}
+    return tuple(_arm(variant, groups[variant], fewest) for variant in order)
 
 
-def _arm(candidates: int, trials: Sequence[Trial], fewest: Mapping[tuple[str, int], bool]) -> Arm:
+def _arm(variant: Variant, trials: Sequence[Trial], fewest: Mapping[tuple[str, int], bool]) -> Arm:
     passed = sum(trial.row.accepted for trial in trials)
     verified = sum(trial.row.accepted and trial.row.verdict == Verdict.VERIFIED for trial in trials)
     judged = [trial.row.resolved for trial in trials if trial.row.resolved is not None]
@@ -96,7 +98,8 @@ def _arm(candidates: int, trials: Sequence[Trial], fewest: Mapping[tuple[str, in
     seconds = [trial.row.seconds for trial in trials]
     both = [(_success(trial), fewest[trial.key]) for trial in trials if trial.key in fewest]
     return Arm(
-        candidates=candidates,
+        candidates=variant.candidates,
+        without=variant.without,
         passed=wilson(passed, len(trials)),
         verified=wilson(verified, len(trials)),
         resolved=wilson(sum(judged), len(judged)) if judged else None,
@@ -148,7 +151,7 @@ def cells(arm: Arm) -> tuple[str, ...]:
     """An arm as a row of a table, under `HEADINGS`."""
     rounds = ", ".join(f"{number or 'drafted'}: {rate}" for number, rate in arm.rounds)
     return (
-        str(arm.candidates),
+        f"{arm.candidates}{f' without {arm.without}' if arm.without else ''}",
         str(arm.passed),
         str(arm.verified),
         str(arm.resolved or "-"),

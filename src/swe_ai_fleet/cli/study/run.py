@@ -1,4 +1,4 @@
-"""`fleet study`: a batch for each number of candidates and each repeat, one after the other, then the report."""
+"""`fleet study`: a batch for each variant and each repeat, one after the other, then the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.study.report import HEADINGS, arms, cells, document, markdown
-from swe_ai_fleet.cli.study.trials import Detail, Trial, detail_of, keep_details, read_details
+from swe_ai_fleet.cli.study.trials import Detail, Part, Trial, Variant, detail_of, keep_details, read_details
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.ports import WorkspaceProvider
 from swe_ai_fleet.watching.events import fold_events
@@ -32,6 +32,7 @@ class Study:
     Args:
         plan: What holds for every trial; its name is the study's.
         candidates: With how many candidates each task is run.
+        without: What is left out once more each, with the most candidates.
         repeats: How often.
         directory: Where everything is kept.
     """
@@ -40,25 +41,37 @@ class Study:
     candidates: tuple[int, ...]
     repeats: int
     directory: Path
+    without: tuple[Part, ...] = ()
 
     @property
     def details(self) -> Path:
         return self.directory / "details.jsonl"
 
-    def part(self, candidates: int, repeat: int) -> Plan:
-        """The batch of one number of candidates and one repeat."""
-        name = f"c{candidates}-r{repeat}"
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        most = max(self.candidates)
+        return (
+            *(Variant(candidates=number) for number in self.candidates),
+            *(Variant(candidates=most, without=part) for part in self.without),
+        )
+
+    def part(self, variant: Variant, repeat: int) -> Plan:
+        """The batch of one variant and one repeat."""
+        name = f"{variant.name}-r{repeat}"
+        probes = self.plan.order.probes and variant.without is not Part.PROBES
         return replace(
             self.plan,
             name=f"{self.plan.name}-{name}",
             results=self.directory / f"{name}.results.jsonl",
             predictions=self.directory / f"{name}.preds.json",
-            candidates=candidates,
+            order=replace(self.plan.order, probes=probes),
+            candidates=variant.candidates,
+            reviewed=variant.without is not Part.REVIEWS,
         )
 
-    def parts(self) -> list[tuple[int, int]]:
+    def parts(self) -> list[tuple[Variant, int]]:
         """Repeat by repeat, so that a study that is stopped has compared something."""
-        return [(number, repeat) for repeat in range(1, self.repeats + 1) for number in self.candidates]
+        return [(variant, repeat) for repeat in range(1, self.repeats + 1) for variant in self.variants]
 
 
 async def study(
@@ -80,10 +93,11 @@ async def study(
     quiet = Screen(json=False, out=Console(file=io.StringIO()), err=screen.err)
     stopped = False
     async with fleet as client:
-        for number, repeat in wanted.parts():
-            screen.note(f"{number} candidates, repeat {repeat} of {wanted.repeats}")
-            code = await batch(quiet, _held(client), wanted.part(number, repeat), workspaces)
-            await _detailed(client, wanted, number, repeat)
+        for variant, repeat in wanted.parts():
+            screen.note(f"candidates: {variant}, repeat {repeat} of {wanted.repeats}")
+            part = wanted.part(variant, repeat)
+            code = await batch(quiet, _held(client), part, workspaces)
+            await _detailed(client, wanted.details, part)
             if code is Exit.STOPPED:
                 stopped = True
                 break
@@ -99,11 +113,11 @@ async def _held(client: FleetClient) -> AsyncGenerator[FleetClient]:
     yield client
 
 
-async def _detailed(client: FleetClient, wanted: Study, number: int, repeat: int) -> None:
+async def _detailed(client: FleetClient, details: Path, part: Plan) -> None:
     """Keep what the events of the trials just ended say; what the fleet cannot tell any more is left out."""
-    known = read_details(wanted.details)
+    known = read_details(details)
     new: list[Detail] = []
-    for row in _rows(wanted.part(number, repeat)):
+    for row in _rows(part):
         if not row.done or not row.execution_id or row.execution_id in known:
             continue
         try:
@@ -114,7 +128,7 @@ async def _detailed(client: FleetClient, wanted: Study, number: int, repeat: int
             continue
         if state is not None and state.status.terminal:
             new.append(detail_of(state))
-    keep_details(wanted.details, new)
+    keep_details(details, new)
 
 
 def collected(wanted: Study) -> list[Trial]:
@@ -123,9 +137,9 @@ def collected(wanted: Study) -> list[Trial]:
     known = {record.instance_id for record in records}
     details = read_details(wanted.details)
     return [
-        Trial(candidates=number, repeat=repeat, row=row, detail=details.get(row.execution_id))
-        for number, repeat in wanted.parts()
-        for row in _rows(wanted.part(number, repeat))
+        Trial(variant=variant, repeat=repeat, row=row, detail=details.get(row.execution_id))
+        for variant, repeat in wanted.parts()
+        for row in _rows(wanted.part(variant, repeat))
         if row.instance_id in known
     ]
 
@@ -153,3 +167,16 @@ def _conclude(screen: Screen, wanted: Study, trials: Sequence[Trial], *, missing
         screen.line(f"{missing} trials are missing; the same command goes on from here")
     screen.line(f"report: {wanted.directory / 'report.md'}")
     return code
+
+
+def parts(text: str) -> tuple[Part, ...]:
+    """What is left out in turn, each once. Raises CommandFault."""
+    wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if unknown := [part for part in wanted if part not in set(Part)]:
+        raise CommandFault(
+            f"{unknown[0][:80]!r} is no part of a deliberation",
+            exit_code=Exit.USAGE,
+            field="without",
+            hint=" or ".join(Part),
+        )
+    return tuple(map(Part, wanted))

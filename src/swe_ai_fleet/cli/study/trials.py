@@ -5,12 +5,38 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from swe_ai_fleet.cli.batch.results import Row
 from swe_ai_fleet.domain.execution import ExecutionState
+
+
+class Part(StrEnum):
+    """What can be left out of a deliberation."""
+
+    REVIEWS = "reviews"
+    """Reviews, revisions and votes."""
+    PROBES = "probes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Variant:
+    """How trials are run: with how many candidates, and without which part (empty: with all)."""
+
+    candidates: int
+    without: Part | Literal[""] = ""
+
+    @property
+    def name(self) -> str:
+        """As in names of files and tasks."""
+        return f"c{self.candidates}{f'-no-{self.without}' if self.without else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.candidates}{f' without {self.without}' if self.without else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +60,16 @@ class Detail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One task, run once with so many candidates. `repeat` counts from 1; without a `detail` the log was gone."""
+    """One task, run once. `repeat` counts from 1; without a `detail` the log was gone."""
 
-    candidates: int
+    variant: Variant
     repeat: int
     row: Row
     detail: Detail | None = None
 
     @property
     def key(self) -> tuple[str, int]:
-        """The same for the trials that differ in their number of candidates only."""
+        """The same for the trials that differ in their variant only."""
         return self.row.instance_id, self.repeat
 
 
