@@ -97,19 +97,20 @@ _REVISER = "# Your second go"
 
 # Who makes a checklist of a task's statement, and what it finds there.
 _PROBER = "The question is the statement of a task"
-_CHECKLIST = {
-    "requirements": [
-        {
-            "quote": "it returns 'Hello, World!'",
-            "probe": "python3 -c \"import utils; assert utils.hello_world() == 'Hello, World!'\"",
-        },
-        {"quote": "to utils.py", "probe": "python3 -c 'import utils; assert utils.one() == 1'"},
-    ]
-}
+_REQUIREMENTS = [
+    {
+        "quote": "it returns 'Hello, World!'",
+        "probe": "python3 -c \"import utils; assert utils.hello_world() == 'Hello, World!'\"",
+    },
+    {"quote": "to utils.py", "probe": "python3 -c 'import utils; assert utils.one() == 1'"},
+]
+_CHECKLIST = {"result": {"requirements": _REQUIREMENTS}}
 
 SCRIPT = Script(
     conversations=(
-        Conversation(match=PROBED, regex=_PROBER, turns=(_LOOK, _answer(json.dumps(_CHECKLIST)))),
+        Conversation(
+            match=PROBED, regex=_PROBER, turns=(_LOOK, Turn(tool_calls=(("final_answer", {"result": _CHECKLIST}),)))
+        ),
         Conversation(regex=_PROBER, turns=(_answer('{"requirements": []}'),)),
         Conversation(match=PROBED, seed=1, turns=(_append(_WRONG), _answer("It greets."))),
         Conversation(match=PROBED, turns=(_append(_THOROUGH), _answer("It greets the world."))),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents import probing
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
@@ -62,7 +64,15 @@ class World:
         async with self.provider.open(self.task.execution_id, "node", pinned, Environment()) as clone:
             yield clone
 
-    async def answer(self, query: str = "What is a?", *, generation: int = 1, background: str = "", **config: Any):
+    async def answer(
+        self,
+        query: str = "What is a?",
+        *,
+        generation: int = 1,
+        background: str = "",
+        schema: Mapping[str, object] | None = None,
+        **config: Any,
+    ):
         assignment = AnswerAssignment(
             execution_id=self.task.execution_id,
             agent_id="node-ask-1",
@@ -71,6 +81,7 @@ class World:
             query=query,
             config=AgentConfig(**config),
             background=background,
+            schema=schema or {},
             generation=generation,
         )
         async with self.clone() as clone:
@@ -128,6 +139,17 @@ class World:
         events = [event for event in self.log.events if not isinstance(event.body, kind)]
         cut = max(i for i, event in enumerate(events) if isinstance(event.body, last))
         return events[: cut + 1]
+
+
+@pytest.mark.parametrize("tools", [("files_read_file",), ()])
+async def test_an_answer_in_a_form_is_asked_for_in_that_form(world: World, tools: tuple[str, ...]) -> None:
+    checklist = {"requirements": [{"quote": "a is 1", "probe": ""}]}
+    world.says(Turn(tool_calls=(("final_answer", {"result": checklist}),)))
+    answer = await world.answer(schema=probing.SCHEMA, use_tools=bool(tools), tools=tools)
+    assert json.loads(answer.text) == checklist
+    shown = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
+    result = shown["final_answer"]["parameters"]["properties"]["result"]
+    assert set(result["properties"]["requirements"]["items"]["properties"]) == {"quote", "probe"}
 
 
 def _provider(home: Path, fetch: Any = None) -> GitWorkspaceProvider:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, ValidationError
 
-from swe_ai_fleet.agents.sub_agents.shapes import Shape, Text, Texts, objects_in
+from swe_ai_fleet.agents.sub_agents.shapes import Shape, Text, Texts, objects_in, schema_of
 from swe_ai_fleet.agents.templates import rendered
 from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.environment_run import EnvironmentProposal
@@ -37,9 +37,13 @@ class ProposalShape(Shape):
     notes: Text = Field(default="", description="What was learned, in a few sentences.")
 
 
+SCHEMA = schema_of(ProposalShape)
+"""Of the answer."""
+
+
 def instructions(*, directory: str) -> str:
     """What the agent is told of its task; trusted text."""
-    return rendered("prepare", directory=directory or ".", lines=_MAX_LINES)
+    return rendered("prepare", directory=directory, lines=_MAX_LINES)
 
 
 def findings(baseline: Baseline) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, ValidationError
 
-from swe_ai_fleet.agents.sub_agents.shapes import Shape, Text, objects_in
+from swe_ai_fleet.agents.sub_agents.shapes import Shape, Text, objects_in, schema_of
 from swe_ai_fleet.agents.templates import rendered
 from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.task import Task
@@ -28,9 +28,13 @@ class ChecklistShape(Shape):
     requirements: list[RequirementShape] = Field(default=[])
 
 
+SCHEMA = schema_of(ChecklistShape)
+"""Of the answer."""
+
+
 def instructions(*, directory: str) -> str:
     """What the agent is told of its task; trusted text."""
-    return rendered("probe", directory=directory or ".", requirements=MAX_REQUIREMENTS, probes=MAX_PROBES)
+    return rendered("probe", directory=directory, requirements=MAX_REQUIREMENTS, probes=MAX_PROBES)
 
 
 def statement(task: Task) -> str:

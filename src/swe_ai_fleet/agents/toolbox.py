@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -164,9 +165,11 @@ class Toolbox:
         return bool(a.locks & b.locks) and not (a.read_only and b.read_only)
 
     def _answered(self, arguments: Mapping[str, object]) -> ToolResult:
-        """The answer under whichever of the usual keys the model chose."""
+        """The answer under whichever of the usual keys the model chose; one that was asked for as an object, as JSON."""
         value = next((arguments[key] for key in ANSWER_KEYS if arguments.get(key) is not None), None)
         if value is None:
             error = f"final_answer needs its result. Signature: {signature(self._answer)}"
             return ToolResult(success=False, operation=self._answer.name, error=error, outcome=Outcome.INVALID)
-        return ToolResult(success=True, operation=self._answer.name, content=answer_text(value))
+        in_a_form = self._answer is not FINAL_ANSWER and not isinstance(value, str)
+        content = json.dumps(value, ensure_ascii=False) if in_a_form else answer_text(value)
+        return ToolResult(success=True, operation=self._answer.name, content=content)

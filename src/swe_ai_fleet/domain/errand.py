@@ -206,7 +206,8 @@ class AnswerAssignment(RecordedErrand[Answer]):
     """A question for one agent, in a clone that is thrown away afterwards. An answer that is none has an error.
 
     The limits are the task's. `background` is what is remembered, or was found out before: untrusted text. In a
-    `workshop` the environment can be changed, with the network that set-up commands have.
+    `workshop` the environment can be changed, with the network that set-up commands have. With a `schema` (JSON schema
+    of an object) the answer is asked for in that form; whether it has it is for who reads it.
     """
 
     kind = ErrandKind.ANSWER
@@ -217,6 +218,7 @@ class AnswerAssignment(RecordedErrand[Answer]):
     config: AgentConfig = field(default_factory=AgentConfig)
     background: str = ""
     workshop: bool = False
+    schema: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

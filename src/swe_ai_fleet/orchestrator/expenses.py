@@ -89,7 +89,7 @@ def _drafts(state: ExecutionState) -> str:
 def _checklist(state: ExecutionState) -> str:
     if (made := state.checklist) is None or made.error:
         return made.error if made is not None else ""
-    return f"{_counted(len(made.requirements), 'requirement')}, {_counted(len(made.telling), 'probe')} that tells"
+    return f"{_counted(len(made.requirements), 'requirement')}, {_counted(len(made.telling), 'telling probe')}"
 
 
 def _environment(state: ExecutionState) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,6 +103,7 @@ class Groundwork:
                         system_prompt=probing.instructions(directory=task.repo.subdirectory),
                         max_iterations=probing.MAX_STEPS,
                     ),
+                    probing.SCHEMA,
                 )
             )
             made = replace(made, usage=answer.usage)
@@ -235,10 +237,10 @@ class Groundwork:
             system_prompt=preparing.instructions(directory=task.repo.subdirectory),
             max_iterations=preparing.MAX_STEPS,
         )
-        errand = self._errand(ENVIRONMENT, _QUESTION, config)
+        errand = self._errand(ENVIRONMENT, _QUESTION, config, preparing.SCHEMA)
         return await self.work.runs.carry_out(replace(errand, background=findings(before), workshop=True))
 
-    def _errand(self, agent_id: str, query: str, config: AgentConfig) -> AnswerAssignment:
+    def _errand(self, agent_id: str, query: str, config: AgentConfig, schema: Mapping[str, object]) -> AnswerAssignment:
         """A question beside the candidates, of which the task's context is no part."""
         task = self.work.task
         constraints = replace(task.constraints, limits=_limits(task, config.max_iterations))
@@ -249,6 +251,7 @@ class Groundwork:
             repository=self.work.repository,
             query=query,
             config=config,
+            schema=schema,
         )
 
 

@@ -14,7 +14,7 @@ from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
 from swe_ai_fleet.agents.resumption import WorkspaceKeeper, concluded, read_run, resume
 from swe_ai_fleet.agents.run_parts import RunParts
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.budget import Limits
@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.event import RunFinished, RunStarted
 from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
+from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
@@ -104,10 +105,11 @@ class AnswerRun:
                 cache=equipment.cache(task),
             )
             async with AsyncExitStack() as stack:
-                toolbox = Toolbox({}, pipeline)
+                answer = final_answer_in(assignment.schema) if assignment.schema else FINAL_ANSWER
+                toolbox = Toolbox({}, pipeline, answer=answer)
                 if assignment.config.use_tools:
                     held = await stack.enter_async_context(open_toolkits(clone, pipeline, equipment.access, task))
-                    toolbox = _toolbox(held, pipeline, task)
+                    toolbox = _toolbox(held, pipeline, task, answer)
                 if earlier.started is None:
                     earlier = self._open(assignment, clone, run, toolbox, model_name, limits)
                 parts = RunParts(
@@ -171,7 +173,7 @@ class AnswerRun:
         return RunState(agent_id=assignment.agent_id, started=started, messages=messages)
 
 
-def _toolbox(held: Toolset, pipeline: Pipeline, task: Task) -> Toolbox:
+def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpec) -> Toolbox:
     """The tools that the node names, as far as its task allows them; where it names none, those that only read.
 
     Raises InvalidRequest for a tool that is not here.
@@ -194,7 +196,7 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task) -> Toolbox:
         denied=frozenset(task.constraints.denied_tools),
         allowed_paths=task.constraints.allowed_paths,
     )
-    return Toolbox(held.toolkits, pipeline.under(policy), idle=held.idle, unlisted=held.unlisted)
+    return Toolbox(held.toolkits, pipeline.under(policy), idle=held.idle, unlisted=held.unlisted, answer=answer)
 
 
 def _limits(limits: Limits, assignment: AnswerAssignment) -> Limits:
