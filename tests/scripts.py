@@ -108,9 +108,7 @@ _CHECKLIST = {"result": {"requirements": _REQUIREMENTS}}
 
 SCRIPT = Script(
     conversations=(
-        Conversation(
-            match=PROBED, regex=_PROBER, turns=(_LOOK, Turn(tool_calls=(("final_answer", {"result": _CHECKLIST}),)))
-        ),
+        Conversation(match=PROBED, regex=_PROBER, turns=(_LOOK, Turn(tool_calls=(("final_answer", _CHECKLIST),)))),
         Conversation(regex=_PROBER, turns=(_answer('{"requirements": []}'),)),
         Conversation(match=PROBED, seed=1, turns=(_append(_WRONG), _answer("It greets."))),
         Conversation(match=PROBED, turns=(_append(_THOROUGH), _answer("It greets the world."))),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
@@ -148,8 +149,10 @@ async def test_an_answer_in_a_form_is_asked_for_in_that_form(world: World, tools
     answer = await world.answer(schema=probing.SCHEMA, use_tools=bool(tools), tools=tools)
     assert json.loads(answer.text) == checklist
     shown = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
-    result = shown["final_answer"]["parameters"]["properties"]["result"]
-    assert set(result["properties"]["requirements"]["items"]["properties"]) == {"quote", "probe"}
+    parameters = shown["final_answer"]["parameters"]
+    jsonschema.validate({"result": checklist}, parameters)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"result": {"requirements": [{"quote": "a is 1"}]}}, parameters)
 
 
 def _provider(home: Path, fetch: Any = None) -> GitWorkspaceProvider:

@@ -37,7 +37,10 @@ FINAL_ANSWER = OperationSpec(
 
 def final_answer_in(schema: Mapping[str, object]) -> OperationSpec:
     """`final_answer` for a run whose result is an object of this JSON schema instead of a few sentences."""
-    parameters = {**FINAL_ANSWER.parameters, "properties": {"result": dict(schema)}}
+    result = dict(schema)
+    # References in it begin at the top, where its definitions therefore have to be.
+    definitions = {"$defs": result.pop("$defs")} if "$defs" in result else {}
+    parameters = {**definitions, **FINAL_ANSWER.parameters, "properties": {"result": result}}
     return replace(FINAL_ANSWER, description="End with your result. Call it once.", parameters=parameters)
 
 
@@ -165,7 +168,7 @@ class Toolbox:
         return bool(a.locks & b.locks) and not (a.read_only and b.read_only)
 
     def _answered(self, arguments: Mapping[str, object]) -> ToolResult:
-        """The answer under whichever of the usual keys the model chose; one that was asked for as an object, as JSON."""
+        """The answer under whichever of the usual keys the model chose; as JSON where an object was asked for."""
         value = next((arguments[key] for key in ANSWER_KEYS if arguments.get(key) is not None), None)
         if value is None:
             error = f"final_answer needs its result. Signature: {signature(self._answer)}"
