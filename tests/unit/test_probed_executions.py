@@ -83,6 +83,17 @@ async def test_one_candidate_is_enough_where_it_passes_and_another_begins_where_
     world = probing(World(), NAMES[1])
     assert (await world.run(probed(num_agents=1, max_agents=3))).winner_id == NAMES[1]
     assert begun(world) == NAMES[:2]
+    # Who begins later is told what is missing, and not how it is looked for.
+    told = world.fleet.begun[1].background
+    assert 'fails "Add hello_world()"' in told
+    assert "`true`" not in told
+
+
+async def test_reviewers_are_asked_for_what_no_probe_shows() -> None:
+    requirements = [{"quote": "Add hello_world()", "probe": "true"}, {"quote": "to utils.py", "probe": ""}]
+    world = probing(World(), *NAMES, text=json.dumps({"requirements": requirements}))
+    await world.run(replace(probed(num_agents=2), rounds=1))
+    assert {one.unshown for one in world.fleet.reviewed} == {("to utils.py",)}
 
 
 async def test_probes_show_nothing_where_no_test_ran() -> None:

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import CheckReport, CheckResult, ForeignTests
 from swe_ai_fleet.domain.review import Critique, Finding, ProofOutcome
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.ports import SecretMask
@@ -68,8 +68,20 @@ def evidence(report: CheckReport, fence: Fence, limit: int) -> str:
     failed = [one for one in report.results if not one.passed and not one.skipped_reason]
     share = max(_LEAST_OUTPUT_CHARS, limit // max(1, len(failed)))
     lines = [f"- {_line(one)}" for one in report.results]
+    lines += _of_others(report.foreign)
     outputs = [fence(f"{_one_line(one.name)}:\n{_details(one)}", share) for one in failed if _details(one)]
     return "\n".join((_verdict(report), fence("\n".join(lines), limit), *outputs))
+
+
+def _of_others(foreign: ForeignTests | None) -> list[str]:
+    """What the tests of others say, by number, so that nobody is named, and in words where they fail."""
+    if foreign is None or not foreign.asked:
+        return []
+    passed, asked = foreign.by_authors
+    lines = [f"- new tests of others: passes all those of {passed} of {asked} authors"] if asked else []
+    if foreign.probes_asked:
+        lines.append(f"- probes of the statement: passes {foreign.probes_passed} of {foreign.probes_asked}")
+    return [*lines, *(f"  FAILED {_one_line(failure)}" for failure in foreign.failures)]
 
 
 def changed_tests(report: CheckReport, fence: Fence, limit: int) -> str:

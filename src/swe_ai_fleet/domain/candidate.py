@@ -148,16 +148,24 @@ class ForeignTests:
     """What the new tests of other authors say of a source.
 
     Those of `asked` authors could say something, those of `passed` of them all pass; `failing` counts the failing ones
-    by author. `value` is what the tests of all authors come to, between 0 and 1. Of the probes of the statement, which
-    count as one more author's, `probes_asked` could say something, and `probes_passed` passed.
+    by author, `failures` are the first of them in words. `value` is what the tests of all authors come to, between 0
+    and 1. Of the probes of the statement, which count as one more author's, `probes_asked` could say something, and
+    `probes_passed` passed.
     """
 
     value: float
     passed: int = 0
     asked: int = 0
     failing: Mapping[str, int] = field(default_factory=dict[str, int])
+    failures: tuple[str, ...] = ()
     probes_passed: int = 0
     probes_asked: int = 0
+
+    @property
+    def by_authors(self) -> tuple[int, int]:
+        """`passed` and `asked` without the statement."""
+        probed = bool(self.probes_asked)
+        return self.passed - (probed and self.probes_passed == self.probes_asked), self.asked - probed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

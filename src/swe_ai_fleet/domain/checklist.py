@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.examination import PROBE_MARK
 from swe_ai_fleet.domain.text import one_line
 
 _NAME_CHARS = 160
@@ -31,7 +32,7 @@ class Requirement:
     @property
     def name(self) -> str:
         """What its probe is called among tests."""
-        return one_line(f'"{one_line(self.quote, _QUOTE_CHARS)}": `{self.probe}`', _NAME_CHARS)
+        return one_line(f'"{one_line(self.quote, _QUOTE_CHARS)}"{PROBE_MARK}{self.probe}`', _NAME_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,11 @@ class Checklist:
     def probed(self) -> tuple[Requirement, ...]:
         """The requirements that have a probe."""
         return tuple(one for one in self.requirements if one.probe)
+
+    @property
+    def unshown(self) -> tuple[str, ...]:
+        """The words of the requirements that no probe shows."""
+        return tuple(one.quote for one in self.requirements if one not in self.telling)
 
     @property
     def telling(self) -> tuple[Requirement, ...]:

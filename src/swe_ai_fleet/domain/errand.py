@@ -148,6 +148,7 @@ class ReviewAssignment(RecordedErrand[Review]):
     """One peer's review of some candidates side by side. A critique that comes to nothing has an error.
 
     `seed` decides the order in which the reviewer sees them. Proofs are tried on the reviewer's `own` change as well.
+    `unshown` are words of the statement that ask for something which no probe shows.
     """
 
     kind = ErrandKind.REVIEW
@@ -160,6 +161,7 @@ class ReviewAssignment(RecordedErrand[Review]):
     seed: int = 0
     perspective: Perspective = field(default_factory=Perspective)
     own: BlobRef | None = None
+    unshown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,13 @@ from swe_ai_fleet.domain.verdict import Verdict
 
 STATEMENT = "the statement"
 """Stands for the author of probes: it has no source, and saw nobody's. No candidate's id has a space."""
+PROBE_MARK = ": `"
+"""Stands between the words that a probe is for and its command, in its name."""
 LITTLE = 0.25
 """What a test weighs that nobody but its author stands behind: it may be wrong."""
 _NOTHING_SAID = 0.5
 _NAMED = 3
+_SAID = 5
 _COMMAND_CHARS = 120
 
 
@@ -280,10 +283,23 @@ class Matrix:
             passed=passed,
             asked=asked,
             failing=failing,
+            failures=self._said(candidate_id),
             probes_passed=said[0],
             probes_asked=said[1],
         )
         return self._weighed(candidate_id, replace(report, foreign=foreign))
+
+    def _said(self, candidate_id: str) -> tuple[str, ...]:
+        """The first tests of others that fail on a source, each with what it said; of a probe the words it is for.
+
+        A probe's command is for nobody who may still write a source: it would be solved instead of the task.
+        """
+        failed = [
+            (failure.test if tests.authors else failure.test.partition(PROBE_MARK)[0], failure.message)
+            for tests, one in self._foreign(candidate_id)
+            for failure in one.failed
+        ]
+        return tuple(f"{test}: {message}" if message else test for test, message in failed[:_SAID])
 
     def _weighed(self, candidate_id: str, report: CheckReport) -> CheckReport:
         disputes = self.disputes(candidate_id)

@@ -265,6 +265,7 @@ def tried(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], s
         files = ", ".join(left.files_changed[:_MOST_FILES]) or "no file"
         lines = (
             f"{report.verdict_word}: {'; '.join(report.reasons)}" if report.reasons else report.verdict_word,
+            *(f"fails {failure}" for failure in (report.foreign.failures if report.foreign else ())),
             f"changed {files} ({left.insertions} lines added, {left.deletions} removed)",
             f"its author says: {candidate.summary}",
         )

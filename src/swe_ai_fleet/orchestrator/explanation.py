@@ -63,9 +63,9 @@ def _foreign(foreign: ForeignTests) -> str:
     """What the new tests of others say, in words."""
     if not foreign.asked:
         return "no other author's new tests say anything of it"
-    probed = bool(foreign.probes_asked)
-    asked, passed = foreign.asked - probed, foreign.passed - (foreign.probes_passed == foreign.probes_asked and probed)
-    said = [f"passes {foreign.probes_passed} of {foreign.probes_asked} probes of {STATEMENT}"] if probed else []
+    passed, asked = foreign.by_authors
+    probes = f"passes {foreign.probes_passed} of {foreign.probes_asked} probes of {STATEMENT}"
+    said = [probes] if foreign.probes_asked else []
     if passed:
         said.append(f"passes the new tests of {passed} of {asked} other author{'s' if asked > 1 else ''}")
     failing = [(name, count) for name, count in foreign.failing.items() if name != STATEMENT]

@@ -219,6 +219,7 @@ class PeerReview:
         task = self.spending.granted(2 * len(asked)) if asked else None
         if task is None:
             return
+        checklist = await self.checking.groundwork.checklist()
         assignments = [
             ReviewAssignment(
                 execution_id=task.execution_id,
@@ -231,6 +232,7 @@ class PeerReview:
                 seed=ballot_seed(task.execution_id, entry.author),
                 perspective=entry.assignment.perspective,
                 own=entry.candidate.artifacts.patch,
+                unshown=checklist.unshown if checklist is not None else (),
             )
             for entry in entries
             if entry.author in asked

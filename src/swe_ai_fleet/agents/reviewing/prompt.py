@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from swe_ai_fleet.agents.ballot import LETTERS, fair_shares
 from swe_ai_fleet.agents.sub_agents.prompts import opening
@@ -64,6 +64,8 @@ def review_messages(
     shares = fair_shares([len(diff) for diff in diffs], room)
     part = max(_LEAST_CHARS, room // sum(not one.settled for one in shown))
     sections = [(title, mask(text)) for title, text in (*wishes(task), *rules(task))]
+    if assignment.unshown:
+        sections.append(("Asked for, and shown by nothing that ran", _unshown(mask(one) for one in assignment.unshown)))
     for letter, subject, diff, share in zip(LETTERS, shown, diffs, shares, strict=False):
         lines = ["Its changes could not be applied to the clone."]
         if subject.candidate.candidate_id in applied:
@@ -75,6 +77,12 @@ def review_messages(
     sections.append(("Your perspective", assignment.perspective.instructions))
     facts = {"several": len(shown) > 1, "may_run": may_run, "iterations": iterations}
     return opening("review", sections, warning=fence.warning, **facts)
+
+
+def _unshown(quotes: Iterable[str]) -> str:
+    """Words of the task that somebody has to look up."""
+    listed = "\n".join(f'- "{quote}"' for quote in quotes)
+    return f"{listed}\nLook each up in the code. Where it is not met, a finding says so and names the place."
 
 
 def branch(letter: str) -> str:
