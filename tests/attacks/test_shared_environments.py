@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys, machine
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.environments import commands
+from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
-from tests.environments import BACKEND, PYPROJECT, Index, built, make_provider, sh, wheel
+from tests.environments import BACKEND, PYPROJECT, Index, built, make_provider, pin, sh, wheel
 
 EVIL = "999 passed"
 # A pytest of the repository's own making, put where every clone will find it.
@@ -106,3 +110,70 @@ async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_
     purposes = [step.purpose for step in environment.report.steps]
     assert "packages of the index" in purposes
     assert len(built(tmp_path)) == 3
+
+
+@needs_bwrap
+async def test_the_pip_that_is_started_is_no_file_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for a Python that is older than our pip asks for: then the virtual environment's own pip is brought up to date.
+    monkeypatch.setattr(machine, "_pip", lambda: (">=4", "0"))
+    (tmp_path / "tools").mkdir()
+    provider = make_provider(tmp_path, tmp_path / "tools")
+    pinned = await pin(provider, tmp_path, {"a.py": "", "pip.py": HOSTILE.replace("pytest", "poison") + "print(site)"})
+    environment = await provider.environment(pinned, EnvironmentSpec())
+    steps = [step.purpose for step in environment.report.steps]
+    assert any(purpose.startswith("the newest pip") for purpose in steps), steps
+    async with provider.open("e", "a", pinned, environment) as clone:
+        assert "No module named 'poison'" in await sh(clone, "python3 -c 'import poison'")
+        # The control: Python puts the directory that it is started in before everything else.
+        assert "poison.py" in await sh(clone, "python3 -m pip")
+
+
+# By a variable of its tests pip reads settings of the repository, which say where packages come from.
+HIDDEN = {
+    "tox.ini": "[testenv]\nsetenv = XDG_CONFIG_HOME=/workspace/settings\ncommands = pytest\n",
+    "settings/pip/pip.conf": "[global]\nno-index = true\nfind-links = /workspace/hidden\n",
+    "hidden/thing-1.0-py3-none-any.whl": wheel("thing", 666),
+}
+
+
+async def _answers(root: Path) -> list[str]:
+    """What a package of the index says in a fork that hides another one, and in the repository, built after it."""
+    (root / "tools").mkdir()
+    project = PYPROJECT + 'dependencies = ["thing"]\n'
+    files = {"pyproject.toml": project, "backend.py": BACKEND, "src/a.py": "", "tests/test_a.py": "def test_a(): ...\n"}
+    answers: list[str] = []
+    with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
+        provider = make_provider(root, root / "tools", index.setup)
+        for name, more in (("fork", HIDDEN), ("honest", {})):
+            (root / name).mkdir()
+            pinned = await pin(provider, root / name, {**files, **more})
+            environment = await provider.environment(pinned, EnvironmentSpec())
+            async with provider.open("e", name, pinned, environment) as clone:
+                answers.append(await sh(clone, "python3 -c 'import thing; print(thing.answer)'"))
+    return answers
+
+
+@needs_bwrap
+async def test_control_with_a_repositorys_variables_everybody_gets_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_variables(recipe: Recipe) -> Recipe:
+        steps = tuple(step for step in recipe.steps if step.third_party)
+        return replace(recipe, steps=(*steps, *((recipe.packages,) if recipe.packages else ())))
+
+    monkeypatch.setattr(commands, "_PLACES", re.compile("PIP_.*"))
+    monkeypatch.setattr(Recipe, "third_party", property(with_variables))
+    assert await _answers(tmp_path) == ["666", "666"]
+
+
+@needs_bwrap
+@pytest.mark.parametrize("named", [True, False], ids=["known by name", "not known by name"])
+async def test_no_variable_of_a_repository_decides_where_shared_packages_come_from(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not named:
+        # As any other would be that nobody has thought of.
+        monkeypatch.setattr(commands, "_PLACES", re.compile("PIP_.*"))
+    assert (await _answers(tmp_path))[1] == "7"

@@ -86,7 +86,7 @@ class Wanted:
 
 def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]:
     program = machine.pythons.get(choice.version, "python3") if choice.version != machine.default else "python3"
-    # Isolated (-I): a `venv.py` of the repository is not what is meant.
+    # Isolated (-I): a `venv.py` or `pip.py` of the repository is not what is meant.
     create = (program, "-I", "-m", "venv")
     purpose = f"a virtual environment with Python {shown(choice.version)}"
     if tooling.pip and allows(machine.pip_requires, choice.version):
@@ -95,7 +95,7 @@ def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]
             Step(argv=(*create, "--without-pip", tooling.venv), purpose=purpose, required=True, third_party=True),
             Step(argv=add, purpose="pip", required=True, third_party=True),
         ]
-    newer = (f"{tooling.venv}/bin/python", "-m", "pip", *_PIP_OPTIONS, "--upgrade", "pip", "setuptools", "wheel")
+    newer = (f"{tooling.venv}/bin/python", "-I", "-m", "pip", *_PIP_OPTIONS, "--upgrade", "pip", "setuptools", "wheel")
     return [
         Step(argv=(*create, tooling.venv), purpose=purpose, required=True, third_party=True),
         Step(argv=newer, purpose=f"the newest pip for Python {shown(choice.version)}", third_party=True),

@@ -139,9 +139,14 @@ class Recipe:
 
     @property
     def third_party(self) -> Recipe:
-        """The part that runs no code of the repository; without packages to install it is no part worth keeping."""
+        """The part that runs no code of the repository; without packages to install it is no part worth keeping.
+
+        It goes without `variables`, which are those of the repository's tests: some tell a package manager where its
+        settings are, and with them whose packages everybody gets who asks for the same.
+        """
         steps = [step for step in self.steps if step.third_party]
-        return replace(self, steps=(*steps, *((self.packages,) if self.packages is not None else ())))
+        packages = (self.packages,) if self.packages is not None else ()
+        return replace(self, steps=(*steps, *packages), variables={})
 
     @property
     def own(self) -> Recipe:
