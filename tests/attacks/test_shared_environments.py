@@ -11,9 +11,10 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys, machine
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.environments import commands
+from swe_ai_fleet.environments import commands, python_recipe
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from swe_ai_fleet.environments.requirement_files import is_plain
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, Index, built, make_provider, pin, sh, wheel
@@ -130,15 +131,17 @@ async def test_the_pip_that_is_started_is_no_file_of_the_repository(
         assert "poison.py" in await sh(clone, "python3 -m pip")
 
 
+Files = dict[str, str | bytes]
+
 # By a variable of its tests pip reads settings of the repository, which say where packages come from.
-HIDDEN = {
+HIDDEN: Files = {
     "tox.ini": "[testenv]\nsetenv = XDG_CONFIG_HOME=/workspace/settings\ncommands = pytest\n",
     "settings/pip/pip.conf": "[global]\nno-index = true\nfind-links = /workspace/hidden\n",
     "hidden/thing-1.0-py3-none-any.whl": wheel("thing", 666),
 }
 
 
-async def _answers(root: Path) -> list[str]:
+async def _answers(root: Path, fork: Files, honest: Files | None = None) -> list[str]:
     """What a package of the index says in a fork that hides another one, and in the repository, built after it."""
     (root / "tools").mkdir()
     project = PYPROJECT + 'dependencies = ["thing"]\n'
@@ -146,7 +149,7 @@ async def _answers(root: Path) -> list[str]:
     answers: list[str] = []
     with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
         provider = make_provider(root, root / "tools", index.setup)
-        for name, more in (("fork", HIDDEN), ("honest", {})):
+        for name, more in (("fork", fork), ("honest", honest or {})):
             (root / name).mkdir()
             pinned = await pin(provider, root / name, {**files, **more})
             environment = await provider.environment(pinned, EnvironmentSpec())
@@ -165,7 +168,7 @@ async def test_control_with_a_repositorys_variables_everybody_gets_its_packages(
 
     monkeypatch.setattr(commands, "_PLACES", re.compile("PIP_.*"))
     monkeypatch.setattr(Recipe, "third_party", property(with_variables))
-    assert await _answers(tmp_path) == ["666", "666"]
+    assert await _answers(tmp_path, HIDDEN) == ["666", "666"]
 
 
 @needs_bwrap
@@ -176,4 +179,42 @@ async def test_no_variable_of_a_repository_decides_where_shared_packages_come_fr
     if not named:
         # As any other would be that nobody has thought of.
         monkeypatch.setattr(commands, "_PLACES", re.compile("PIP_.*"))
-    assert (await _answers(tmp_path))[1] == "7"
+    assert (await _answers(tmp_path, HIDDEN))[1] == "7"
+
+
+def _vendored(answer: int) -> Files:
+    """A repository that has a package's next version beside its constraints."""
+    return {
+        "requirements.txt": "-c requirements/constraints.txt\nthing\n",
+        "requirements/constraints.txt": "--find-links hidden\n",
+        "hidden/thing-1.1-py3-none-any.whl": wheel("thing", answer, "1.1"),
+    }
+
+
+@needs_bwrap
+async def test_control_what_constraints_lead_to_is_had_from_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_recipe, "is_plain", bool)
+    assert await _answers(tmp_path, _vendored(666), _vendored(7)) == ["666", "666"]
+
+
+@needs_bwrap
+async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(tmp_path: Path) -> None:
+    assert (await _answers(tmp_path, _vendored(666), _vendored(7)))[1] == "7"
+
+
+def test_a_list_that_leads_to_other_files_is_not_plain() -> None:
+    plain = 'a==1  # the first\nb[x]>=2; python_version > "3"\n\nc==1 --hash=sha256:aa \\\n  --hash=sha256:bb\nd.e==1\n'
+    assert is_plain(plain)
+    leading = [
+        "-c x.txt",
+        "--find-links x",
+        "a @ file:///x",
+        "./x",
+        "x/y",
+        "a.zip",
+        "a.zip[x]",
+        "a-1.tar.gz ; os_name == 'x'",
+    ]
+    assert [line for line in leading if is_plain(f"{plain}{line}\n")] == []
