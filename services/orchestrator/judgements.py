@@ -10,12 +10,14 @@ from services.orchestrator.requests import common_task
 from swe_ai_fleet.domain.blob import blob_ref
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import MAX_PATCHES, SubmittedPatch, Task, TaskKind
+from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
 from swe_ai_fleet.ports import BlobStore
 
 MAX_DIFF_BYTES = 3 * 1024 * 1024
 """Of all patches of a request together: what a gRPC message of the usual size can carry."""
 MAX_SUMMARY_CHARS = 4_000
+MAX_APPROVER_CHARS = 120
 PATCH_MEDIA_TYPE = "text/x-diff"
 
 
@@ -63,11 +65,13 @@ def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDeliv
         raise InvalidRequest("no candidate given", field="candidate_id", hint="as in DeliberationResult.candidate_id")
     if len(request.reason) > MAX_SUMMARY_CHARS:
         raise InvalidRequest("the reason is too long", field="reason", hint=f"at most {MAX_SUMMARY_CHARS} characters")
-    named = request.approver.strip()
+    # However long or odd the name is that they give themselves, behind it stands who they are.
+    named = plain_line(request.approver, MAX_APPROVER_CHARS)
     by = f"{named} ({caller})" if named and caller and named != caller else named or caller or "somebody"
     return HandDelivery(
         candidate_id=request.candidate_id,
-        by=" ".join(by.split())[:200],
+        by=by,
+        caller=caller,
         reason=request.reason,
         branch=request.branch,
         push=request.push,
