@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from grpc import StatusCode
+from grpc.aio import AioRpcError
 
+from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
@@ -33,7 +35,7 @@ from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.audit import AuditTrail
 from tests.confinement import CONFINED
 from tests.environments import make_provider, pin
-from tests.tenants import NORTH, refused, tenants
+from tests.tenants import MAX_STORED_BYTES, NORTH, SOUTH, Caller, refused, tenants
 from tests.unit.test_executions import World, a_task
 
 MIB = 1024**2
@@ -255,3 +257,36 @@ async def test_patches_count_against_what_a_tenant_may_store(log: JetStream) -> 
                     with pytest.raises(code):
                         await executions.submit(task, store=store)
                     assert await book.bytes_of("judged") == 0
+
+
+async def test_what_a_tenant_may_store_holds_for_what_it_knows_and_remembers(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as world:
+        hoarder, other = world.by(SOUTH, "ann"), world.by(NORTH, "ann")
+
+        async def fact(who: Caller, number: int) -> None:
+            # In a namespace each: the limit of one namespace is none of a tenant's.
+            text = f"{number} " + "x" * 3_900
+            await who.call("AddFact", context.AddFactRequest(namespace=f"agent:a{number}", text=text))
+
+        async def story(who: Caller, number: int) -> None:
+            made = context.Story(story_id=f"S-{number}", title="T", description="x" * 3_900)
+            await who.call("CreateStory", context.CreateStoryRequest(story=made))
+
+        # The control: a tenant without a quota stores what it likes.
+        most = MAX_STORED_BYTES // 3_900
+        for number in range(most + 10):
+            await fact(other, number)
+        with pytest.raises(AioRpcError) as ended:
+            for number in range(4 * most):
+                await (fact if number % 2 else story)(hoarder, number)
+        assert ended.value.code() is StatusCode.RESOURCE_EXHAUSTED
+        assert (await refused(story(hoarder, -1)))[0] is StatusCode.RESOURCE_EXHAUSTED
+        # What is known can be read, and room made; then there is room.
+        assert (await hoarder.call("ListStories", context.ListStoriesRequest(page_size=1))).stories
+        await world.by(SOUTH, "zoe").call("ClearMemory", context.ClearMemoryRequest(everywhere=True))
+        async with asyncio.timeout(10):
+            while True:
+                with suppress(AioRpcError):
+                    await fact(hoarder, -2)
+                    break
+                await asyncio.sleep(0.02)
