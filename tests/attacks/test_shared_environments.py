@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +15,13 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys, mach
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.environments import commands, python_recipe
+from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirement_files import is_plain
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
-from tests.environments import BACKEND, PYPROJECT, Index, built, make_provider, pin, sh, wheel
+from tests.environments import BACKEND, PYPROJECT, Index, NpmRegistry, built, make_provider, npm_package, pin, sh, wheel
 
 EVIL = "999 passed"
 # A pytest of the repository's own making, put where every clone will find it.
@@ -218,3 +222,157 @@ def test_a_list_that_leads_to_other_files_is_not_plain() -> None:
         "a-1.tar.gz ; os_name == 'x'",
     ]
     assert [line for line in leading if is_plain(f"{plain}{line}\n")] == []
+
+
+# A module that Python imports before everything else, from any directory of PYTHONPATH.
+SETUPTOOLS = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "project"
+version = "1.0"
+"""
+CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
+
+
+@needs_bwrap
+@pytest.mark.parametrize("by", ["Makefile", "caller"])
+async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    files: Files = {"pyproject.toml": SETUPTOOLS, "src/a.py": "", "tests/test_a.py": ""}
+    if by == "Makefile":
+        files["Makefile"] = "test:\n\tPYTHONPATH=. pytest tests\n"
+    spec = EnvironmentSpec(variables={"PYTHONPATH": "."} if by == "caller" else {})
+    provider = make_provider(tmp_path, tmp_path / "tools")
+    keys: set[str] = set()
+    for name, more in (("fork", CUSTOM), ("honest", {})):
+        (tmp_path / name).mkdir()
+        pinned = await pin(provider, tmp_path / name, {**files, **more})
+        environment = await provider.environment(pinned, spec)
+        keys.add(environment.key)
+        async with provider.open("e", name, pinned, environment) as clone:
+            assert "No module named 'poison'" in await sh(clone, "cd / && python3 -c 'import poison'")
+            # The control: what tests and agents run does import from there.
+            assert ("sitecustomize" in await sh(clone, "python3 -c ''")) is (name == "fork")
+    assert set(built(tmp_path)) == keys
+
+
+def _setuptools() -> bytes:
+    """A stand-in for the build backend of that name, which reads a project and puts `src` on the path."""
+    about = "setuptools-1.0.dist-info"
+    files = {
+        "setuptools/__init__.py": "",
+        "setuptools/build_meta.py": BACKEND,
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: setuptools\nVersion: 1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": "",
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return buffer.getvalue()
+
+
+@needs_bwrap
+@pytest.mark.parametrize(
+    ("needed", "shared"),
+    [("thing", True), ("thing\nabsent", False)],
+    ids=["the project comes last", "packages come one by one behind it"],
+)
+async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
+    needed: str, shared: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "tools").mkdir()
+    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": needed, "src/a.py": "", "tests/test_a.py": ""}
+    wheels = {"thing-1.0-py3-none-any.whl": wheel("thing", 7), "setuptools-1.0-py3-none-any.whl": _setuptools()}
+    keys: dict[str, str] = {}
+    told: dict[str, str] = {}
+    with Index(wheels) as index:
+        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
+        for name, more in (("fork", {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}), ("honest", {})):
+            (tmp_path / name).mkdir()
+            pinned = await pin(provider, tmp_path / name, {**files, **more})
+            environment = await provider.environment(pinned, EnvironmentSpec())
+            keys[name] = environment.key
+            async with provider.open("e", name, pinned, environment) as clone:
+                told[name] = await sh(clone, "python3 -c 'import a, thing, poison'")
+    # The control: from there on Python imports it at its start, and a build that goes on is the fork's alone.
+    assert "sitecustomize" in told["fork"]
+    assert ("No module named 'poison'" in told["fork"]) is shared
+    assert "No module named 'poison'" in told["honest"]
+    assert (keys["fork"] == keys["honest"]) is shared
+
+
+# A package's own script that takes settings from the project, as those of browsers' drivers and of hooks do.
+SETTLE = """node -e "try { require(process.env.INIT_CWD + '/settled.cjs') } catch {}" """
+SETTINGS: Files = {
+    "settled.cjs": f"""
+const place = process.env.INIT_CWD + "/node_modules/plain/index.js";
+require("fs").writeFileSync(place, "module.exports = '{EVIL}'");
+"""
+}
+NODE: Files = {
+    "package.json": json.dumps(
+        {"name": "project", "version": "1.0.0", "dependencies": {"settled": "1.0.0", "plain": "1.0.0"}}
+    )
+}
+
+
+async def _node_answers(root: Path) -> list[str]:
+    (root / "tools").mkdir()
+    packages = {
+        "settled-1.0.0.tgz": npm_package("settled", "1.0.0", SETTLE),
+        "plain-1.0.0.tgz": npm_package("plain", "1.0.0"),
+    }
+    answers: list[str] = []
+    with NpmRegistry(packages) as registry:
+        provider = make_provider(root, root / "tools", registry.setup)
+        for name, more in (("fork", SETTINGS), ("honest", {})):
+            (root / name).mkdir()
+            pinned = await pin(provider, root / name, {**NODE, **more})
+            environment = await provider.environment(pinned, EnvironmentSpec())
+            async with provider.open("e", name, pinned, environment) as clone:
+                answers.append(await sh(clone, "node -p 'require(`plain`)'"))
+    return answers
+
+
+@needs_bwrap
+async def test_control_a_script_of_a_package_reads_the_settings_of_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "project_code", lambda files, directory: "")
+    assert await _node_answers(tmp_path) == [EVIL, EVIL]
+
+
+@needs_bwrap
+async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(tmp_path: Path) -> None:
+    assert await _node_answers(tmp_path) == [EVIL, "1.0.0"]
+
+
+@pytest.mark.parametrize(
+    ("lock", "reason"),
+    [
+        (
+            {
+                "package-lock.json": {
+                    "node_modules/a": {},
+                    "node_modules/a/node_modules/esbuild": {"hasInstallScript": True},
+                }
+            },
+            "",
+        ),
+        ({"package-lock.json": {"node_modules/@x/driver": {"hasInstallScript": True}}}, "@x/driver runs a script"),
+        ({"package-lock.json": {"node_modules/esbuild": {"hasInstallScript": True, "name": "b"}}}, "b runs a script"),
+        ({"package-lock.json": {}}, "does not say"),
+        ({"yarn.lock": {}}, "yarn.lock does not say"),
+        ({}, "package.json does not say"),
+    ],
+)
+def test_a_lock_says_which_packages_run_scripts(lock: dict[str, object], reason: str) -> None:
+    texts = {"package.json": str(NODE["package.json"])} | {
+        name: json.dumps({"lockfileVersion": 3, "packages": entries}) for name, entries in lock.items()
+    }
+    assert reason in project_code(RepositoryFiles(files=dict.fromkeys(texts, ""), texts=texts))
+    assert bool(reason) is bool(project_code(RepositoryFiles(files=dict.fromkeys(texts, ""), texts=texts)))

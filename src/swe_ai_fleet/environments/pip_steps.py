@@ -235,7 +235,8 @@ class PipSteps:
             root = project.source_root or project.directory
             place = f"{self.tooling.workspace}/{root}" if root else self.tooling.workspace
             add = ("sh", "-c", _ADD_SOURCES, self.tooling.venv, place)
-            pieces.append(Step(argv=add, purpose=f"{named} imported from {root or 'the top'}", source=source))
+            purpose = f"{named} imported from {root or 'the top'}"
+            pieces.append(Step(argv=add, purpose=purpose, source=source, puts_on_path=True))
         return self._pip("-e", plain.argument, purpose=named, source=source, alternatives=(older,), pieces=pieces)
 
     def _pip(
@@ -259,6 +260,7 @@ class PipSteps:
             purpose=purpose,
             source=source,
             directory=self.directory,
+            puts_on_path="-e" in arguments,
             pinned=pinned,
             variables=variables or {},
             alternatives=alternatives,

@@ -83,11 +83,12 @@ def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tool
     if until and (dated := install.packages(shopping, sorted(missing), constraints=pins, until=until)):
         steps.append(dated)
         decisions.append(Decision(what=f"no lock, an old commit: releases until {until}, as far as that can be had"))
-    steps += install.steps(shopping)
     if packages and missing:
+        # Before the project: behind it whatever is started may import from the repository.
         lines = tuple(sorted(missing))
         purpose = "what pytest's configuration asks for" if missing != {"pytest"} else "pytest, which nothing names"
         steps.append(install.lines(Group(name="plug-ins", source=test_source, lines=lines), purpose))
+    steps += install.steps(shopping)
     build_variables = _pretended_versions(files, shopping, decisions)
     return Recipe(
         python=PythonRecipe(
