@@ -52,8 +52,8 @@ _RC = re.compile(
 _PNPM = (".pnpmfile.cjs", ".pnpmfile.mjs", "pnpmfile.js")
 # Also where it is a link: what lies behind it is in no listing.
 _CARGO = re.compile(r"(?:.*/)?\.cargo(?:/config(?:\.toml)?)?")
-_DEPENDENCY_FILES = re.compile(r"^[^\S\n]*(?!(?:long_)?description\b|version\b)[\w.-]+\s*=\s*file:", re.M)
-_CODE_OF_CFG = re.compile(r"^(?:[^=\n]*=\s*attr:|[^\S\n]*(?:cmdclass\b|setup_hooks\b))", re.M)
+_DEPENDENCY_FILES = re.compile(r"^[^\S\n]*(?!(?:long_)?description\b|version\b)[\w.-]+\s*[=:]\s*file:", re.M)
+_CODE_OF_CFG = re.compile(r"^(?:[^=:\n]*[=:]\s*attr:|[^\S\n]*(?:cmdclass\b|setup_hooks\b))", re.M)
 _MUST_READ = frozenset({"setup.py", "setup.cfg", "hatch.toml", "package.json", ".npmrc", ".yarnrc", ".yarnrc.yml"})
 _LOCAL = re.compile(
     r"^[^\S\n]*(?:-e\s|--editable\b|-f\s|--find-links\b|\.{0,2}/|[\w.-]+/)|^[^#\n]*\bfile:|\.whl\b", re.M
@@ -245,8 +245,8 @@ def _of_packages(files: RepositoryFiles, root: str, members: tuple[str, ...]) ->
     if not any(table(manifest.get(kind)) for manifest in manifests for kind in _NODE_DEPENDENCIES):
         return ""
     manager = package_manager(files, root)
-    entries = table(files.json(manager.lock).get("packages")) if manager.name == "npm" and manager.lock else {}
-    if not entries:
+    entries = table(files.json(manager.lock).get("packages"))
+    if manager.name != "npm" or not entries:
         return f"{manager.lock or joined(root, 'package.json')} does not say which packages run scripts"
     for place, entry in entries.items():
         told = table(entry)
