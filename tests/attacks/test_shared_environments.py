@@ -305,6 +305,29 @@ async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_envi
     assert (keys["fork"] == keys["honest"]) is shared
 
 
+@needs_bwrap
+async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: Path) -> None:
+    """Also where the build went on behind the project: the environment is that of the commit that it stands on."""
+    (tmp_path / "tools").mkdir()
+    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": "thing\nabsent", "src/a.py": ""}
+    wheels = {"thing-1.0-py3-none-any.whl": wheel("thing", 7), "setuptools-1.0-py3-none-any.whl": _setuptools()}
+    hostile = str(CUSTOM["sitecustomize.py"]).lstrip()
+    added = "".join(f"+{line}\n" for line in hostile.splitlines())
+    hunk = f"--- /dev/null\n+++ b/src/sitecustomize.py\n@@ -0,0 +1,{added.count(chr(10))} @@\n{added}"
+    patch = f"diff --git a/src/sitecustomize.py b/src/sitecustomize.py\nnew file mode 100644\n{hunk}"
+    with Index(wheels) as index:
+        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
+        honest = await pin(provider, tmp_path, files)
+        candidate = await provider.patched("e", honest, patch.encode())
+        # Even where nobody has built the untouched commit's before.
+        tested = await provider.environment(candidate, EnvironmentSpec())
+        async with provider.open("e", "a", candidate, tested) as clone:
+            told = await sh(clone, "python3 -c 'import a, thing, poison'")
+        assert "sitecustomize" in told
+        assert "No module named 'poison'" in told
+        assert (await provider.environment(honest, EnvironmentSpec())).key == tested.key
+
+
 # A package's own script that takes settings from the project, as those of browsers' drivers and of hooks do.
 SETTLE = """node -e "try { require(process.env.INIT_CWD + '/settled.cjs') } catch {}" """
 SETTINGS: Files = {

@@ -160,11 +160,11 @@ class Environments:
         `pins` hold where there is no lock; None: those of the commit that it stands on, which are in the key then.
         """
         tools = await self._tools.directory()
-        tree = (await self._keys.files(seed)).tree
+        tree, code = (await self._keys.files(seed)).tree, (await self._keys.files(ground)).tree
         if pins is None:
             pins = await self._pins_below(repository, seed, spec)
             key = pins.derive(key)
-        key, facts, is_own = await asyncio.to_thread(self._find, key, tree)
+        key, facts, is_own = await asyncio.to_thread(self._find, key, tree, code)
         if facts is not None:
             await self._disk.recorded(repository.tenant, self._home / key)
             return self._ready(key, facts, tools, spec, cached=True)
@@ -193,8 +193,8 @@ class Environments:
             cached = facts is not None
             if facts is None:
                 facts = await self._build(key, repository, source, files, recipe, spec)
-        if facts.tree not in ("", tree):
-            # What the build left belongs to the ground's files alone.
+        if facts.tree not in ("", tree) or facts.code not in ("", tree if is_own else code):
+            # What the build left belongs to the ground's files alone, or what it may have run to somebody else's.
             return await self._found_or_built(key, repository, seed, ground, spec, pins)
         return self._ready(key, facts, tools, spec, cached=cached)
 
@@ -221,7 +221,8 @@ class Environments:
             return pins
         ground = await self._keys.ground(base, below, content)
         key = await self._keys.key(base, content, spec, await self._tools.directory(), ground)
-        key, facts, _ = await asyncio.to_thread(self._find, pins.derive(key), content.tree)
+        code = (await self._keys.files(ground)).tree
+        key, facts, _ = await asyncio.to_thread(self._find, pins.derive(key), content.tree, code)
         if facts is not None:
             pins = _Pins(pip=facts.report.installed, npm=await asyncio.to_thread(read_npm_lock, self._home / key))
         return _Pins(
@@ -251,9 +252,9 @@ class Environments:
         )
         return changed, (Mount(source=str(copy), target=ENVIRONMENT_MOUNT),)
 
-    def _find(self, key: str, tree: str) -> tuple[str, Facts | None, bool]:
+    def _find(self, key: str, tree: str, code: str) -> tuple[str, Facts | None, bool]:
         """(the key under which an environment is to be had, what was kept of its build, whether it is for these files
-        alone). Blocking."""
+        alone). `code` is the tree whose code a build may run. Blocking."""
         is_own = False
         for _ in range(_MOST_RETRIES):
             facts = read_facts(self._home / key)
@@ -261,6 +262,8 @@ class Environments:
                 break
             if facts.tree not in ("", tree):
                 key, is_own = _derived(key, tree), True
+            elif facts.code not in ("", tree if is_own else code):
+                key = _derived(key, tree if is_own else code)
             elif facts.retry_at and time.time() > facts.retry_at:
                 key = _derived(key, str(facts.retry_at))
             else:
@@ -347,7 +350,8 @@ class Environments:
                 path=self._places.path(recipe, spec, tools, key=key),
                 notes=(*notes_for_agents(recipe, report), *missing_on_path(spec, files, root, furnishing)),
                 python=recipe.python.version if recipe.python else None,
-                tree=files.tree if (stray or build.exposed) and not spec.setup else "",
+                tree=files.tree if stray and not spec.setup else "",
+                code=files.tree if build.exposed and not spec.setup else "",
                 retry_at=round(time.time()) + _RETRY_SECONDS if build.hollow else 0.0,
             )
             await finished(asyncio.to_thread(write_facts, directory, facts, furnishing, npm_lock=lock_of_npm))
