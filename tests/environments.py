@@ -184,6 +184,7 @@ class NpmRegistry(Index):
                 "name": name,
                 "version": version,
                 "dist": {"tarball": f"http://{self.place}/{name}/-/{file}", "integrity": integrity(data)},
+                **_scripts_of(data),
             }
             for file, data in archives.items()
         }
@@ -196,16 +197,29 @@ class NpmRegistry(Index):
         return {"npm_config_registry": f"http://{self.place}", "no_proxy": "", "NO_PROXY": ""}
 
 
+def _scripts_of(archive: bytes) -> Mapping[str, object]:
+    """What a registry says of the scripts of a package."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+            manifest = opened.extractfile("package/package.json")
+            scripts = json.load(manifest)["scripts"] if manifest is not None else {}
+    except (tarfile.TarError, EOFError, OSError):
+        return {}
+    return {"scripts": scripts, "hasInstallScript": True} if scripts else {}
+
+
 def integrity(data: bytes) -> str:
     """What npm calls the hash of an archive."""
     return "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
 
 
-def npm_package(name: str, version: str) -> bytes:
-    """An npm package that exports its version."""
+def npm_package(name: str, version: str, install: str = "") -> bytes:
+    """An npm package that exports its version; `install` is its script of that name."""
     buffer = io.BytesIO()
     files = {
-        "package.json": json.dumps({"name": name, "version": version}),
+        "package.json": json.dumps(
+            {"name": name, "version": version, "scripts": {"install": install} if install else {}}
+        ),
         "index.js": f"module.exports = '{version}'\n",
     }
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:

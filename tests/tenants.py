@@ -66,6 +66,9 @@ NORTH, SOUTH = "north", "south"
 
 PEOPLE = {"ann": ["submitter"], "bob": ["submitter", "approver"], "eve": ["viewer"], "zoe": ["admin"]}
 
+MAX_STORED_BYTES = 300_000
+"""What may be kept for the southern tenant."""
+
 ASKS = "agent-qa-1"
 """The agent that waits for a person."""
 
@@ -83,6 +86,7 @@ def access_file(path: Path) -> Path:
         'agent_endpoints = ["agents.example.org:50060"]',
         "[tenants.south.quota]",
         "queued = 50",
+        f"storage_bytes = {MAX_STORED_BYTES}",
     ]
     entries = [(tenant, name, roles) for tenant in (NORTH, SOUTH) for name, roles in PEOPLE.items()]
     for tenant, name, roles in [*entries, ("default", "host", ["service"])]:
@@ -194,7 +198,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
         await log.ensure_streams()
         running = await stack.enter_async_context(
-            open_context(settings, log, token=token_of("default", "host"), authenticator=book)
+            open_context(settings, log, token=token_of("default", "host"), authenticator=book, rules=book.rules)
         )
         knowledge = await stack.enter_async_context(ContextServiceClient(running.address, token_of("default", "host")))
         fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})

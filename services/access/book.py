@@ -109,7 +109,9 @@ class AccessBook:
         await self._follow()
         known = await self._known(presented)
         who = on_behalf(known.principal, presented)
-        if who.tenant not in self._current.rules and who.tenant != DEFAULT_TENANT:
+        # The default tenant is there where the file does not name it too, for this machine's own token and services.
+        unnamed = who.tenant == DEFAULT_TENANT and who.may(AccessRole.SERVICE)
+        if who.tenant not in self._current.rules and not unnamed:
             raise PermissionDenied(
                 f"there is no tenant {who.tenant[:63]!r}", field="tenant", hint="see the access file"
             )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import structlog
 
 from services.access.book import AccessBook
-from services.auth import OneToken
+from services.auth import Authenticator, OneToken
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.orchestrator.quotas import Rules
 from swe_ai_fleet.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -42,3 +43,8 @@ async def open_access(settings: Settings, token: str) -> AccessBook | OneToken:
 def knows(access: AccessBook | OneToken, tenant: str) -> bool:
     """Whether there is such a tenant: the default one, and those of the access file."""
     return tenant == DEFAULT_TENANT or (isinstance(access, AccessBook) and tenant in access.tenants)
+
+
+def rules_of(access: Authenticator) -> Rules | None:
+    """What holds for each tenant, as the access file says it now; None where there is no such file."""
+    return access.rules if isinstance(access, AccessBook) else None

@@ -9,10 +9,11 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
-from services.access.opening import open_access
+from services.access.opening import open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
 from services.context.graph import GraphCalls
@@ -20,7 +21,7 @@ from services.context.learning import LearningCalls
 from services.context.memory import MemoryCalls
 from services.context.recorder import Recorder, open_recorder
 from services.context.servicer import ContextServicer, context_service
-from services.context.store import open_memories
+from services.context.store import MEMORIES_BUCKET, open_memories
 from services.grpc_server import serve_grpc
 from services.nats_figures import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
@@ -29,6 +30,8 @@ from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.domain.errors import InternalFault, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
+from swe_ai_fleet.orchestrator.quotas import Quotas, Rules
+from swe_ai_fleet.orchestrator.storage import Pieces, StorageBook
 from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
 from swe_ai_fleet.runtime.factories import connect_log
@@ -60,7 +63,12 @@ class RunningContext:
 
 @asynccontextmanager
 async def open_context(
-    settings: Settings, log: JetStream, *, token: str, authenticator: Authenticator | None = None
+    settings: Settings,
+    log: JetStream,
+    *,
+    token: str,
+    authenticator: Authenticator | None = None,
+    rules: Rules | None = None,
 ) -> AsyncGenerator[RunningContext]:
     """Serve on `settings.context_address` and record ended executions until the context ends.
 
@@ -69,6 +77,7 @@ async def open_context(
         log: The connection to NATS, its streams made.
         token: What callers must show, or with `authenticator` one of the tokens that it takes.
         authenticator: Knows callers by what they show; None: there is one token.
+        rules: What holds for each tenant; None: nothing beyond what holds for the fleet.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the index of memories cannot be used.
@@ -81,10 +90,18 @@ async def open_context(
         outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET), mask=mask))
         memories = await stack.enter_async_context(open_memories(settings, log, mask=mask))
         source = ContextGatherer(book, memories, mask=mask, token_budget=settings.context_tokens)
+        quotas = Quotas()
+        if rules is not None:
+            streams: dict[str, Pieces] = {
+                "context": log.changes_held,
+                **{name: partial(log.bucket_held, name) for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
+            }
+            quotas = Quotas(rules=rules, stored=(await stack.enter_async_context(StorageBook(streams))).bytes_of)
         servicer = ContextServicer(
             graph=GraphCalls(book=book, source=source, log=log, mask=mask),
             memory=MemoryCalls(memories=memories, mask=mask),
             learning=LearningCalls(outcomes=outcomes),
+            check_room=quotas.check_storage,
         )
 
         recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)
@@ -145,7 +162,7 @@ async def serve(settings: Settings) -> None:
     ):
         await log.ensure_streams()
         access = await open_access(settings, token)
-        async with open_context(settings, log, token=token, authenticator=access) as running:
+        async with open_context(settings, log, token=token, authenticator=access, rules=rules_of(access)) as running:
             card = settings.home / CARD
             write_private(card, json.dumps(_card(settings, running)))
             _log.info("context.serving", address=running.address)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
+
+from google.protobuf.message import Message
 
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1 import context_pb2_grpc
 from fleet.context.v1.context_pb2_grpc import ContextServiceServicer
-from services.auth import caller_of
+from services.auth import caller_of, tenant
 from services.context.graph import GraphCalls
 from services.context.learning import LearningCalls
 from services.context.memory import MemoryCalls
@@ -17,6 +20,10 @@ from services.grpc_server import Service
 SERVICE = pb.DESCRIPTOR.services_by_name["ContextService"].full_name
 
 
+async def _room_for_all(_: str, __: int) -> None:
+    """Where nothing bounds what tenants store."""
+
+
 class ContextServicer(ContextServiceServicer):
     """Serves what a project knows, what is remembered, and what experience says.
 
@@ -24,17 +31,27 @@ class ContextServicer(ContextServiceServicer):
         graph: Answers for stories and what was done for them.
         memory: Answers for memories.
         learning: Answers for outcomes.
+        check_room: Raises ResourceExhausted where so many bytes more may not be kept for a tenant.
     """
 
-    def __init__(self, *, graph: GraphCalls, memory: MemoryCalls, learning: LearningCalls) -> None:
+    def __init__(
+        self,
+        *,
+        graph: GraphCalls,
+        memory: MemoryCalls,
+        learning: LearningCalls,
+        check_room: Callable[[str, int], Awaitable[object]] = _room_for_all,
+    ) -> None:
         self._graph = graph
         self._memory = memory
         self._learning = learning
+        self._check_room = check_room
 
     async def GetContext(self, request: pb.GetContextRequest, context: Context) -> pb.GetContextResponse:
         return await self._graph.get_context(request)
 
     async def UpdateContext(self, request: pb.UpdateContextRequest, context: Context) -> pb.UpdateContextResponse:
+        await self._room(request)
         return await self._graph.update(request)
 
     async def RehydrateSession(
@@ -46,17 +63,21 @@ class ContextServicer(ContextServiceServicer):
         return await self._graph.validate_scope(request)
 
     async def CreateStory(self, request: pb.CreateStoryRequest, context: Context) -> pb.CreateStoryResponse:
+        await self._room(request)
         return await self._graph.create_story(request)
 
     async def CreateTask(self, request: pb.CreateTaskRequest, context: Context) -> pb.CreateTaskResponse:
+        await self._room(request)
         return await self._graph.create_task(request)
 
     async def AddProjectDecision(
         self, request: pb.AddProjectDecisionRequest, context: Context
     ) -> pb.AddProjectDecisionResponse:
+        await self._room(request)
         return await self._graph.add_decision(request, caller_of(context))
 
     async def TransitionPhase(self, request: pb.TransitionPhaseRequest, context: Context) -> pb.TransitionPhaseResponse:
+        await self._room(request)
         return await self._graph.change_phase(request, caller_of(context))
 
     async def ListStories(self, request: pb.ListStoriesRequest, context: Context) -> pb.ListStoriesResponse:
@@ -70,12 +91,15 @@ class ContextServicer(ContextServiceServicer):
     async def RecordOperations(
         self, request: pb.RecordOperationsRequest, context: Context
     ) -> pb.RecordOperationsResponse:
+        await self._room(request)
         return await self._graph.record(request)
 
     async def AddInteraction(self, request: pb.AddInteractionRequest, context: Context) -> pb.AddInteractionResponse:
+        await self._room(request)
         return await self._memory.add_interaction(request, caller_of(context))
 
     async def AddFact(self, request: pb.AddFactRequest, context: Context) -> pb.AddFactResponse:
+        await self._room(request)
         return await self._memory.add_fact(request, caller_of(context))
 
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
@@ -85,6 +109,7 @@ class ContextServicer(ContextServiceServicer):
         return await self._memory.clear(request)
 
     async def RecordOutcome(self, request: pb.RecordOutcomeRequest, context: Context) -> pb.RecordOutcomeResponse:
+        await self._room(request)
         return await self._learning.record(request, caller_of(context))
 
     async def GetOutcome(self, request: pb.GetOutcomeRequest, context: Context) -> pb.GetOutcomeResponse:
@@ -94,6 +119,10 @@ class ContextServicer(ContextServiceServicer):
         self, request: pb.RecommendApproachRequest, context: Context
     ) -> pb.RecommendApproachResponse:
         return await self._learning.recommend(request)
+
+    async def _room(self, request: Message) -> None:
+        """Whether what a request adds may be kept for its tenant. Raises ResourceExhausted, Unavailable."""
+        await self._check_room(tenant(), request.ByteSize())
 
 
 def context_service(servicer: ContextServicer) -> Service:

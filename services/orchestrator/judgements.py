@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import common_task
-from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.blob import blob_ref
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import MAX_PATCHES, SubmittedPatch, Task, TaskKind
+from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
+from swe_ai_fleet.ports import BlobStore
 
 MAX_DIFF_BYTES = 3 * 1024 * 1024
 """Of all patches of a request together: what a gRPC message of the usual size can carry."""
 MAX_SUMMARY_CHARS = 4_000
+MAX_APPROVER_CHARS = 120
 PATCH_MEDIA_TYPE = "text/x-diff"
-Put = Callable[[Task, bytes], Awaitable[BlobRef]]
 
 
 def judge_task(request: pb.JudgePatchesRequest) -> Task:
@@ -31,13 +33,25 @@ def judge_task(request: pb.JudgePatchesRequest) -> Task:
     return replace(task, description=request.task_description.strip() or title)
 
 
-async def with_patches(task: Task, patches: Sequence[pb.SubmittedPatch], put: Put) -> Task:
-    """The task with its patches stored."""
-    stored = [
-        SubmittedPatch(name=patch.name, patch=await put(task, _closed(patch.diff)), summary=patch.summary)
-        for patch in patches
-    ]
-    return replace(task, patches=tuple(stored))
+def with_patches(task: Task, patches: Sequence[pb.SubmittedPatch]) -> Task:
+    """The task with references to its patches, as `store_patches` stores them."""
+    return replace(
+        task,
+        patches=tuple(
+            SubmittedPatch(
+                name=patch.name,
+                patch=blob_ref(task.tenant, task.execution_id, _closed(patch.diff), PATCH_MEDIA_TYPE),
+                summary=patch.summary,
+            )
+            for patch in patches
+        ),
+    )
+
+
+async def store_patches(task: Task, patches: Sequence[pb.SubmittedPatch], blobs: BlobStore) -> None:
+    """Store what a task refers to. Raises ResourceExhausted, Unavailable."""
+    for patch in patches:
+        await blobs.put(task.tenant, task.execution_id, _closed(patch.diff), PATCH_MEDIA_TYPE)
 
 
 def _closed(diff: bytes) -> bytes:
@@ -51,11 +65,13 @@ def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDeliv
         raise InvalidRequest("no candidate given", field="candidate_id", hint="as in DeliberationResult.candidate_id")
     if len(request.reason) > MAX_SUMMARY_CHARS:
         raise InvalidRequest("the reason is too long", field="reason", hint=f"at most {MAX_SUMMARY_CHARS} characters")
-    named = request.approver.strip()
+    # However long or odd the name is that they give themselves, behind it stands who they are.
+    named = plain_line(request.approver, MAX_APPROVER_CHARS)
     by = f"{named} ({caller})" if named and caller and named != caller else named or caller or "somebody"
     return HandDelivery(
         candidate_id=request.candidate_id,
-        by=" ".join(by.split())[:200],
+        by=by,
+        caller=caller,
         reason=request.reason,
         branch=request.branch,
         push=request.push,

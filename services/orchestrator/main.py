@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from services.access.book import AccessBook
-from services.access.opening import knows, open_access
+from services.access.opening import knows, open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
 from services.context.main import open_context
@@ -82,7 +81,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
         open_state(settings, name="orchestrator") as state,
         ray_started(state.settings),
         _with_context(state, token, access) as state,
-        open_stack(state, access.rules if isinstance(access, AccessBook) else None, signer=keys.signing) as stack,
+        open_stack(state, rules_of(access), signer=keys.signing) as stack,
         fleet_metrics(telemetry, stack),
         Derivations(fleet=stack.executions.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,
     ):
@@ -161,7 +160,7 @@ async def _with_context(state: State, token: str, access: Authenticator) -> Asyn
         return
     # The orchestrator's own probes are what this process is asked by.
     beside = state.settings.model_copy(update={"probe_listen": ""})
-    async with open_context(beside, state.log, token=token, authenticator=access) as context:
+    async with open_context(beside, state.log, token=token, authenticator=access, rules=rules_of(access)) as context:
         yield replace(
             state,
             settings=state.settings.model_copy(

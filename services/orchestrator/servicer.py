@@ -35,8 +35,9 @@ from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds, now
 from swe_ai_fleet.domain.task import Task, TaskKind, check_identifier
+from swe_ai_fleet.orchestrator.acceptance import Store, Submission
 from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.executions import Executions, Submission
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
@@ -299,20 +300,18 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
         return await self._metrics.get(request)
 
-    async def _submit(self, request: Message, task: Task, context: Context) -> Submission:
+    async def _submit(self, request: Message, task: Task, context: Context, store: Store | None = None) -> Submission:
         task = replace(task, tenant=tenant(), caller=caller_of(context))
         with requests.fields_of(request):
-            return await self._executions.submit(task)
+            return await self._executions.submit(task, store=store)
 
     async def _judge(self, request: Message, judge: pb.JudgePatchesRequest, context: Context) -> Submission:
         with requests.fields_of(request):
             task = replace(judgements.judge_task(judge), tenant=tenant())
-
-            def put(task: Task, data: bytes) -> Awaitable[BlobRef]:
-                return self._blobs.put(task.tenant, task.execution_id, data, judgements.PATCH_MEDIA_TYPE)
-
-            task = await judgements.with_patches(task, judge.patches, put)
-        return await self._submit(request, task, context)
+        task = judgements.with_patches(task, judge.patches)
+        return await self._submit(
+            request, task, context, lambda: judgements.store_patches(task, judge.patches, self._blobs)
+        )
 
     async def _latest(self, task_id: str) -> ExecutionState:
         try:

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import hashlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,8 @@ class Uploads:
     max_bytes: int
     check_room: Callable[[str, int], Awaitable[None]] = _room_for_all
     _under_way: Counter[str] = field(default_factory=Counter[str])
-    _unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    _unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
+    _turns: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def receive(self, requests: AsyncIterator[pb.UploadRepositoryRequest]) -> pb.RepoRef:
         """Take a bundle; how requests name it. The same one again is the same upload.
@@ -145,8 +146,9 @@ class Uploads:
                     hint="the operator can raise the limit of the blob store, or wait until old content expires",
                 ) from error
 
-        # One at a time: git, and then the whole bundle, are in memory.
-        async with self._unpacking:
+        # Git, and then the whole bundle, are in memory: a few at a time, and of each tenant one, which may have to wait
+        # for the tenant's own turn at the CPUs.
+        async with self._turns[tenant()], self._unpacking:
             with _room():
                 commit, branch = await self.workspaces.take(tenant(), bundle, digest, repo, store)
         named = header.ref or branch

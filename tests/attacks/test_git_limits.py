@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import acting_for
+from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
+from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.git_server import PASSWORD, USER, git_server
 
@@ -108,3 +114,27 @@ async def test_git_waits_for_the_tenants_turn(tmp_path: Path) -> None:
         assert (await provider.pin("acme", RepoRef(location=str(path)))).commit == theirs
         assert not unpacking.done()
     assert await unpacking == theirs
+
+
+async def test_an_upload_that_waits_for_its_turn_keeps_no_other_tenant_waiting(tmp_path: Path) -> None:
+    path = make_repository(tmp_path / "repository", {"README": "x\n"})
+    git(path, "bundle", "create", "--quiet", str(tmp_path / "bundle"), "HEAD", "main")
+    slots = CpuSlots(tmp_path / "slots", 1)
+    uploads = Uploads(workspaces=make(tmp_path / "home", slots=slots), blobs=MemoryLog(), max_bytes=MIB)
+
+    async def pieces() -> AsyncIterator[pb.UploadRepositoryRequest]:
+        yield pb.UploadRepositoryRequest(header=pb.UploadRepositoryHeader())
+        yield pb.UploadRepositoryRequest(chunk=(tmp_path / "bundle").read_bytes())
+
+    async def sent(tenant: str) -> str:
+        with acting_for(Principal(tenant=tenant)):
+            return (await uploads.receive(pieces())).upload_id
+
+    async with slots.hold(Owner(tenant="acme", execution_id="tests")):
+        waiting = [asyncio.create_task(sent("acme")) for _ in range(2)]
+        async with asyncio.timeout(60):
+            while not any((tmp_path / "slots/waiting").iterdir()):
+                await asyncio.sleep(0.01)
+            theirs = await sent("other")
+        assert not any(upload.done() for upload in waiting)
+    assert await asyncio.gather(*waiting) == [theirs, theirs]

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode
+from grpc.aio import AioRpcError
 
+from fleet.context.v1 import context_pb2 as context
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
 from swe_ai_fleet.domain.access import Quota, TenantRules
-from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef, blob_ref
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import NotFound, ResourceExhausted
 from swe_ai_fleet.domain.event import RunFinished, WorkspaceCheckpointed, WorkspaceNotKept, Writer
 from swe_ai_fleet.domain.owner import Owner
-from swe_ai_fleet.domain.task import EnvironmentSpec
+from swe_ai_fleet.domain.task import EnvironmentSpec, SubmittedPatch, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.leftovers import discard_checkpoints
 from swe_ai_fleet.orchestrator.quotas import Quotas
@@ -30,6 +35,7 @@ from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.audit import AuditTrail
 from tests.confinement import CONFINED
 from tests.environments import make_provider, pin
+from tests.tenants import MAX_STORED_BYTES, NORTH, SOUTH, Caller, refused, tenants
 from tests.unit.test_executions import World, a_task
 
 MIB = 1024**2
@@ -202,3 +208,85 @@ async def test_what_a_cancelled_execution_kept_is_given_back(log: JetStream) -> 
             await log.get(kept[agent])
     # A run that came to its end has done so itself; nothing is asked of it twice.
     assert await log.get(kept["done"]) == b"done"
+
+
+def _judged(task_id: str, diff: bytes) -> pb.SubmitTaskRequest:
+    patch = pb.SubmittedPatch(name="mine", diff=diff)
+    judge = pb.JudgePatchesRequest(task_id=task_id, repo=pb.RepoRef(path="/srv/app"), patches=[patch])
+    return pb.SubmitTaskRequest(judge=judge)
+
+
+async def test_of_patches_that_are_refused_nothing_is_stored(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as world:
+        ann = world.by(NORTH, "ann")
+        empty = await held(world.log)
+        diff = "diff --git a/a b/a\n" + "x" * MIB
+        first = await ann.call("SubmitTask", _judged("t", diff.encode()))
+        # The control: those of one that is accepted are kept.
+        accepted = await held(world.log)
+        assert accepted - empty > MIB
+        # Known by its execution, the same is the same, and nothing is stored for another that takes its name.
+        assert (await ann.call("SubmitTask", _judged("t", diff.encode()))).execution_id == first.execution_id
+        for number in range(3):
+            code, _ = await refused(ann.call("SubmitTask", _judged("t", f"{diff}{number}".encode())))
+            assert code is StatusCode.ALREADY_EXISTS
+        malformed = _judged("t2", diff.encode())
+        malformed.judge.repo.ref = "x"
+        malformed.judge.environment.variables["LD_PRELOAD"] = "x"
+        assert (await refused(ann.call("SubmitTask", malformed)))[0] is StatusCode.INVALID_ARGUMENT
+        assert await held(world.log) - accepted < MIB // 2
+
+
+async def test_patches_count_against_what_a_tenant_may_store(log: JetStream) -> None:
+    async with booked(log) as book:
+        rules = TenantRules(tenant="judged", quota=Quota(storage_bytes=2 * MIB))
+        quotas = Quotas(rules=lambda _: rules, stored=book.bytes_of)
+
+        async def store() -> None:
+            await log.put("judged", "e", data, "text/x-diff")
+
+        async with World().running(quotas=quotas) as executions:
+            for size, code in ((3 * MIB, ResourceExhausted), (MIB, None)):
+                data = os.urandom(size)
+                patch = SubmittedPatch(name="mine", patch=blob_ref("judged", "e", data, "text/x-diff"))
+                task = replace(a_task(f"{size}", tenant="judged"), kind=TaskKind.JUDGE, patches=(patch,))
+                if code is None:
+                    await executions.submit(task, store=store)
+                    await told(book, "judged", MIB, 2 * MIB)
+                else:
+                    with pytest.raises(code):
+                        await executions.submit(task, store=store)
+                    assert await book.bytes_of("judged") == 0
+
+
+async def test_what_a_tenant_may_store_holds_for_what_it_knows_and_remembers(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as world:
+        hoarder, other = world.by(SOUTH, "ann"), world.by(NORTH, "ann")
+
+        async def fact(who: Caller, number: int) -> None:
+            # In a namespace each: the limit of one namespace is none of a tenant's.
+            text = f"{number} " + "x" * 3_900
+            await who.call("AddFact", context.AddFactRequest(namespace=f"agent:a{number}", text=text))
+
+        async def story(who: Caller, number: int) -> None:
+            made = context.Story(story_id=f"S-{number}", title="T", description="x" * 3_900)
+            await who.call("CreateStory", context.CreateStoryRequest(story=made))
+
+        # The control: a tenant without a quota stores what it likes.
+        most = MAX_STORED_BYTES // 3_900
+        for number in range(most + 10):
+            await fact(other, number)
+        with pytest.raises(AioRpcError) as ended:
+            for number in range(4 * most):
+                await (fact if number % 2 else story)(hoarder, number)
+        assert ended.value.code() is StatusCode.RESOURCE_EXHAUSTED
+        assert (await refused(story(hoarder, -1)))[0] is StatusCode.RESOURCE_EXHAUSTED
+        # What is known can be read, and room made; then there is room.
+        assert (await hoarder.call("ListStories", context.ListStoriesRequest(page_size=1))).stories
+        await world.by(SOUTH, "zoe").call("ClearMemory", context.ClearMemoryRequest(everywhere=True))
+        async with asyncio.timeout(10):
+            while True:
+                with suppress(AioRpcError):
+                    await fact(hoarder, -2)
+                    break
+                await asyncio.sleep(0.02)

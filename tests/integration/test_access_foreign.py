@@ -51,6 +51,9 @@ _SHOWN_TO_ITS_OWN = {
 }
 """RPCs that would tell the secret, as they do to its own tenant: without them the walk would prove nothing."""
 
+_SHOWN_TO_EVE = ("GetExecution", "GetConversation", "GetPlanSession", "ListStories", "Recall")
+_NO_NAMES = ("query", "reason", "title")
+
 
 def filled(method: MethodDescriptor, names: Mapping[str, str]) -> Message:
     """A request for things of these names, wherever it has a field for one."""
@@ -183,3 +186,38 @@ async def test_a_foreign_admin_finds_what_nobody_has(world: World, things: dict[
     shown = await asked_all(own, reads, things)
     telling = {name for name, (_, told) in shown.items() if SECRET.encode() in told}
     assert _SHOWN_TO_ITS_OWN - telling == set()
+
+
+SPELLINGS = {
+    "with its tenant before it": lambda name: f"{NORTH}.{name}",
+    "as a path from another one": lambda name: f"../{NORTH}/{name}",
+    "as a path within": lambda name: f"./{name}",
+    "in capitals": str.upper,
+    "as a URN": lambda name: f"urn:uuid:{name}",
+    "with a line feed behind it": lambda name: f"{name}\n",
+    "with a NUL behind it": lambda name: f"{name}\0",
+    "in full-width letters": lambda name: "".join(chr(ord(one) + 0xFEE0) if one.isalnum() else one for one in name),
+    "percent-encoded": lambda name: "".join(f"%{byte:02X}" for byte in name.encode()),
+    "as a star": lambda _: "*",
+    "as all that is below": lambda _: ">",
+    "with a star for its end": lambda name: f"{name[:-1]}*",
+    "as everything of the tenant": lambda _: f"{NORTH}.>",
+    "as nothing but a dot": lambda _: ".",
+    "very long": lambda name: name * 200,
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_no_spelling_of_a_name_leads_to_another_tenants_things(
+    world: World, things: dict[str, str], spelling: str
+) -> None:
+    names = {name: SPELLINGS[spelling](value) if name not in _NO_NAMES else value for name, value in things.items()}
+    stranger = world.by(SOUTH, "zoe")
+    for name, (code, told) in (await asked_all(stranger, METHODS, names)).items():
+        assert SECRET.encode() not in told, name
+        assert code not in ("INTERNAL", "UNKNOWN", "UNAUTHENTICATED", "PERMISSION_DENIED"), (name, code, told)
+    # What the stranger deleted, cleared and ended by such names was nothing of the other tenant's.
+    own = await asked_all(
+        world.by(NORTH, "eve"), [method for method in METHODS if method.name in _SHOWN_TO_EVE], things
+    )
+    assert {name for name, (_, told) in own.items() if SECRET.encode() in told} == set(_SHOWN_TO_EVE)

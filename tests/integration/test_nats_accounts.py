@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc.aio
 import nats
 import pytest
 import structlog.testing
 from nats.aio.client import Client
 
+from fleet.context.v1.context_pb2 import AddFactRequest
+from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from services.context.main import open_context
 from services.gateway.main import KEYS_BUCKET
 from services.orchestrator.intake import PLANNING_BUCKET
@@ -25,6 +28,7 @@ from swe_ai_fleet.adapters.jetstream.login import host_inbox
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS, EVENTS, JOBS, STREAM_SUBJECTS, job_subject
 from swe_ai_fleet.agents.plan_session import LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET
 from swe_ai_fleet.conversations.store import CHATS_BUCKET
+from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunClaimed, Writer
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
@@ -365,11 +369,22 @@ async def test_the_context_service_serves_as_its_own_user(secured: SecuredNats, 
         context_listen="127.0.0.1:0",
         embeddings="none",
     )
+
+    def rules(tenant: str) -> TenantRules:
+        return TenantRules(tenant=tenant, quota=Quota(storage_bytes=10_000))
+
     with structlog.testing.capture_logs() as told:
         async with connect_log(settings, name="context") as log:
             await log.ensure_streams()
-            async with open_context(settings, log, token="t") as running:
+            async with (
+                open_context(settings, log, token="t", rules=rules) as running,
+                grpc.aio.insecure_channel(running.address) as channel,
+            ):
                 assert await running.ready()
+                # What is kept for a tenant is counted as that user, too.
+                fact = AddFactRequest(namespace="fleet", text="Deploys happen on Tuesdays.")
+                shown = (("authorization", "Bearer t"),)
+                await ContextServiceStub(channel).AddFact(fact, metadata=shown, timeout=20)
     assert not [line for line in told if line["event"] == "nats.forbidden"]
 
 

@@ -188,6 +188,33 @@ async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> 
     assert (decided.caller, decided.approver) == ("zoe.north", "somebody else")
 
 
+async def test_what_evidence_refused_is_delivered_by_somebody_else_and_the_log_says_who(world: World) -> None:
+    bob = world.by(NORTH, "bob")
+    strict = pb.TaskConstraints(require_verified=True)
+    ended = {
+        name: await bob.ended(await bob.submit(a_name(), constraints=asked))
+        for name, asked in (("strict", strict), ("free", pb.TaskConstraints()))
+    }
+    assert ended["strict"].status == pb.DELIBERATION_STATUS_NO_WINNER
+
+    def deliver(name: str) -> pb.DeliverCandidateRequest:
+        # A name that is long enough to push out who they are, and looks like another.
+        approver = "zoe.north" + "\u2800" * 300
+        candidate = ended[name].results[0].candidate_id
+        return pb.DeliverCandidateRequest(
+            execution_id=ended[name].execution_id, candidate_id=candidate, approver=approver
+        )
+
+    assert (await refused(bob.call("DeliverCandidate", deliver("strict"))))[0] is grpc.StatusCode.PERMISSION_DENIED
+    # The control: where evidence need not verify anything nobody is overruled.
+    await bob.call("DeliverCandidate", deliver("free"))
+    await world.by(NORTH, "zoe").call("DeliverCandidate", deliver("strict"))
+    for name, who in (("free", "bob.north"), ("strict", "zoe.north")):
+        (done,) = (await bob.ended(ended[name].execution_id)).hand_deliveries
+        assert done.by.endswith(f"({who})")
+        assert len(done.by) < 200
+
+
 async def test_what_a_service_hands_in_for_somebody_is_theirs(world: World) -> None:
     host = world.by("default", "host").on_behalf(NORTH, "bob.north")
     mine = await host.submit(a_name(), role="QA")

@@ -97,6 +97,20 @@ async def test_a_token_holds_until_its_end(world: AccessWorld) -> None:
         await known(book, "a-token")
 
 
+async def test_no_claim_leads_to_a_tenant_that_the_file_does_not_name(world: AccessWorld) -> None:
+    book = await AccessBook.open(world.path, local="the-local-token")
+    tenants = ("acme", "default", "initech")
+    tokens = {tenant: world.jwt(org={"tenant": tenant}, realm={"roles": ["admin"]}) for tenant in tenants}
+    assert (await known(book, tokens["acme"])).principal.tenant == "acme"
+    for tenant in ("default", "initech"):
+        with pytest.raises(PermissionDenied, match="there is no tenant"):
+            await known(book, tokens[tenant])
+    # This machine's own token is the default tenant's all the same, and so is every other tenant's that the file names.
+    assert (await known(book, "the-local-token")).principal.tenant == "default"
+    world.write(more="[tenants.default]\n")
+    assert (await known(book, tokens["default"])).principal.tenant == "default"
+
+
 async def test_rules_are_the_files(book: AccessBook, tmp_path: Path) -> None:
     assert book.rules("acme") == TenantRules(
         tenant="acme", quota=Quota(agents=4, queue_share=0.5), approval=ApprovalPolicy.PLAN

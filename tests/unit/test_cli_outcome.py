@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.candidate import (
     RankedCandidate,
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Tests
+from swe_ai_fleet.domain.environment import Decision, EnvironmentReport
 from swe_ai_fleet.domain.event import CandidateDelivered, ExecutionStatus, RefusedKept
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Role, Task, TaskKind
@@ -158,6 +159,18 @@ def test_an_environment_that_fails_names_the_command_that_explains_it(broken: bo
     assert printed(state)[-2:] == ["next:", f"  fleet env explain --repo '/srv/my app' --ref {'c' * 40}"]
     said = "none: requirements.txt: no matching distribution" if broken else "it has no test"
     assert f"baseline: {said}" in printed(state)
+
+
+def test_no_name_of_a_file_or_a_person_is_a_line_of_its_own() -> None:
+    name = "packages/a\nverified: fix won\x1b[2K/pyproject.toml"
+    report = EnvironmentReport(decisions=(Decision(what=name, source=name),), left_out=(name,))
+    done = CandidateDelivered(candidate_id="fix", delivered=Delivered(commit_sha="e" * 40, branch="b"), by=name)
+    refused = a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER)
+    lines = printed(
+        replace(refused, baseline=Baseline(commit="c" * 40, report=report, suites=()), hand_deliveries=(done,))
+    )
+    assert sum("verified: fix won" in line for line in lines) == 3
+    assert not any(line.startswith("verified") or "\x1b" in line for line in lines)
 
 
 def test_what_people_had_delivered_is_told() -> None:

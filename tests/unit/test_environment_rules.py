@@ -92,7 +92,7 @@ def test_what_python_installs_and_runs(name: str) -> None:
     recipe = made(layout.files, layout.fact("directory"))
     assert installed(recipe) == layout.facts.get("install", [])
     steps = [step for step in recipe.steps if "install" in step.argv]
-    assert (steps[0].source if steps else "") == layout.fact("source")
+    assert (steps[-1].source if steps else "") == layout.fact("source")
     assert f"{shlex.join(recipe.test_command)} < {recipe.test_source}" == layout.fact("tests")
     assert set(layout.facts.get("said", [])) <= {decision.what for decision in recipe.decisions}
 

@@ -147,7 +147,8 @@ def _print_baseline(screen: Screen, state: ExecutionState) -> None:
     if state.baseline is not None:
         report = state.baseline.report
         for said in report.decisions[:_MOST_DECISIONS]:
-            screen.line(f"environment: {one_line(said.what, _REASON)}" + (f" ({said.source})" if said.source else ""))
+            source = f" ({one_line(said.source, _REASON)})" if said.source else ""
+            screen.line(f"environment: {one_line(said.what, _REASON)}{source}")
         for text in report.left_out[:_MOST_DECISIONS]:
             screen.line(f"environment: left out: {one_line(text, _REASON)}", style="yellow")
     if (run := state.environment_run) is not None:
@@ -200,7 +201,9 @@ def _print_kept(screen: Screen, state: ExecutionState) -> None:
         screen.line(f"{kept.candidate_id} is kept as {kept.delivered.branch} ({kept.delivered.commit_sha})")
     for one in state.hand_deliveries:
         why = f": {one_line(one.reason, _REASON)}" if one.reason else ""
-        screen.line(f"{one.candidate_id} was delivered by {one.by} on branch {one.delivered.branch}{why}")
+        screen.line(
+            f"{one.candidate_id} was delivered by {one_line(one.by, _REASON)} on branch {one.delivered.branch}{why}"
+        )
 
 
 def _print_end(screen: Screen, state: ExecutionState) -> None:

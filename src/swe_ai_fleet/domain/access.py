@@ -57,7 +57,8 @@ class Quota:
         tokens_per_day: Prompt and completion tokens from midnight UTC on.
         queued: Executions that wait.
         queue_share: Of the fleet's agents while others wait too, 0 to 1; 0: as much as every other tenant.
-        storage_bytes: What is kept for it in NATS: events, blobs with uploads and checkpoints, results.
+        storage_bytes: What is kept for it in NATS: events, blobs with uploads and checkpoints, results; and, by itself,
+            what the context service keeps.
     """
 
     agents: int = 0

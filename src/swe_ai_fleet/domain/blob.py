@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 
@@ -16,3 +17,9 @@ class BlobRef:
     digest: str
     size: int
     media_type: str = "application/octet-stream"
+
+
+def blob_ref(tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
+    """By which content is known once an execution has stored it."""
+    digest = hashlib.sha256(data).hexdigest()
+    return BlobRef(name=f"{tenant}/{execution_id}/{digest}", digest=digest, size=len(data), media_type=media_type)

@@ -30,7 +30,7 @@ _VALUED = frozenset(
     }
 )
 _PLACES = re.compile(
-    r"PATH|HOME|TMP|TMPDIR|TEMP|SHELL|USER|CI|PWD|LD_.*|DYLD_.*|PIP_.*|UV_.*|VIRTUALENV_.*|COV.*|TOX.*|NOX.*|.*_(?:TOKEN|KEY|"
+    r"PATH|HOME|TMP|TMPDIR|TEMP|SHELL|USER|CI|PWD|LD_.*|DYLD_.*|XDG_.*|PIP_.*|UV_.*|VIRTUALENV_.*|COV.*|TOX.*|NOX.*|.*_(?:TOKEN|KEY|"
     r"PASSWORD|SECRET)|PYTHON(?:HOME|DONTWRITEBYTECODE|PYCACHEPREFIX|STARTUP|WARNINGS|UNBUFFERED)|.*PROXY|FORCE_COLOR|PY_COLORS|PYTEST_ADDOPTS"
 )
 _RUNNERS = frozenset({"nosetests", "nose2", "stestr", "trial", "green", "zope-testrunner", "ward", "virtue", "avocado"})

@@ -63,7 +63,7 @@ _DYNAMIC = re.compile(r"[|<>()`$;*?]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Manager:
+class Manager:
     """A package manager: its name, the package and version that brings it, the lock that it reads."""
 
     name: str
@@ -84,7 +84,7 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
         return None
     if "npm" not in machine.programs:
         return Recipe(decisions=(Decision(what="this machine has no npm: nothing is installed", source=manifests[0]),))
-    manager = _manager(files, root)
+    manager = package_manager(files, root)
     steps: list[Step] = []
     if manager.package:
         install = ("npm", "install", "--prefix", f"{base}/pm", *_QUIET, manager.package)
@@ -268,7 +268,8 @@ def _fits(place: str, pattern: str) -> bool:
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-def _manager(files: RepositoryFiles, root: str) -> _Manager:
+def package_manager(files: RepositoryFiles, root: str) -> Manager:
+    """What installs the packages of a directory, by what its files say."""
     manifest = joined(root, "package.json")
     named = _MANAGER.fullmatch(string(files.json(manifest).get("packageManager")))
     known = ("pnpm-lock.yaml", "yarn.lock", "npm-shrinkwrap.json", "package-lock.json")
@@ -281,18 +282,18 @@ def _manager(files: RepositoryFiles, root: str) -> _Manager:
     if name == "pnpm":
         lock = locks.get("pnpm-lock.yaml", "")
         version = named[2] if named else _pnpm_version(files.text(lock))
-        return _Manager(name=name, package=f"pnpm@{version}", lock=lock, source=manifest if named else lock or manifest)
+        return Manager(name=name, package=f"pnpm@{version}", lock=lock, source=manifest if named else lock or manifest)
     if name == "yarn":
         lock = locks.get("yarn.lock", "")
         modern = "__metadata:" in files.text(lock)[:2000] or (bool(named) and not str(named[2]).startswith("1."))
         source = manifest if named else lock or manifest
         if not modern:
-            return _Manager(name=name, package=f"yarn@{named[2] if named else '1.22.22'}", lock=lock, source=source)
+            return Manager(name=name, package=f"yarn@{named[2] if named else '1.22.22'}", lock=lock, source=source)
         in_path = _YARN_PATH.search(string(files.yaml(joined(root, ".yarnrc.yml")).get("yarnPath")))
         version = named[2] if named else in_path[1] if in_path else _yarn_version(files.text(lock))
-        return _Manager(name=name, package=f"@yarnpkg/cli-dist@{version}", lock=lock, source=source, modern_yarn=True)
+        return Manager(name=name, package=f"@yarnpkg/cli-dist@{version}", lock=lock, source=source, modern_yarn=True)
     lock = locks.get("npm-shrinkwrap.json") or locks.get("package-lock.json", "")
-    return _Manager(name="npm", lock=lock, source=lock or manifest)
+    return Manager(name="npm", lock=lock, source=lock or manifest)
 
 
 def _pnpm_version(lock: str) -> str:
@@ -305,7 +306,7 @@ def _yarn_version(lock: str) -> str:
     return "4" if match and int(match[1]) >= 8 else "3"
 
 
-def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manager: _Manager, base: str) -> Step:
+def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manager: Manager, base: str) -> Step:
     """The step that installs: by the lock; else without what cannot be had; else without scripts."""
     match manager.name:
         case "pnpm":
@@ -377,7 +378,7 @@ def _declared(files: RepositoryFiles, places: tuple[str, ...]) -> dict[str, str]
     }
 
 
-def _build_variables(files: RepositoryFiles, root: str, manager: _Manager) -> dict[str, str]:
+def _build_variables(files: RepositoryFiles, root: str, manager: Manager) -> dict[str, str]:
     found = {
         "HUSKY": "0",
         "npm_config_loglevel": "error",

@@ -10,8 +10,7 @@ from packaging.utils import canonicalize_name
 from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, shown
 from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
 from swe_ai_fleet.environments.recipe import Step
-from swe_ai_fleet.environments.repository_files import is_requirements
-from swe_ai_fleet.environments.requirement_files import RequirementFile, as_arguments
+from swe_ai_fleet.environments.requirement_files import RequirementFile, as_arguments, is_of_index
 
 CONSTRAINTS = "constraints.txt"
 BUILD_CONSTRAINTS = "build-constraints.txt"
@@ -86,7 +85,7 @@ class Wanted:
 
 def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]:
     program = machine.pythons.get(choice.version, "python3") if choice.version != machine.default else "python3"
-    # Isolated (-I): a `venv.py` of the repository is not what is meant.
+    # Isolated (-I): a `venv.py` or `pip.py` of the repository is not what is meant.
     create = (program, "-I", "-m", "venv")
     purpose = f"a virtual environment with Python {shown(choice.version)}"
     if tooling.pip and allows(machine.pip_requires, choice.version):
@@ -95,7 +94,7 @@ def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]
             Step(argv=(*create, "--without-pip", tooling.venv), purpose=purpose, required=True, third_party=True),
             Step(argv=add, purpose="pip", required=True, third_party=True),
         ]
-    newer = (f"{tooling.venv}/bin/python", "-m", "pip", *_PIP_OPTIONS, "--upgrade", "pip", "setuptools", "wheel")
+    newer = (f"{tooling.venv}/bin/python", "-I", "-m", "pip", *_PIP_OPTIONS, "--upgrade", "pip", "setuptools", "wheel")
     return [
         Step(argv=(*create, tooling.venv), purpose=purpose, required=True, third_party=True),
         Step(argv=newer, purpose=f"the newest pip for Python {shown(choice.version)}", third_party=True),
@@ -144,22 +143,25 @@ class PipSteps:
         )
         return [replace(whole, pieces=tuple(pieces))]
 
-    def packages(self, shopping: Wanted, plugins: Iterable[str], until: str = "") -> Step | None:
+    def packages(
+        self, shopping: Wanted, plugins: Iterable[str], *, constraints: Sequence[str] = (), until: str = ""
+    ) -> Step | None:
         """The step that installs what an index has of it all; what follows keeps what it got.
 
         Args:
             plugins: More packages.
+            constraints: Those of the files with pins that lead to no other file.
             until: The day up to which releases count, where that matters.
         """
         own = {canonicalize_name(target.project.name) for target in shopping.targets.values()}
         lines = [line for line in (*shopping.lines(), *plugins) if package_of(line) not in {"", *own}]
-        named = list(dict.fromkeys(line for line in lines if "@" not in line.partition(";")[0]))
+        named = list(dict.fromkeys(filter(is_of_index, lines)))
         if not named or (until and not self.tooling.pip):
             return None
         dated = (f"--uploaded-prior-to={until}T00:00:00Z",) if until else ()
         purpose = f"releases until {until}" if until else "packages of the index"
         optional = {} if until else _named(named)
-        known = replace(self, constraints=tuple(path for path in self.constraints if is_requirements(path)))
+        known = replace(self, constraints=tuple(constraints))
         step = known._pip(*dated, *dict.fromkeys(named), purpose=purpose, source="", optional=optional)
         return replace(step, spare=True, third_party=True)
 
@@ -233,7 +235,8 @@ class PipSteps:
             root = project.source_root or project.directory
             place = f"{self.tooling.workspace}/{root}" if root else self.tooling.workspace
             add = ("sh", "-c", _ADD_SOURCES, self.tooling.venv, place)
-            pieces.append(Step(argv=add, purpose=f"{named} imported from {root or 'the top'}", source=source))
+            purpose = f"{named} imported from {root or 'the top'}"
+            pieces.append(Step(argv=add, purpose=purpose, source=source, puts_on_path=True))
         return self._pip("-e", plain.argument, purpose=named, source=source, alternatives=(older,), pieces=pieces)
 
     def _pip(
@@ -257,6 +260,7 @@ class PipSteps:
             purpose=purpose,
             source=source,
             directory=self.directory,
+            puts_on_path="-e" in arguments,
             pinned=pinned,
             variables=variables or {},
             alternatives=alternatives,

@@ -11,7 +11,7 @@ import ast
 import posixpath
 import re
 
-from swe_ai_fleet.environments.node_project import builds, package_places
+from swe_ai_fleet.environments.node_project import builds, package_manager, package_places
 from swe_ai_fleet.environments.python_project import package_of
 from swe_ai_fleet.environments.repository_files import (
     RepositoryFiles,
@@ -52,11 +52,15 @@ _RC = re.compile(
 _PNPM = (".pnpmfile.cjs", ".pnpmfile.mjs", "pnpmfile.js")
 # Also where it is a link: what lies behind it is in no listing.
 _CARGO = re.compile(r"(?:.*/)?\.cargo(?:/config(?:\.toml)?)?")
-_DEPENDENCY_FILES = re.compile(r"^[^\S\n]*(?!(?:long_)?description\b|version\b)[\w.-]+\s*=\s*file:", re.M)
-_CODE_OF_CFG = re.compile(r"^(?:[^=\n]*=\s*attr:|[^\S\n]*(?:cmdclass\b|setup_hooks\b))", re.M)
+_DEPENDENCY_FILES = re.compile(r"^[^\S\n]*(?!(?:long_)?description\b|version\b)[\w.-]+\s*[=:]\s*file:", re.M)
+_CODE_OF_CFG = re.compile(r"^(?:[^=:\n]*[=:]\s*attr:|[^\S\n]*(?:cmdclass\b|setup_hooks\b))", re.M)
 _MUST_READ = frozenset({"setup.py", "setup.cfg", "hatch.toml", "package.json", ".npmrc", ".yarnrc", ".yarnrc.yml"})
 _LOCAL = re.compile(
     r"^[^\S\n]*(?:-e\s|--editable\b|-f\s|--find-links\b|\.{0,2}/|[\w.-]+/)|^[^#\n]*\bfile:|\.whl\b", re.M
+)
+# Packages whose scripts read nothing of the project: they look at their own directory, or print something.
+_HARMLESS = frozenset(
+    {"core-js", "core-js-bundle", "core-js-pure", "es5-ext", "esbuild", "fsevents", "protobufjs", "unrs-resolver"}
 )
 _NODE_DEPENDENCIES = ("dependencies", "devDependencies", "optionalDependencies")
 _NODE_LOCAL = re.compile(r"(?:file|link|portal|patch|exec):|\.{0,2}/")
@@ -230,4 +234,23 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
     found = files.named(root, *_PNPM)
     if found:
         return f"{found[0]} is there"
-    return "" if not builds(files, root) else f"{joined(root, 'package.json')}: a workflow builds before it tests"
+    if builds(files, root):
+        return f"{joined(root, 'package.json')}: a workflow builds before it tests"
+    return _of_packages(files, root, members)
+
+
+def _of_packages(files: RepositoryFiles, root: str, members: tuple[str, ...]) -> str:
+    """Whether a package of the index runs something where it may find files of the repository, such as its settings."""
+    manifests = [files.json(joined(place, "package.json")) for place in (root, *members)]
+    if not any(table(manifest.get(kind)) for manifest in manifests for kind in _NODE_DEPENDENCIES):
+        return ""
+    manager = package_manager(files, root)
+    entries = table(files.json(manager.lock).get("packages"))
+    if manager.name != "npm" or not entries:
+        return f"{manager.lock or joined(root, 'package.json')} does not say which packages run scripts"
+    for place, entry in entries.items():
+        told = table(entry)
+        name = string(told.get("name")) or place.rpartition("node_modules/")[2]
+        if told.get("hasInstallScript") and not told.get("link") and name not in _HARMLESS:
+            return f"{manager.lock}: the package {name} runs a script among the repository's files"
+    return ""

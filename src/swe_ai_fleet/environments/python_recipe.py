@@ -35,8 +35,8 @@ from swe_ai_fleet.environments.python_project import (
     workspace_members,
 )
 from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe
-from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined, strings, table
-from swe_ai_fleet.environments.requirement_files import read_requirements, wanted_files
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_requirements, joined, strings, table
+from swe_ai_fleet.environments.requirement_files import is_plain, read_requirements, wanted_files
 from swe_ai_fleet.tools.tests.runners.detection import PYTEST, uses_pytest
 
 # Options in pytest's configuration that a plug-in must understand.
@@ -79,21 +79,23 @@ def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tool
     packages = bool(shopping.targets or shopping.groups or shopping.files)
     steps = venv_steps(machine, choice, tooling)
     until = files.releases_until(directory) if packages else ""
-    if until and (dated := install.packages(shopping, sorted(missing), until)):
+    pins = [path for path in shopping.constraints if is_requirements(path) and is_plain(files.text(path))]
+    if until and (dated := install.packages(shopping, sorted(missing), constraints=pins, until=until)):
         steps.append(dated)
         decisions.append(Decision(what=f"no lock, an old commit: releases until {until}, as far as that can be had"))
-    steps += install.steps(shopping)
     if packages and missing:
+        # Before the project: behind it whatever is started may import from the repository.
         lines = tuple(sorted(missing))
         purpose = "what pytest's configuration asks for" if missing != {"pytest"} else "pytest, which nothing names"
         steps.append(install.lines(Group(name="plug-ins", source=test_source, lines=lines), purpose))
+    steps += install.steps(shopping)
     build_variables = _pretended_versions(files, shopping, decisions)
     return Recipe(
         python=PythonRecipe(
             version=choice.version, lock=lock if packages else "", packages=packages, project=bool(shopping.targets)
         ),
         steps=tuple(steps),
-        packages=install.packages(shopping, sorted(missing)),
+        packages=install.packages(shopping, sorted(missing), constraints=pins),
         files={BUILD_CONSTRAINTS: OLD_SETUPTOOLS} if shopping.targets else {},
         variables=variables,
         build_variables=build_variables,

@@ -67,9 +67,10 @@ class Step:
     without what can be blamed (pins, if it is `pinned`; arguments for `optional` packages, by name; packages, by its
     `removal`), then the first of `alternatives`
     that works takes its place, then all of `pieces` are tried. What still fails is left out, unless it is `required`:
-    then the build fails, and `concerns` is the field that its
-    fault names. A `spare` step is no loss where it fails: what follows does without. `directory` is relative to the
-    repository. A `third_party` step runs no code of the repository and reads none of its files but lists of packages.
+    then the build fails, and `concerns` is the field that its fault names. One that `puts_on_path` has what is started
+    later import from the repository. A `spare` step is no loss where it fails: what follows does without. `directory`
+    is relative to the repository. A `third_party` step runs no code of the repository and reads none of its files but
+    lists of packages.
     """
 
     argv: tuple[str, ...]
@@ -80,6 +81,7 @@ class Step:
     required: bool = False
     spare: bool = False
     third_party: bool = False
+    puts_on_path: bool = False
     pinned: bool = False
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     removal: Removal | None = None
@@ -139,9 +141,14 @@ class Recipe:
 
     @property
     def third_party(self) -> Recipe:
-        """The part that runs no code of the repository; without packages to install it is no part worth keeping."""
+        """The part that runs no code of the repository; without packages to install it is no part worth keeping.
+
+        It goes without `variables`, which are those of the repository's tests: some tell a package manager where its
+        settings are, and with them whose packages everybody gets who asks for the same.
+        """
         steps = [step for step in self.steps if step.third_party]
-        return replace(self, steps=(*steps, *((self.packages,) if self.packages is not None else ())))
+        packages = (self.packages,) if self.packages is not None else ()
+        return replace(self, steps=(*steps, *packages), variables={})
 
     @property
     def own(self) -> Recipe:

@@ -19,6 +19,8 @@ _WANTED_IN_DIRECTORY = re.compile(
 )
 _TEST_DIRECTORIES = frozenset({"tests", "test", "testing"})
 _DIRECTORIES = frozenset({"requirements", "requirement", "reqs"})
+# pip takes a file of such a name for the package itself.
+_ARCHIVE = re.compile(r"\.(?:zip|whl|tar|tar\.\w+|t(?:bz|gz|xz|lz))(?![\w.])", re.I)
 _MAX_DEPTH = 6
 _MAX_LINES = 2000
 
@@ -86,6 +88,19 @@ def read_requirements(files: RepositoryFiles, path: str, directory: str = "") ->
         constraints=tuple(constraint for constraint in dict.fromkeys(constraints) if constraint in files.files),
         plain=not hashed and not targets,
     )
+
+
+def is_of_index(line: str) -> bool:
+    """Whether pip has what a line asks for from an index, whatever files there are of that name."""
+    named = line.partition(";")[0]
+    return is_requirement(line) and "@" not in named and _ARCHIVE.search(named) is None
+
+
+def is_plain(text: str) -> bool:
+    """Whether a list has packages of an index and nothing else: no option, no other list, no place."""
+    lines = (re.sub(r"(?:^|\s)#.*$", "", raw).strip() for raw in text.replace("\\\n", " ").splitlines())
+    lines = (re.sub(r"\s+--hash[= ]\S+", "", line) for line in lines)
+    return all(is_of_index(line) for line in lines if line)
 
 
 def as_arguments(line: str) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
         modules = f"{base}/go/mod"
         download = Step(argv=("go", "mod", "download"), purpose="the Go modules", source=module, directory=directory)
         steps.append(replace(download, third_party=True))
-        building |= {"GOMODCACHE": modules, "GOFLAGS": "-modcacherw", "GOCACHE": "/tmp/go-build"}  # noqa: S108
         variables |= {"GOMODCACHE": modules, "GOTOOLCHAIN": "local"}
+        building |= {**variables, "GOFLAGS": "-modcacherw", "GOCACHE": "/tmp/go-build"}  # noqa: S108
     crate = next(iter(files.named(directory, "Cargo.toml")), "")
     if crate and "cargo" in machine.programs:
         locked = ("--locked",) if files.nearest(directory, "Cargo.lock") else ()

@@ -22,6 +22,9 @@ from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.orchestrator.workflow_tasks import check_workflow, normalised
 from swe_ai_fleet.tools.access import ToolAccess
 
+Store = Callable[[], Awaitable[None]]
+"""Stores what a task refers to. Raises ResourceExhausted, Unavailable."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
@@ -102,13 +105,13 @@ class Acceptance:
         while (accepting := self._accepting.get((tenant, execution_id))) is not None:
             await asyncio.wait([accepting[1]])
 
-    async def submit(self, task: Task) -> Submission:
+    async def submit(self, task: Task, *, store: Store | None = None) -> Submission:
         """Accept a task: validated, its repository pinned, its first event durable when this returns.
 
         The same task again gives the execution that runs or has finished. Where the tenant's rules have people approve
         of more than the caller asked for, the rules hold. Raises InvalidRequest, PreconditionFailed,
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
-        ResourceExhausted.
+        ResourceExhausted. `store` stores what the task refers to; of one that is refused nothing is stored.
         """
         asked = normalised(task)
         task = self._ruled(asked)
@@ -119,13 +122,15 @@ class Acceptance:
             return _same(known, asked)
         self._check_room(task)
         await self._quotas.check_tokens(task.tenant)
-        await self._quotas.check_storage(task.tenant)
+        await self._quotas.check_storage(task.tenant, 1 + sum(patch.patch.size for patch in task.patches))
         council = await self._council(task)
         repository = await self._workspaces.pin(task.tenant, task.repo)
         if task.kind is not TaskKind.JUDGE:
             await self._model.ping()
         # Others may have been accepted meanwhile.
         self._check_room(task)
+        if store is not None:
+            await store()
         return await self._accepted(task, repository, council, asked)
 
     async def begin(self, task: Task, repository: PinnedRepository) -> str:

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
-from swe_ai_fleet.orchestrator.acceptance import Acceptance, Room, Submission
+from swe_ai_fleet.orchestrator.acceptance import Acceptance, Room, Store, Submission
 from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.decisions import Decisions
@@ -115,15 +115,15 @@ class Executions:
         await self._dispatcher.stop()
         await self.projection.stop()
 
-    async def submit(self, task: Task) -> Submission:
+    async def submit(self, task: Task, *, store: Store | None = None) -> Submission:
         """Accept a task: validated, its repository pinned, its first event durable when this returns.
 
         The same task again gives the execution that runs or has finished. Where the tenant's rules have people approve
         of more than the caller asked for, the rules hold. Raises InvalidRequest, PreconditionFailed,
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
-        ResourceExhausted.
+        ResourceExhausted. `store` stores what the task refers to; of one that is refused nothing is stored.
         """
-        return await self._acceptance.submit(task)
+        return await self._acceptance.submit(task, store=store)
 
     async def begin(self, task: Task, repository: PinnedRepository) -> str:
         """Accept a part of an execution that is under way; see `Acceptance.begin`."""

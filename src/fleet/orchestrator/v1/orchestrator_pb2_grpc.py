@@ -273,7 +273,8 @@ class OrchestratorServiceServicer:
 
     def DeliverCandidate(self, request, context):
         """Puts a candidate of an ended execution on a branch by a person's decision, whatever its verdict. Who had it done is
-        recorded. The same again changes nothing.
+        recorded. The same again changes nothing. PERMISSION_DENIED: the caller handed the task in, and only what is
+        verified may win.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

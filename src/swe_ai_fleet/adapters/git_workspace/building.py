@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import shlex
 import time
@@ -19,6 +20,7 @@ from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
 from swe_ai_fleet.environments.lock_files import Lock, offending_pins, recorded_line, unavailable_packages
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
 from swe_ai_fleet.environments.recipe import Removal, Step
+from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox import LocalWorkspace, Refusal, RefusalReason
 from swe_ai_fleet.sandbox.jail import python
@@ -57,6 +59,15 @@ for found in importlib.metadata.distributions(path=glob.glob(venv + "/lib/python
 print(json.dumps(said))
 """
 
+# Likewise: what editable installations have put on the path is anybody's.
+_HAS_PYTEST = """
+import glob, importlib.machinery, importlib.metadata, sys
+places = glob.glob(sys.argv[1] + "/lib/python3*/site-packages")
+names = {str((one.metadata or {}).get("Name")).lower() for one in importlib.metadata.distributions(path=places)}
+sys.exit(not ("pytest" in names or importlib.machinery.PathFinder.find_spec("pytest", places)))
+"""
+_PYTEST = re.compile(r"(?:.*/)?pytest(?:\.py|/__init__\.py)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRoot:
@@ -76,6 +87,10 @@ class Build:
         lock: The pins that stand in its constraints file, if there is one.
         grant: The network that the steps have, for the words about what was refused.
         seconds: For each step, and for all optional ones together.
+
+    Attributes:
+        exposed: Whether Python ran in the environment after directories of the repository came on its path: whatever it
+            imported, at its start or later, may have been theirs.
     """
 
     def __init__(
@@ -99,6 +114,8 @@ class Build:
         self._unreached = 0
         self.steps: list[BuildStep] = []
         self.decisions: list[Decision] = []
+        self._on_path = False
+        self.exposed = False
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -123,6 +140,17 @@ class Build:
         hashed = {line.split()[0]: line for line in known if "--hash" in line}
         lines = filter(None, (recorded_line(*package) for package in packages))
         return tuple(sorted({hashed.get(line, line) for line in lines}))
+
+    async def has_pytest(self, files: RepositoryFiles) -> bool:
+        """Whether the environment has a pytest, from an index or the repository's own."""
+        argv = (python(), "-I", "-S", "-c", _HAS_PYTEST, f"{self._root.seen_at}/venv")
+        if (await self._workspace.run(Command(argv=argv))).ok:
+            return True
+        if not self._on_path or not any(_PYTEST.fullmatch(path) for path in files.files):
+            return False
+        # In the root of the file system, so that no directory but those on the path can pose as pytest.
+        self.exposed = True
+        return (await self._workspace.run(Command(argv=("sh", "-c", "cd / && exec python3 -c 'import pytest'")))).ok
 
     async def npm_record(self, directory: str) -> str:
         """What npm notes of its installation in a directory of the checkout; empty where there is nothing of use."""
@@ -248,7 +276,9 @@ class Build:
     async def _execute(self, step: Step) -> tuple[CommandResult, float, tuple[Refusal, ...]]:
         before = {id(refusal) for refusal in self._workspace.refusals}
         started = time.monotonic()
+        self.exposed = self.exposed or self._on_path
         result = await self._workspace.run(self._command(step))
+        self._on_path = self._on_path or (result.ok and step.puts_on_path)
         refused = tuple(refusal for refusal in self._workspace.refusals if id(refusal) not in before)
         self._unreached = self._unreached + 1 if refused and not result.ok else 0
         return result, time.monotonic() - started, refused

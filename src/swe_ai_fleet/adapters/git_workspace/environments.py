@@ -35,7 +35,6 @@ from swe_ai_fleet.adapters.git_workspace.reporting import (
     submodule_decisions,
 )
 from swe_ai_fleet.adapters.git_workspace.tenant_disk import TenantDisk
-from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.owner import Owner
@@ -47,8 +46,8 @@ from swe_ai_fleet.environments.node_project import pinned_npm
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
-from swe_ai_fleet.ports import KnownRecipes, SecretMask, Workspace
-from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Rung, Sandbox
+from swe_ai_fleet.ports import KnownRecipes, SecretMask
+from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox
 
 _RETRY_SECONDS = 600.0
 _MOST_RETRIES = 100
@@ -57,7 +56,7 @@ _EXPECTED = re.compile(
     r"(?:.*/)?(?:[^/]*version[^/]*\.(?:py|pyi|txt)|VERSION|[^/]+\.(?:egg-info|dist-info)/.*|[^/]+\.so)", re.I
 )
 
-
+_OF_THE_CALLER = "environment.setup"
 _HAD_BEFORE = Decision(what="the packages of the index were there from another commit's build")
 
 
@@ -161,11 +160,11 @@ class Environments:
         `pins` hold where there is no lock; None: those of the commit that it stands on, which are in the key then.
         """
         tools = await self._tools.directory()
-        tree = (await self._keys.files(seed)).tree
+        tree, code = (await self._keys.files(seed)).tree, (await self._keys.files(ground)).tree
         if pins is None:
             pins = await self._pins_below(repository, seed, spec)
             key = pins.derive(key)
-        key, facts, is_own = await asyncio.to_thread(self._find, key, tree)
+        key, facts, is_own = await asyncio.to_thread(self._find, key, tree, code)
         if facts is not None:
             await self._disk.recorded(repository.tenant, self._home / key)
             return self._ready(key, facts, tools, spec, cached=True)
@@ -194,8 +193,8 @@ class Environments:
             cached = facts is not None
             if facts is None:
                 facts = await self._build(key, repository, source, files, recipe, spec)
-        if facts.tree not in ("", tree):
-            # What the build left belongs to the ground's files alone.
+        if facts.tree not in ("", tree) or facts.code not in ("", tree if is_own else code):
+            # What the build left belongs to the ground's files alone, or what it may have run to somebody else's.
             return await self._found_or_built(key, repository, seed, ground, spec, pins)
         return self._ready(key, facts, tools, spec, cached=cached)
 
@@ -222,7 +221,8 @@ class Environments:
             return pins
         ground = await self._keys.ground(base, below, content)
         key = await self._keys.key(base, content, spec, await self._tools.directory(), ground)
-        key, facts, _ = await asyncio.to_thread(self._find, pins.derive(key), content.tree)
+        code = (await self._keys.files(ground)).tree
+        key, facts, _ = await asyncio.to_thread(self._find, pins.derive(key), content.tree, code)
         if facts is not None:
             pins = _Pins(pip=facts.report.installed, npm=await asyncio.to_thread(read_npm_lock, self._home / key))
         return _Pins(
@@ -252,9 +252,9 @@ class Environments:
         )
         return changed, (Mount(source=str(copy), target=ENVIRONMENT_MOUNT),)
 
-    def _find(self, key: str, tree: str) -> tuple[str, Facts | None, bool]:
+    def _find(self, key: str, tree: str, code: str) -> tuple[str, Facts | None, bool]:
         """(the key under which an environment is to be had, what was kept of its build, whether it is for these files
-        alone). Blocking."""
+        alone). `code` is the tree whose code a build may run. Blocking."""
         is_own = False
         for _ in range(_MOST_RETRIES):
             facts = read_facts(self._home / key)
@@ -262,6 +262,8 @@ class Environments:
                 break
             if facts.tree not in ("", tree):
                 key, is_own = _derived(key, tree), True
+            elif facts.code not in ("", tree if is_own else code):
+                key = _derived(key, tree if is_own else code)
             elif facts.retry_at and time.time() > facts.retry_at:
                 key = _derived(key, str(facts.retry_at))
             else:
@@ -314,17 +316,14 @@ class Environments:
         try:
             lock = await self._lay_out(directory, recipe, files, shared[0] if shared else None)
             async with self._clones.checkout(f"environment-{key}", "build", seed) as premises:
-                async with self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as (
-                    workspace,
-                    build,
-                ):
+                async with self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as build:
                     await build.run(steps)
                     build.check_network()
                     installed = await build.record(before.installed) if recipe.python is not None else ()
                     npm = recipe.node if recipe.node is not None and recipe.node.manager == "npm" else None
                     hidden = await build.npm_record(npm.root) if npm is not None else ""
                     lock_of_npm, installed_npm = await asyncio.to_thread(npm_lock, hidden)
-                    pytest_from_tools = await self._needs_our_pytest(workspace, recipe)
+                    pytest_from_tools = await self._needs_our_pytest(build, recipe, files)
                 furnishing, decisions = await self._collect(premises, root)
             report = first_report(recipe, await self._python_version(root, recipe))
             of_one = [Decision(what=f"built for this commit, since its own code may run: {alone}")] if alone else []
@@ -352,6 +351,7 @@ class Environments:
                 notes=(*notes_for_agents(recipe, report), *missing_on_path(spec, files, root, furnishing)),
                 python=recipe.python.version if recipe.python else None,
                 tree=files.tree if stray and not spec.setup else "",
+                code=files.tree if build.exposed and not spec.setup else "",
                 retry_at=round(time.time()) + _RETRY_SECONDS if build.hollow else 0.0,
             )
             await finished(asyncio.to_thread(write_facts, directory, facts, furnishing, npm_lock=lock_of_npm))
@@ -383,7 +383,7 @@ class Environments:
                 lock = await self._lay_out(directory, recipe, files, None)
                 async with (
                     self._clones.checkout(f"environment-{key}", "build", seed) as premises,
-                    self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as (_, build),
+                    self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as build,
                 ):
                     await build.run(recipe.steps)
                     installed = await build.record() if recipe.python is not None else ()
@@ -412,8 +412,8 @@ class Environments:
         recipe: Recipe,
         spec: EnvironmentSpec,
         lock: Lock | None,
-    ) -> AsyncGenerator[tuple[LocalWorkspace, Build]]:
-        """A workspace in which the steps of a recipe run, and what runs them."""
+    ) -> AsyncGenerator[Build]:
+        """What runs the steps of a recipe, in a workspace of its own."""
         network = self._policy.network if _needs_network(recipe) else NetworkGrant()
         root = self._home / key / "root"
         async with self._sandbox.workspace(
@@ -426,7 +426,7 @@ class Environments:
         ) as workspace:
             seconds = self._policy.timeout_seconds
             place = BuildRoot(path=root, seen_at=self._places.base(key), reports=await self._has_our_pip(recipe))
-            yield workspace, Build(workspace, place, lock, grant=network, mask=self._mask, seconds=seconds)
+            yield Build(workspace, place, lock, grant=network, mask=self._mask, seconds=seconds)
 
     async def _has_our_pip(self, recipe: Recipe) -> bool:
         machine, pip = (await self._keys.machine()).machine, await self._tools.directory() / "pip/pip"
@@ -466,22 +466,25 @@ class Environments:
         self, key: str, seed: Path, recipe: Recipe, spec: EnvironmentSpec, tools: Path
     ) -> Environment:
         variables = self._places.variables(recipe, spec, key, tools, pytest_from_tools=False)
+        variables |= {**recipe.build_variables, **self._policy.variables, **spec.variables}
+        if not any(step.concerns.startswith(_OF_THE_CALLER) for step in recipe.steps):
+            # Tests import from the repository; package managers must not, since what they make is shared with commits
+            # that have other files there. A caller's own commands are shared with none.
+            variables.pop("PYTHONPATH", None)
         return Environment(
-            variables={**variables, **recipe.build_variables, **self._policy.variables, **spec.variables},
+            variables=variables,
             path=self._places.path(recipe, spec, tools, key=key),
             mounts=self._places.mounts(tools, seed / "objects"),
             python_prefix=self._prefix(recipe.python.version if recipe.python else None),
         )
 
-    async def _needs_our_pytest(self, workspace: Workspace, recipe: Recipe) -> bool:
+    async def _needs_our_pytest(self, build: Build, recipe: Recipe, files: RepositoryFiles) -> bool:
         """Whether the environment has no pytest of its own, and ours runs with its Python."""
         if recipe.python is None:
             return False
-        if recipe.python.packages or any(step.concerns != "environment" for step in recipe.steps):
-            # In the root of the file system, so that no directory of the repository can pose as pytest.
-            asked = await workspace.run(Command(argv=("sh", "-c", "cd / && exec python3 -c 'import pytest'")))
-            if asked.ok:
-                return False
+        asked = recipe.python.packages or any(step.concerns != "environment" for step in recipe.steps)
+        if asked and await build.has_pytest(files):
+            return False
         return allows(self._tools.requires_python, recipe.python.version)
 
     async def _python_version(self, root: Path, recipe: Recipe) -> str:

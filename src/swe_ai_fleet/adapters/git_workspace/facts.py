@@ -20,8 +20,10 @@ _NPM_LOCK = "npm-lock.json"
 class Facts:
     """What is kept of a build, beside its files.
 
-    `tree` is set where the build left files that may depend on anything: they belong to that content only. `retry_at`
-    is set where nothing could be installed: from that moment on (seconds since the epoch) it is built once more.
+    `tree` is set where the build left files that may depend on anything: they belong to that content only. `code` is
+    set where something of the content that it was made from may have run: then it is for what stands on that content
+    only. `retry_at` is set where nothing could be installed: from that moment on (seconds since the epoch) it is built
+    once more.
     """
 
     report: EnvironmentReport
@@ -30,6 +32,7 @@ class Facts:
     notes: tuple[str, ...] = ()
     python: tuple[int, int] | None = None
     tree: str = ""
+    code: str = ""
     retry_at: float = 0.0
 
 

@@ -22,7 +22,7 @@ from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
 from swe_ai_fleet.sandbox import Rung
 
-_FORMAT = 4
+_FORMAT = 5
 _LISTINGS_KEPT = 64
 _GO_FILES = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum"})
 

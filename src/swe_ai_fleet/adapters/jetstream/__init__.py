@@ -19,7 +19,13 @@ from swe_ai_fleet.adapters.jetstream.callout import Issuer, NatsLogin, answer_lo
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
-from swe_ai_fleet.adapters.jetstream.holdings import blobs_held, events_held, results_held
+from swe_ai_fleet.adapters.jetstream.holdings import (
+    blobs_held,
+    bucket_held,
+    changes_held,
+    events_held,
+    results_held,
+)
 from swe_ai_fleet.adapters.jetstream.host_requests import Answers, Ask, answer_hosts, asked_messages
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
@@ -262,6 +268,14 @@ class JetStream:
     def blobs_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of blobs."""
         return blobs_held(self._connection, self._settings.bucket, start, patience=self._patience)
+
+    def changes_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
+        """Likewise of what projects know."""
+        return changes_held(self._connection, start, patience=self._patience)
+
+    def bucket_held(self, bucket: str, start: int) -> AsyncGenerator[StoredPiece | None]:
+        """Likewise of a key-value bucket whose keys begin with a tenant."""
+        return bucket_held(self._connection, bucket, start, patience=self._patience)
 
     async def discard(self, ref: BlobRef) -> None:
         """Give back the room of what was put into a place. Raises Unavailable."""

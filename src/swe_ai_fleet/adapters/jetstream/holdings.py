@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.key_value import OPERATION, bucket_stream
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import object_stream
 from swe_ai_fleet.domain.storage import StoredPiece
@@ -30,6 +31,30 @@ async def results_held(connection: Connection, start: int, *, patience: float) -
     """The sizes of results from a sequence on, without an end. Raises as `messages` does."""
     async for piece in _held(connection, subjects.RESULTS, start, patience=patience):
         yield piece
+
+
+async def changes_held(connection: Connection, start: int, *, patience: float) -> AsyncGenerator[StoredPiece | None]:
+    """The sizes of what projects know from a sequence on, without an end. Raises as `messages` does."""
+    async for piece in _held(connection, subjects.CONTEXT_CHANGES, start, patience=patience):
+        yield piece
+
+
+async def bucket_held(
+    connection: Connection, bucket: str, start: int, *, patience: float
+) -> AsyncGenerator[StoredPiece | None]:
+    """The sizes of values of a bucket whose keys begin with a tenant, without an end. Raises as `messages` does."""
+    prefix = f"$KV.{bucket}."
+    stored = messages(
+        connection, bucket_stream(bucket), f"{prefix}>", start=start, follow=True, patience=patience, headers_only=True
+    )
+    async with aclosing(stored) as heads:
+        async for head in heads:
+            if head is None:
+                yield None
+                continue
+            key = head.subject.removeprefix(prefix)
+            size = 0 if OPERATION in head.headers else len(head.subject) + int(head.headers.get(_SIZE, "0"))
+            yield StoredPiece(sequence=head.sequence, tenant=key.split(".")[0], bytes=size, at=head.at, place=key)
 
 
 async def blobs_held(
@@ -70,7 +95,7 @@ async def _held(
 
 
 def _tenant(subject: str) -> str:
-    """Whose an event (`agent.events.<tenant>.…`) or a result (`agent.results[._<tenant>].…`) is."""
+    """Whose an event (`agent.events.<tenant>.…`), a change or a result (`agent.results[._<tenant>].…`) is."""
     third = subject.split(".")[2]
     if subject.startswith("agent.results."):
         # No task id begins as the name of a tenant does.

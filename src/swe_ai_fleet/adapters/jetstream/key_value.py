@@ -15,7 +15,7 @@ from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest
 from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
 
-_OPERATION = "KV-Operation"
+OPERATION = "KV-Operation"
 _PASSES = 20
 """Over a bucket that others change all the time."""
 _KEY = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
@@ -65,9 +65,7 @@ class JetStreamKeyValue:
         if await self.get(key) is None:
             return
         try:
-            await self._connection.publish(
-                self._subject(key), b"", headers={_OPERATION: "DEL"}, patience=self._patience
-            )
+            await self._connection.publish(self._subject(key), b"", headers={OPERATION: "DEL"}, patience=self._patience)
         except Refused as refusal:
             raise refusal.fault.as_fleet_error() from refusal
 
@@ -115,7 +113,7 @@ class JetStreamKeyValue:
         async with aclosing(stored):
             async for message in stored:
                 if message is not None:
-                    removed = _OPERATION in message.headers
+                    removed = OPERATION in message.headers
                     key = message.subject.removeprefix(f"$KV.{self._bucket}.")
                     yield KeyValueChange(key=key, value=None if removed else message.data, revision=message.sequence)
                 elif follow:
@@ -126,10 +124,10 @@ class JetStreamKeyValue:
         if revision:
             return revision
         last = await last_message(self._connection, self._stream, self._subject(key), patience=self._patience)
-        return last.sequence if last is not None and _OPERATION in last.headers else 0
+        return last.sequence if last is not None and OPERATION in last.headers else 0
 
     def _entry(self, message: StoredMessage) -> KeyValueEntry | None:
-        if _OPERATION in message.headers:
+        if OPERATION in message.headers:
             return None
         key = message.subject.removeprefix(f"$KV.{self._bucket}.")
         return KeyValueEntry(key=key, value=message.data, revision=message.sequence)
