@@ -88,11 +88,7 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
 
 async def test_what_the_untouched_commit_does_already_shows_nothing(world: World) -> None:
     made = Checklist(requirements=(BOTH, HOLDS, INVENTED))
-    (tests,) = (await examined(world, made.probed)).sets
-    (crossing,) = tests.crossings
-    outcomes: dict[str, tuple[bool | None, str]] = dict.fromkeys(crossing.passed, (True, ""))
-    outcomes |= {failure.test: (False, failure.message) for failure in crossing.failed}
-    tried = made.tried(outcomes)
+    tried = made.tried(await examined(world, made.probed))
     assert {one.quote: one.met_before for one in tried.requirements} == {
         BOTH.quote: False,
         HOLDS.quote: True,
