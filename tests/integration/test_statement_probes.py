@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,11 +35,14 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-async def examined(world: World, requirements: tuple[Requirement, ...], *names: str) -> Examination:
+async def examined(
+    world: World, requirements: tuple[Requirement, ...], *names: str, **files: Mapping[str, str]
+) -> Examination:
+    """What probes say of the candidates of these names, and of others that leave these files."""
+    changes = {name: {"durations.py": CANDIDATES[name]} for name in names} | files
     examinees: list[Examinee] = []
-    for name in names:
-        patch = world.patch({"durations.py": CANDIDATES[name]})
-        stored = await world.log.put("default", world.task.execution_id, patch, "text/x-diff")
+    for name, change in changes.items():
+        stored = await world.log.put("default", world.task.execution_id, world.patch(change), "text/x-diff")
         examinees.append(Examinee(candidate_id=name, patch=stored))
     assignment = ExamineAssignment(
         execution_id=world.task.execution_id,
@@ -98,11 +102,29 @@ async def test_what_the_untouched_commit_does_already_shows_nothing(world: World
     assert "ValueError" in tried.telling[0].seen
 
 
+async def test_a_probe_that_passes_on_a_source_that_cannot_run_says_nothing(world: World) -> None:
+    gone = Requirement(quote="takes minutes", probe="! grep -q rstrip durations.py")
+    there = Requirement(quote="and hours", probe="grep -q 3600 durations.py")
+    changed = Requirement(quote="1h is 3600", probe="! git log -1 --format=%s | grep -q 'First commit'")
+    told = Requirement(quote="2m is 120", probe="grep -q minutes README.md")
+    requirements = (gone, there, changed, told, BOTH)
+    (before,) = (await examined(world, requirements)).sets
+    assert before.crossings[0].passed == ()
+    documented = {"README.md": "It takes minutes.\n"}
+    (tests,) = (await examined(world, requirements, "right", documented=documented)).sets
+    ended = {one.candidate_id: (set(one.passed), set(one.unsaid)) for one in tests.crossings}
+    # What is no source in a programming language has no use but its text.
+    assert ended == {
+        "right": ({BOTH.name}, {gone.name, there.name, changed.name}),
+        "documented": ({told.name}, {changed.name}),
+    }
+
+
 async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(world: World, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("host")
     leaves = Requirement(quote="takes minutes", probe="touch durations.left /tmp/left && false")
-    looks = Requirement(quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret}")
+    looks = Requirement(quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret} && python3 durations.py")
     (tests,) = (await examined(world, (leaves, looks), "right")).sets
     assert tests.crossings[0].passed == (looks.name,)
 
