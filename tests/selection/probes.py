@@ -165,17 +165,17 @@ class Prober:
     def _test(self, place: TestPlace) -> Test | None:
         """The test alone in a file; None where it cannot be taken out, or is too long."""
         text = (self.repository / place.file).read_text()
-        alone = _python(text, place.function) if place.file.endswith(".py") else _script(text, place.title)
-        if not alone:
+        found = alone(text, place.function) if place.file.endswith(".py") else _script(text, place.title)
+        if not found:
             return None
         directory, _, name = place.file.rpartition("/")
         slug = re.sub(r"\W+", "_", place.name)[:40]
         named = f"test_probe_{slug}.py" if name.endswith(".py") else f"probe_{slug}{Path(name).suffix}"
-        test = Test(path=f"{directory}/{named}".lstrip("/"), text=alone)
+        test = Test(path=f"{directory}/{named}".lstrip("/"), text=found)
         return test if len(test.passes) <= MOST_CHARS else None
 
 
-def _python(text: str, function: str) -> str:
+def alone(text: str, function: str) -> str:
     """A module with one test and what it needs of the rest; empty where it has no such test."""
     body = [node for node in ast.parse(text).body if not _is_docstring(node)]
     kept: set[int] = set()
