@@ -124,7 +124,9 @@ async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(world: World, 
     secret = tmp_path / "secret"
     secret.write_text("host")
     leaves = Requirement(quote="takes minutes", probe="touch durations.left /tmp/left && false")
-    looks = Requirement(quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret} && python3 durations.py")
+    looks = Requirement(
+        quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret} && python3 durations.py"
+    )
     (tests,) = (await examined(world, (leaves, looks), "right")).sets
     assert tests.crossings[0].passed == (looks.name,)
 

@@ -15,6 +15,8 @@ STATEMENT = "the statement"
 """Stands for the author of probes: it has no source, and saw nobody's. No candidate's id has a space."""
 LITTLE = 0.25
 """What a test weighs that nobody but its author stands behind: it may be wrong."""
+PROBES_TO_VERIFY = 2
+"""So many probes have to pass on a candidate that nothing else shows: nobody has seen that any single one is right."""
 _NOTHING_SAID = 0.5
 _NAMED = 3
 _COMMAND_CHARS = 120
@@ -169,7 +171,10 @@ class Matrix:
     examination: Examination
 
     def authors_passed(self, candidate_id: str) -> int:
-        """Of how many authors a source passes the tests, as far as they can say something; its own are among them."""
+        """Of how many authors a source passes the tests, as far as they can say something; its own are among them.
+
+        The statement is none of these: no source shows that its probes are right.
+        """
         return self._passed.get(candidate_id, 0)
 
     def others(self, candidate_id: str) -> tuple[int, int]:
@@ -216,10 +221,13 @@ class Matrix:
 
         These are the authors of other sources that pass it. Where there is none, they are those whose tests its
         author's source passes, if it fails nobody's: whom nothing speaks against may know more than all others. A test
-        that nobody stands behind weighs half of that, where others pass none of its author's.
+        that nobody stands behind weighs half of that, where others pass none of its author's. Of a probe the first
+        source that passes is what an author's own is of a test.
         """
         behind = len(self.passers(tests, test))
-        if not behind:
+        if not tests.authors:
+            behind = max(0, behind - 1)
+        elif not behind:
             unopposed = [name for name in tests.authors if not self.failures(name)]
             behind = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
         if not behind and not any(self.passers(tests, other) for other in tests.tests):
@@ -239,8 +247,12 @@ class Matrix:
         ]
 
     def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
-        """The other authors whose tests pass on a source, none of theirs failing."""
-        return [(tests, one) for tests, one in self._foreign(candidate_id) if tests.shown_by(one) and not one.failed]
+        """The other authors whose tests pass on a source, none of theirs failing; the statement by several probes."""
+        return [
+            (tests, one)
+            for tests, one in self._foreign(candidate_id)
+            if len(tests.shown_by(one)) >= (1 if tests.authors else PROBES_TO_VERIFY) and not one.failed
+        ]
 
     def contest(self, candidate_id: str) -> tuple[str, str] | None:
         """Another candidate and a test of this one's own that fails there, where nobody stands behind the test.
@@ -258,6 +270,22 @@ class Matrix:
                 lone = [failure.test for failure in failed if not self.passers(tests, failure.test)]
                 if tried and lone:
                     return one.candidate_id, lone[0]
+        return None
+
+    def undecided(self, candidate_id: str) -> tuple[str, str] | None:
+        """Another candidate that passes all tests of this one's own, and the only probe that tells the two apart.
+
+        This one alone passes it. A single probe may be as wrong as the other candidate.
+        """
+        for tests, one in self._foreign(candidate_id):
+            lone = [test for test in one.passed if len(self.passers(tests, test)) == 1]
+            if tests.authors or len(lone) != 1:
+                continue
+            fail = {each.candidate_id for each in tests.crossings if any(bad.test == lone[0] for bad in each.failed)}
+            for own in (own for own in self.examination.sets if candidate_id in own.candidates):
+                equal = sorted(each.candidate_id for each in own.crossings if own.shown_by(each) and not each.failed)
+                if others := [name for name in equal if name in fail]:
+                    return others[0], lone[0]
         return None
 
     def judged(self, candidate_id: str, report: CheckReport) -> CheckReport:
@@ -291,6 +319,9 @@ class Matrix:
             reasons = [self._disputed(*one) for one in disputes]
             if not reasons and (contest := self.contest(candidate_id)):
                 reasons = [f"nothing but its own tests shows it, and {contest[0]}'s change fails {contest[1]}"]
+            if not reasons and (undecided := self.undecided(candidate_id)):
+                other, probe = undecided
+                reasons = [f"{other}'s change passes its tests too, and only one probe tells the two apart: {probe}"]
             if reasons:
                 return replace(report, verdict=Verdict.UNVERIFIED, reasons=(*reasons, *report.reasons))
         lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
@@ -329,7 +360,7 @@ class Matrix:
                 return False
             return bool(crossing.passed if name in tests.candidates else tests.shown_by(crossing))
 
-        sets = self.examination.sets
+        sets = [tests for tests in self.examination.sets if tests.authors]
         return {name: sum(passes(name, tests) for tests in sets) for name in self.examination.candidates}
 
     def _passers(self, tests: TestSet, failed: Sequence[str]) -> list[str]:
