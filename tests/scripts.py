@@ -103,6 +103,10 @@ _CHECKLIST = {
             "quote": "it returns 'Hello, World!'",
             "probe": "python3 -c \"import utils; assert utils.hello_world() == 'Hello, World!'\"",
         },
+        {
+            "quote": "Add hello_world() to utils.py",
+            "probe": "python3 -c \"import utils; assert utils.hello_world().endswith('World!')\"",
+        },
         {"quote": "to utils.py", "probe": "python3 -c 'import utils; assert utils.one() == 1'"},
     ]
 }
