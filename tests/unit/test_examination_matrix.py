@@ -402,8 +402,11 @@ def test_one_probe_alone_decides_between_nobody() -> None:
     assert {one.verdict for one in judged(pool).values()} == {Verdict.VERIFIED}
     told = probed(pool, wrong=ERRS)
     assert {one.verdict for one in told.values()} == {Verdict.UNVERIFIED}
-    said = "right-vacuous's change passes its tests too, and only one probe tells the two apart: wrong"
+    said = "only one probe of the statement tells it from right-vacuous's change: wrong"
     assert told["special-good"].reasons[0] == said
+    # Nor does it make the second of two that verify.
+    told = probed([author("right", "vacuous"), author("special", "vacuous")], wrong=ERRS, shared={"example": 1})
+    assert {one.verdict for one in told.values()} == {Verdict.UNVERIFIED}
     # Two of one mind are believed.
     told = probed(pool, a=SECOND, b=THIRD)
     assert told["right-vacuous"].verdict is Verdict.VERIFIED

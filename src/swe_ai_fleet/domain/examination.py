@@ -273,19 +273,19 @@ class Matrix:
         return None
 
     def undecided(self, candidate_id: str) -> tuple[str, str] | None:
-        """Another candidate that passes all tests of this one's own, and the only probe that tells the two apart.
+        """Another candidate that passes every test which this one passes but for one probe, and that probe.
 
-        This one alone passes it. A single probe may be as wrong as the other candidate.
+        Nobody else passes it: a single probe may be as wrong as whoever passes it.
         """
         for tests, one in self._foreign(candidate_id):
-            lone = [test for test in one.passed if len(self.passers(tests, test)) == 1]
+            lone = [test for test in one.passed if self.passers(tests, test) == (candidate_id,)]
             if tests.authors or len(lone) != 1:
                 continue
-            fail = {each.candidate_id for each in tests.crossings if any(bad.test == lone[0] for bad in each.failed)}
-            for own in (own for own in self.examination.sets if candidate_id in own.candidates):
-                equal = sorted(each.candidate_id for each in own.crossings if own.shown_by(each) and not each.failed)
-                if others := [name for name in equal if name in fail]:
-                    return others[0], lone[0]
+            rest = self._passing(candidate_id) - {(tests.name, lone[0])}
+            for other in tests.crossings:
+                fails = any(failure.test == lone[0] for failure in other.failed)
+                if fails and rest <= self._passing(other.candidate_id):
+                    return other.candidate_id, lone[0]
         return None
 
     def judged(self, candidate_id: str, report: CheckReport) -> CheckReport:
@@ -320,12 +320,12 @@ class Matrix:
             if not reasons and (contest := self.contest(candidate_id)):
                 reasons = [f"nothing but its own tests shows it, and {contest[0]}'s change fails {contest[1]}"]
             if not reasons and (undecided := self.undecided(candidate_id)):
-                other, probe = undecided
-                reasons = [f"{other}'s change passes its tests too, and only one probe tells the two apart: {probe}"]
+                reasons = ["only one probe of the statement tells it from {}'s change: {}".format(*undecided)]
             if reasons:
                 return replace(report, verdict=Verdict.UNVERIFIED, reasons=(*reasons, *report.reasons))
         lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
-        if lifts and (shown := [one for one in self.supporters(candidate_id) if one[0].authors or _tested(report)]):
+        shown = [one for one in self.supporters(candidate_id) if one[0].authors or _tested(report)]
+        if lifts and shown and not self.undecided(candidate_id):
             tests = _listed([test for tests, one in shown for test in tests.shown_by(one)])
             reason = f"{_listed_authors([one for one, _ in shown])} fail without the change and pass with it: {tests}"
             return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
@@ -362,6 +362,11 @@ class Matrix:
 
         sets = [tests for tests in self.examination.sets if tests.authors]
         return {name: sum(passes(name, tests) for tests in sets) for name in self.examination.candidates}
+
+    def _passing(self, candidate_id: str) -> frozenset[tuple[str, str]]:
+        """The tests that a source passes, with the names of their sets; its own are among them."""
+        crossings = ((tests, tests.on(candidate_id)) for tests in self.examination.sets)
+        return frozenset((tests.name, test) for tests, one in crossings if one for test in tests.shown_by(one))
 
     def _passers(self, tests: TestSet, failed: Sequence[str]) -> list[str]:
         return sorted({name for test in failed for name in self.passers(tests, test)})
