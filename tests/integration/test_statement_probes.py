@@ -21,6 +21,7 @@ def probe(quote: str, line: str) -> Requirement:
 
 
 BOTH = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
+LONGER = probe("takes minutes and hours", "assert durations.seconds('2h1m') == 7260")
 EXAMPLE = probe("2m is 120", "assert durations.seconds('2m') == 120")
 HOLDS = probe("takes minutes", "assert durations.seconds('5s') == 5")
 INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
@@ -72,11 +73,13 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
     matrix = Matrix(examination)
     # What nobody passes, or one alone, weighs least: the probe may be wrong.
     assert matrix.weight(tests, WRONG.name) <= matrix.weight(tests, BOTH.name) < matrix.weight(tests, EXAMPLE.name)
-    examination = await examined(world, (BOTH, EXAMPLE), *names)
-    matrix = Matrix(examination)
+    examination = await examined(world, (BOTH, LONGER), *names)
+    alone, matrix = Matrix(await examined(world, (BOTH, EXAMPLE), *names)), Matrix(examination)
     assert matrix.value("right") > matrix.value("half") == matrix.value("special")
     reports = {name: await world.check({"durations.py": CANDIDATES[name]}, name=name) for name in names}
     assert {report.verdict for report in reports.values()} == {Verdict.UNVERIFIED}
+    # One probe alone tells nobody apart.
+    assert {alone.judged(name, report).verdict for name, report in reports.items()} == {Verdict.UNVERIFIED}
     judged = {name: matrix.judged(name, report) for name, report in reports.items()}
     assert {name: report.verdict for name, report in judged.items()} == {
         "right": Verdict.VERIFIED,
@@ -84,10 +87,10 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
         "special": Verdict.UNVERIFIED,
     }
     assert judged["right"].reasons[0] == (
-        f"probes of the statement fail without the change and pass with it: {BOTH.name}, {EXAMPLE.name}"
+        f"probes of the statement fail without the change and pass with it: {BOTH.name}, {LONGER.name}"
     )
     foreign = judged["half"].foreign
-    assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 1})
+    assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 2})
 
 
 async def test_what_the_untouched_commit_does_already_shows_nothing(world: World) -> None:

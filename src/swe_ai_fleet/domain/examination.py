@@ -295,7 +295,8 @@ class Matrix:
         speaks against it whose word counts no less, or where nobody stands behind its own tests and another candidate
         that tried fails one. What existing tests verify stays verified. What nothing has shown yet is verified by
         another author's tests: a test and a source of two authors who did not see each other's work agree. Probes of
-        the statement do so only where tests ran that could have broken.
+        the statement do so only where several pass, and where tests ran that could have broken. Whom one probe alone
+        tells from somebody else is unverified, unless existing tests verify it.
         """
         if not report.accepted or candidate_id not in self.examination.candidates or not self.examination.sets:
             return report
