@@ -102,6 +102,10 @@ _REQUIREMENTS = [
         "quote": "it returns 'Hello, World!'",
         "probe": "python3 -c \"import utils; assert utils.hello_world() == 'Hello, World!'\"",
     },
+    {
+        "quote": "Add hello_world() to utils.py",
+        "probe": "python3 -c \"import utils; assert utils.hello_world().endswith('World!')\"",
+    },
     {"quote": "to utils.py", "probe": "python3 -c 'import utils; assert utils.one() == 1'"},
 ]
 _CHECKLIST = {"result": {"requirements": _REQUIREMENTS}}

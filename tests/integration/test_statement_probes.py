@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def probe(quote: str, line: str) -> Requirement:
 
 
 BOTH = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
+LONGER = probe("takes minutes and hours", "assert durations.seconds('2h1m') == 7260")
 EXAMPLE = probe("2m is 120", "assert durations.seconds('2m') == 120")
 HOLDS = probe("takes minutes", "assert durations.seconds('5s') == 5")
 INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
@@ -34,11 +36,14 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-async def examined(world: World, requirements: tuple[Requirement, ...], *names: str) -> Examination:
+async def examined(
+    world: World, requirements: tuple[Requirement, ...], *names: str, **files: Mapping[str, str]
+) -> Examination:
+    """What probes say of the candidates of these names, and of others that leave these files."""
+    changes = {name: {"durations.py": CANDIDATES[name]} for name in names} | files
     examinees: list[Examinee] = []
-    for name in names:
-        patch = world.patch({"durations.py": CANDIDATES[name]})
-        stored = await world.log.put("default", world.task.execution_id, patch, "text/x-diff")
+    for name, change in changes.items():
+        stored = await world.log.put("default", world.task.execution_id, world.patch(change), "text/x-diff")
         examinees.append(Examinee(candidate_id=name, patch=stored))
     assignment = ExamineAssignment(
         execution_id=world.task.execution_id,
@@ -66,13 +71,15 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
         "special": ({EXAMPLE.name}, {BOTH.name, WRONG.name}, {INVENTED.name}),
     }
     matrix = Matrix(examination)
-    # What nobody passes weighs least: the probe may be wrong.
-    assert matrix.weight(tests, WRONG.name) < matrix.weight(tests, BOTH.name)
-    examination = await examined(world, (BOTH, EXAMPLE), *names)
-    matrix = Matrix(examination)
+    # What nobody passes, or one alone, weighs least: the probe may be wrong.
+    assert matrix.weight(tests, WRONG.name) <= matrix.weight(tests, BOTH.name) < matrix.weight(tests, EXAMPLE.name)
+    examination = await examined(world, (BOTH, LONGER), *names)
+    alone, matrix = Matrix(await examined(world, (BOTH, EXAMPLE), *names)), Matrix(examination)
     assert matrix.value("right") > matrix.value("half") == matrix.value("special")
     reports = {name: await world.check({"durations.py": CANDIDATES[name]}, name=name) for name in names}
     assert {report.verdict for report in reports.values()} == {Verdict.UNVERIFIED}
+    # One probe alone tells nobody apart.
+    assert {alone.judged(name, report).verdict for name, report in reports.items()} == {Verdict.UNVERIFIED}
     judged = {name: matrix.judged(name, report) for name, report in reports.items()}
     assert {name: report.verdict for name, report in judged.items()} == {
         "right": Verdict.VERIFIED,
@@ -80,19 +87,15 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
         "special": Verdict.UNVERIFIED,
     }
     assert judged["right"].reasons[0] == (
-        f"probes of the statement fail without the change and pass with it: {BOTH.name}, {EXAMPLE.name}"
+        f"probes of the statement fail without the change and pass with it: {BOTH.name}, {LONGER.name}"
     )
     foreign = judged["half"].foreign
-    assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 1})
+    assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 2})
 
 
 async def test_what_the_untouched_commit_does_already_shows_nothing(world: World) -> None:
     made = Checklist(requirements=(BOTH, HOLDS, INVENTED))
-    (tests,) = (await examined(world, made.probed)).sets
-    (crossing,) = tests.crossings
-    outcomes: dict[str, tuple[bool | None, str]] = dict.fromkeys(crossing.passed, (True, ""))
-    outcomes |= {failure.test: (False, failure.message) for failure in crossing.failed}
-    tried = made.tried(outcomes)
+    tried = made.tried(await examined(world, made.probed))
     assert {one.quote: one.met_before for one in tried.requirements} == {
         BOTH.quote: False,
         HOLDS.quote: True,
@@ -102,11 +105,31 @@ async def test_what_the_untouched_commit_does_already_shows_nothing(world: World
     assert "ValueError" in tried.telling[0].seen
 
 
+async def test_a_probe_that_passes_on_a_source_that_cannot_run_says_nothing(world: World) -> None:
+    gone = Requirement(quote="takes minutes", probe="! grep -q rstrip durations.py")
+    there = Requirement(quote="and hours", probe="grep -q 3600 durations.py")
+    changed = Requirement(quote="1h is 3600", probe="! git log -1 --format=%s | grep -q 'First commit'")
+    told = Requirement(quote="2m is 120", probe="grep -q minutes README.md")
+    requirements = (gone, there, changed, told, BOTH)
+    (before,) = (await examined(world, requirements)).sets
+    assert before.crossings[0].passed == ()
+    documented = {"README.md": "It takes minutes.\n"}
+    (tests,) = (await examined(world, requirements, "right", documented=documented)).sets
+    ended = {one.candidate_id: (set(one.passed), set(one.unsaid)) for one in tests.crossings}
+    # What is no source in a programming language has no use but its text.
+    assert ended == {
+        "right": ({BOTH.name}, {gone.name, there.name, changed.name}),
+        "documented": ({told.name}, {changed.name}),
+    }
+
+
 async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(world: World, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("host")
     leaves = Requirement(quote="takes minutes", probe="touch durations.left /tmp/left && false")
-    looks = Requirement(quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret}")
+    looks = Requirement(
+        quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret} && python3 durations.py"
+    )
     (tests,) = (await examined(world, (leaves, looks), "right")).sets
     assert tests.crossings[0].passed == (looks.name,)
 

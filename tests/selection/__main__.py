@@ -21,7 +21,8 @@ from rich.console import Console
 from tests.selection.catalogue import LIST, PoolSpec, pools
 from tests.selection.judging import Ranking
 from tests.selection.making import Unmakeable, Workshop, without_packaging
-from tests.selection.report import Row, figures, line, table, write
+from tests.selection.probing import Probing
+from tests.selection.report import Row, figures, line, shares, table, write
 from tests.selection.share import measured
 from tests.zoo.__main__ import CACHE
 from tests.zoo.catalogue import projects
@@ -36,7 +37,6 @@ async def main() -> int:
     cache = Path(os.environ.get("ZOO_CACHE") or CACHE)
     requests = Path("selection.jsonl")
     requests.unlink(missing_ok=True)
-    ranking = Ranking(before=os.environ.get("BEFORE", ""), requests=requests)
     rows: dict[str, Row] = {}
     began = time.monotonic()
     if (task := asyncio.current_task()) is not None:
@@ -44,6 +44,8 @@ async def main() -> int:
     room = asyncio.Semaphore(int(os.environ.get("JOBS") or 2))
     with tempfile.TemporaryDirectory(prefix="fleet-selection-") as name:
         directory = Path(name)
+        probing = Probing(home=directory / "probing")
+        ranking = Ranking(before=os.environ.get("BEFORE", ""), requests=requests, probing=probing)
 
         def done(row: Row) -> None:
             rows[row.spec.name] = row
@@ -85,6 +87,7 @@ async def main() -> int:
     write(Path("selection.json"), ordered, time.monotonic() - began, spent)
     console = Console(width=220)
     console.print(table(ordered))
+    console.print(shares(ordered))
     for title, value in (figures(ordered) | spent | {"seconds": round(time.monotonic() - began)}).items():
         console.print(f"{title}: {value}")
     return 0

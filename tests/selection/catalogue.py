@@ -45,6 +45,28 @@ class Tests(StrEnum):
         return self in (Tests.ALL, Tests.SLICE)
 
 
+class Probe(StrEnum):
+    """What a probe of the statement is worth."""
+
+    GOOD = "good"
+    """One of the hidden tests, alone."""
+    VACUOUS = "vacuous"
+    """Passes on the untouched commit: the module can be loaded."""
+    LOOSE = "loose"
+    """A hidden test that passes too where it fails in another way than on the untouched commit."""
+    TEXT = "text"
+    """The faulty line is gone from its file."""
+    CHANGED = "changed"
+    """Something in the repository has changed."""
+    WRONG = "wrong"
+    """One of the hidden tests passes and another one fails, as with a candidate that errs where there is such a one."""
+
+    @property
+    def weak(self) -> bool:
+        """Whether it passes on changes that are wrong, and fails on the untouched commit."""
+        return self in (Probe.LOOSE, Probe.TEXT, Probe.CHANGED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
     """One candidate as the list asks for it: `reason/slice`."""
@@ -64,12 +86,14 @@ class PoolSpec:
         project: A project of the zoo.
         seed: Decides everything that is left open: faults, slices, the candidates' ids.
         faults: One or two.
+        probes: The probes that an agent makes of the statement; without any nobody is asked.
     """
 
     project: str
     seed: int
     faults: int
     authors: tuple[Author, ...]
+    probes: tuple[Probe, ...] = ()
 
     @property
     def name(self) -> str:
@@ -90,6 +114,7 @@ def pools(only: Sequence[str] = (), path: Path = LIST) -> tuple[PoolSpec, ...]:
             seed=row["seed"],
             faults=row.get("faults", 1),
             authors=tuple(author_of(text) for text in row["candidates"]),
+            probes=tuple(map(Probe, row.get("probes", ()))),
         )
         for row in rows
     )

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.orchestrator.behaviour import normalised
 from tests.selection import opinion
 from tests.selection.making import Pool
+from tests.selection.probing import Probing
 from tests.selection.report import HONESTIES, Row, Selected, counted
 from tests.zoo.judging import Fleet, Judgement
 
@@ -32,33 +34,41 @@ class Ranking:
     Attributes:
         before: The interpreter of a built copy of the commit `BEFORE`; empty: its figures are `REFERENCE`'s.
         requests: Where each pool's candidates and evidence are kept, a line each, for `opinion.py`.
+        probing: Has the probes of pools run.
     """
 
     before: str
     requests: Path
+    probing: Probing
 
     async def row(self, pool: Pool, fleet: Fleet, repository: Path) -> Row:
         """A pool's row."""
         began = time.monotonic()
         patches = {made.candidate_id: made.patch for made in pool.candidates}
         judgement = await fleet.judge(repository, pool.ref, patches)
-        seconds = time.monotonic() - began
         if judgement.error:
-            return Row(spec=pool.spec, pool=pool, cause=judgement.error, seconds=seconds)
+            return Row(spec=pool.spec, pool=pool, cause=judgement.error, seconds=time.monotonic() - began)
         request = self._request(pool, judgement)
+        examined = time.monotonic()
+        probed = await self.probing.probed(pool, repository, request)
+        request["probes"] = to_plain(probed.examination) if probed.examination is not None else None
+        ended = time.monotonic()
         with self.requests.open("a") as file:
             file.write(json.dumps(request) + "\n")
         right = request["right"]
-        examination = request["examination"]
+        without_probes = request | {"probes": None}
         return Row(
             spec=pool.spec,
             pool=pool,
             verdicts={name: judged.verdict for name, judged in judgement.patches.items()},
+            probes=probed.ends,
             now=counted(await _ranked(sys.executable, request), right),
-            unexamined=counted(await _ranked(sys.executable, request | {"examination": None}), right),
+            without_probes=counted(await _ranked(sys.executable, without_probes), right),
+            unexamined=counted(await _ranked(sys.executable, without_probes | {"examination": None}), right),
             before=await self._before(pool, request),
-            seconds=seconds,
-            matrix_seconds=(examination or {}).get("duration_ms", 0) / 1000,
+            seconds=ended - began,
+            matrix_seconds=(request["examination"] or {}).get("duration_ms", 0) / 1000,
+            probe_seconds=ended - examined,
         )
 
     def _request(self, pool: Pool, judgement: Judgement) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from random import Random
 
 from swe_ai_fleet.testing.repositories import git
 from tests.selection.catalogue import Author, PoolSpec, Source, Tests
+from tests.selection.probes import MadeProbe, Prober
 from tests.selection.testing import run_pytest
 from tests.selection.wrong_tests import add_wrong_test
 from tests.zoo.hiding import TestPlace, add_passing_test, hide, places
@@ -77,6 +78,7 @@ class Pool:
     faults: tuple[str, ...]
     hidden: tuple[str, ...]
     candidates: tuple[Made, ...]
+    probes: tuple[MadeProbe, ...] = ()
 
 
 _PACKAGING = (
@@ -260,6 +262,15 @@ class Workshop:
             faults=tuple(_words(mutant) for mutant in found),
             hidden=_named(hidden),
             candidates=tuple(made),
+            probes=Prober(
+                repository=self.repository,
+                ref=ref,
+                mutants=found,
+                hidden=sorted(hidden, key=_order),
+                mistaken=[self._places(Worth(broken=one.broken)) for one in made if not one.right],
+                faulty=dict(self._faulty(found)),
+                chance=Random(f"{spec.name}/probes"),
+            ).made(spec.probes),
         )
 
     def _version(

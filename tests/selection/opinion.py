@@ -138,14 +138,16 @@ def selected(pool: Mapping[str, Any]) -> Iterator[tuple[float, str, str, int]]:
     none), and how many conversations about candidates there were, reviews and votes.
 
     Args:
-        pool: `name`, `candidates`, `reports` and `examination` (None: there was none) as the log has them,
-            `behaviours`, `right` (ids), `honesties`, `draws`.
+        pool: `name`, `candidates`, `reports` and `examination` (None: there was none) as the log has them, `probes`
+            (an examination of probes only, or None), `behaviours`, `right` (ids), `honesties`, `draws`.
     """
     candidates = [from_plain(Candidate, plain) for plain in pool["candidates"]]
     reports = {plain["candidate_id"]: from_plain(CheckReport, plain) for plain in pool["reports"]}
     behaviours = pool["behaviours"]
-    if Matrix is not None and pool["examination"] is not None:
-        matrix = Matrix(from_plain(Examination, pool["examination"]))
+    examined = [pool[name] for name in ("examination", "probes") if pool.get(name) is not None]
+    if Matrix is not None and examined:
+        sets = [tests for plain in examined for tests in plain["sets"]]
+        matrix = Matrix(from_plain(Examination, {"candidates": examined[0]["candidates"], "sets": sets}))
         reports = {
             name: matrix.judged(place.candidate_id, reports[name])
             for place in rank(candidates, reports, behaviours=behaviours)

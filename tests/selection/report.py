@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from tests.selection.catalogue import PoolSpec
+from tests.selection.catalogue import PoolSpec, Probe
 from tests.selection.making import Made, Pool
+from tests.selection.probing import ProbeEnd
 
 HONESTIES = (0.5, 0.65, 0.8)
 """With which probability scripted reviewers and judges say the truth."""
+SIDES = {
+    "": "now",
+    "_without_probes": "without_probes",
+    "_unexamined": "unexamined",
+    "_before": "before",
+}
+"""Suffixes of figures, and the attributes of rows that these are about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +46,27 @@ class Row:
     """What came of one pool.
 
     Attributes:
-        verdicts: By candidate.
+        verdicts: By candidate, without probes.
+        probes: What came of each probe of the statement.
         now: By honesty, what this tree's ranking selects.
-        unexamined: What it selects where no test runs on other candidates.
+        without_probes: What it selects where nobody makes probes.
+        unexamined: What it selects where no test runs on other candidates, either.
         before: What the ranking of another commit does; empty: not known.
         cause: Why there is no pool; empty otherwise.
-        matrix_seconds: What running tests on other candidates took, of `seconds`.
+        matrix_seconds: What running tests on other candidates took, of `seconds`; `probe_seconds`: running probes.
     """
 
     spec: PoolSpec
     pool: Pool | None = None
     verdicts: Mapping[str, str] = field(default_factory=dict[str, str])
+    probes: Sequence[ProbeEnd] = ()
     now: Mapping[float, Selected] = field(default_factory=dict[float, Selected])
+    without_probes: Mapping[float, Selected] = field(default_factory=dict[float, Selected])
     unexamined: Mapping[float, Selected] = field(default_factory=dict[float, Selected])
     before: Mapping[float, Selected] = field(default_factory=dict[float, Selected])
     seconds: float = 0.0
     matrix_seconds: float = 0.0
+    probe_seconds: float = 0.0
     cause: str = ""
 
     @property
@@ -84,11 +97,14 @@ class Row:
                 }
                 for made in self.candidates
             },
+            "probes": [asdict(end) for end in self.probes],
             "now": _plain(self.now),
+            "without_probes": _plain(self.without_probes),
             "unexamined": _plain(self.unexamined),
             "before": _plain(self.before),
             "seconds": round(self.seconds, 1),
             "matrix_seconds": round(self.matrix_seconds, 1),
+            "probe_seconds": round(self.probe_seconds, 1),
             "cause": self.cause,
         }
 
@@ -123,7 +139,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     """The shares, each from 0 to 1."""
     judged = [row for row in rows if row.now]
     shares: dict[str, Any] = {"pools": len(judged), "candidates": sum(len(row.candidates) for row in judged)}
-    for suffix, side in (("", "now"), ("_unexamined", "unexamined"), ("_before", "before")):
+    for suffix, side in SIDES.items():
         known: list[tuple[Row, Mapping[float, Selected]]] = [(row, getattr(row, side)) for row in judged]
         known = [(row, by) for row, by in known if by]
         for honesty in HONESTIES:
@@ -136,10 +152,32 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
         for title, shown in (("with", True), ("without", False)):
             ends = [by[0.65] for row, by in known if row.has_right and row.shown is shown]
             shares[f"right_wins_65_{title}_good_tests{suffix}"] = _share((end.right, end.draws) for end in ends)
+        # Of all winners, how far each is to be relied on.
+        shares[f"verified{suffix}"] = _share((end.right + end.wrong - end.unverified, end.draws) for end in every)
     shares["pools_without_good_tests"] = _share((not row.shown, 1) for row in judged)
     shares["made"] = dict(sorted(Counter(str(made.author) for row in judged for made in row.candidates).items()))
+    shares["probes"] = _probes(judged)
+    shares["probe_seconds"] = round(sum(row.probe_seconds for row in judged), 1)
     shares["matrix_seconds"] = round(sum(row.matrix_seconds for row in judged), 1)
     return shares
+
+
+def _probes(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
+    """By kind of probe: how many are listed, made, and tell something; on how many right and wrong candidates these
+    pass and fail, or say nothing."""
+    counts: dict[str, Counter[str]] = {str(kind): Counter() for kind in Probe}
+    for row in rows:
+        for kind in row.spec.probes:
+            counts[kind]["listed"] += 1
+        right = {made.candidate_id for made in row.candidates if made.right}
+        for end in row.probes:
+            told = counts[end.kind]
+            told["made"] += 1
+            told["telling"] += end.telling
+            for title, names in (("pass", end.passed), ("fail", end.failed), ("say nothing", end.unsaid)):
+                told[f"right that {title}"] += len(right.intersection(names))
+                told[f"wrong that {title}"] += len(set(names) - right)
+    return {kind: {name: number for name, number in told.items() if number} for kind, told in counts.items()}
 
 
 def write(path: Path, rows: Sequence[Row], seconds: float, spent: Mapping[str, Any] | None = None) -> None:
@@ -157,26 +195,41 @@ def line(row: Row) -> str:
     candidates = ", ".join(
         f"{made.author}{'' if made.right else ' (wrong)'} {row.verdicts[made.candidate_id]}" for made in row.candidates
     )
-    return f"{row.spec.name}: {candidates}; right wins {_wins(row, row.now)}; {row.seconds:.0f} s"
+    wins = f"right wins {_wins(row, row.now)}, without probes {_wins(row, row.without_probes)}"
+    probes = " ".join(f"{end.kind}{'' if end.telling else ' (holds before)'}" for end in row.probes)
+    return f"{row.spec.name}: {candidates}; {wins}; probes: {probes or 'none'}; {row.seconds:.0f} s"
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A row a pool: how often the right one wins at each honesty, now and before."""
-    made = Table("pool", "candidates", "right wins", "before", "wrong verified", "seconds", box=None, pad_edge=False)
+    """A row a pool: how often the right one wins at each honesty; how many wrong ones win as verified."""
+    titles = ("pool", "candidates", "probes", "right wins", "without probes", "before")
+    made = Table(*titles, "wrong verified", "without probes", "seconds", box=None, pad_edge=False)
     for row in rows:
         if row.cause:
             made.add_row(row.spec.name, f"[red]{row.cause[:100]}[/red]")
             continue
         candidates = ", ".join(f"{one.author} {row.verdicts[one.candidate_id][0]}" for one in row.candidates)
-        wrong = sum(end.wrong_verified for end in row.now.values())
+        wrong = [sum(end.wrong_verified for end in by.values()) for by in (row.now, row.without_probes)]
         made.add_row(
             row.spec.name,
             candidates,
+            " ".join(row.spec.probes),
             _wins(row, row.now),
+            _wins(row, row.without_probes),
             _wins(row, row.before),
-            str(wrong or ""),
+            *(str(number or "") for number in wrong),
             f"{row.seconds:.0f}",
         )
+    return made
+
+
+def shares(rows: Sequence[Row]) -> Table:
+    """The shares side by side, of the fleet as `fleet run` has it and of what it is compared with."""
+    told = figures(rows)
+    made = Table("", *(suffix.strip("_").replace("_", " ") or "now" for suffix in SIDES), box=None, pad_edge=False)
+    names = [name for name in told if f"{name}_without_probes" in told]
+    for name in names:
+        made.add_row(name, *(f"{told[name + suffix]}" for suffix in SIDES))
     return made
 
 

@@ -32,6 +32,7 @@ from tests.selection.judging import REFERENCE
 SECONDS = 300.0
 _REVIEWS = ("You review another agent's candidate", "You review candidates of other agents")
 _JUDGES = "You choose between candidates"
+_PROBER = "The question is the statement of a task"
 _REVISES = "# Your second go"
 _AGAIN = "# Your second look"
 _TASK = (
@@ -114,6 +115,11 @@ class Recording:
         if opening.startswith(_JUDGES):
             best = next((letter for letter, said in _candidates(opening).items() if _kind(said) == "as asked"), "A")
             return Conversation(turns=(Turn(content=json.dumps({"reason": "It does all.", "choice": best})),))
+        if _PROBER in opening:
+            # No probe: it would decide what is left to opinion here.
+            checklist = {"requirements": [{"quote": "pairs that overlap or touch become one"}]}
+            turns = (_call("files_read_file", path="intervals.py"), _call("final_answer", result=json.dumps(checklist)))
+            return Conversation(turns=turns)
         kind = list(_BODIES)[(request.seed or 0) % len(_BODIES)]
         return self._author(kind, mends=_REVISES in opening)
 

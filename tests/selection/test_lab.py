@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.selection.catalogue import PoolSpec, author_of, pools
+from tests.selection.catalogue import PoolSpec, Probe, author_of, pools
 from tests.selection.judging import Ranking
 from tests.selection.making import Made, Pool, Unmakeable, Workshop
+from tests.selection.probes import alone
+from tests.selection.probing import ProbeEnd, Probing
 from tests.selection.report import Row, counted, figures
 from tests.zoo.judging import Fleet, open_judges
 
@@ -75,8 +77,8 @@ def test_more_than_free():
 }
 
 
-def spec(seed: int, *authors: str, faults: int = 1) -> PoolSpec:
-    return PoolSpec(project="prices", seed=seed, faults=faults, authors=tuple(map(author_of, authors)))
+def spec(seed: int, *authors: str, faults: int = 1, probes: tuple[Probe, ...] = ()) -> PoolSpec:
+    return PoolSpec(project="prices", seed=seed, faults=faults, authors=tuple(map(author_of, authors)), probes=probes)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ async def test_good_tests_make_the_right_one_win_and_the_same_pool_comes_to_the_
     shop = workshop(fleet, tmp_path)
     (pool,) = await shop.pools([spec(1, "right/all", "reason/none", "nothing/vacuous")])
     assert isinstance(pool, Pool), pool
-    ranking = Ranking(before="", requests=tmp_path / "requests.jsonl")
+    ranking = Ranking(before="", requests=tmp_path / "requests.jsonl", probing=Probing(home=tmp_path / "probing"))
     first, second = [await ranking.row(pool, fleet, shop.repository) for _ in range(2)]
     assert first.verdicts[pool.candidates[0].candidate_id] == "verified"
     assert [end.right / end.draws for end in first.now.values()] == [1, 1, 1]
@@ -129,6 +131,24 @@ async def test_good_tests_make_the_right_one_win_and_the_same_pool_comes_to_the_
     assert len((tmp_path / "requests.jsonl").read_text().splitlines()) == 2
     assert json.loads((tmp_path / "requests.jsonl").read_text().splitlines()[0])["right"] == [
         pool.candidates[0].candidate_id
+    ]
+
+
+async def test_probes_are_worth_what_the_list_says(fleet: Fleet, tmp_path: Path) -> None:
+    shop = workshop(fleet, tmp_path)
+    (pool,) = await shop.pools([spec(1, "right/none", "reason/none", "nothing/none", probes=tuple(Probe))])
+    assert isinstance(pool, Pool), pool
+    right, reason, nothing = (made.candidate_id for made in pool.candidates)
+    ranking = Ranking(before="", requests=tmp_path / "requests.jsonl", probing=Probing(home=tmp_path / "probing"))
+    row = await ranking.row(pool, fleet, shop.repository)
+    ends = {end.kind: end for end in row.probes}
+    assert list(ends) == [Probe.GOOD, Probe.VACUOUS, Probe.LOOSE, Probe.TEXT, Probe.CHANGED], "five are run at most"
+    assert [kind for kind, end in ends.items() if not end.telling] == [Probe.VACUOUS]
+    assert right in ends[Probe.GOOD].passed and nothing in ends[Probe.GOOD].failed
+    assert ends[Probe.LOOSE].passed == tuple(sorted({right, reason})) and ends[Probe.LOOSE].failed == (nothing,)
+    assert ends[Probe.CHANGED].unsaid == tuple(sorted({right, reason, nothing}))
+    assert [end.right / end.draws for end in row.now.values()] > [
+        end.right / end.draws for end in row.without_probes.values()
     ]
 
 
@@ -145,11 +165,16 @@ def test_figures_count_draws() -> None:
     )
     ends = [(0.5, "a", "verified"), (0.5, "b", "verified"), (0.5, "b", "unverified"), (0.5, "", None)]
     draws = [(*end, 2) for end in (*ends, (0.65, "a", "unverified"), (0.8, "a", "unverified"))]
-    row = Row(spec=pool.spec, pool=pool, now=counted(draws, ["a"]), before=counted([(0.5, "b", None, 6)], ["a"]))
+    ends = (ProbeEnd(kind=Probe.GOOD, telling=True, passed=("a",), failed=("b",)),)
+    row = Row(
+        spec=pool.spec, pool=pool, probes=ends, now=counted(draws, ["a"]), before=counted([(0.5, "b", None, 6)], ["a"])
+    )
     found = figures([replace(row, before={})])
     assert (found["right_wins_50"], found["right_wins_65"], found["wrong_verified"]) == (0.25, 1.0, round(1 / 6, 4))
     assert (found["pools_without_good_tests"], found["opinions"]) == (1, 2.0)
     assert found["right_wins_50_before"] is None
+    assert found["probes"]["good"] == {"made": 1, "telling": 1, "right that pass": 1, "wrong that fail": 1}
+    assert found["right_wins_50_without_probes"] is None
     assert row.before[0.5].wrong_verified == 1, "what knows no verdicts delivers all alike"
 
 
@@ -161,3 +186,54 @@ def test_the_list_has_enough_of_everything() -> None:
     sources = {author.source for pool in listed for author in pool.authors}
     tests = {author.tests for pool in listed for author in pool.authors}
     assert (len(sources), len(tests)) == (5, 5)
+    probes = [probe for pool in listed for probe in pool.probes]
+    assert 0.3 <= sum(not pool.probes for pool in listed) / len(listed) <= 0.36
+    assert 0.45 <= probes.count(Probe.GOOD) / len(probes) <= 0.55
+    assert set(probes) == set(Probe)
+
+
+PARTS = """\
+import math
+import sys
+
+import pytest
+
+from prices import reduced, total
+
+CASES = [(1, 1), (2, 2)]
+OTHERS = [(3, 3)] * 100
+
+
+class Shared:
+    def test_it(self):
+        assert total([self.price], 1) == math.floor(self.price)
+
+    def test_another(self):
+        assert False
+
+
+class TestOne(Shared):
+    price = 5
+
+
+def test_cases(case):
+    assert reduced(*OTHERS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_more(case):
+    assert total([case[0]], 1) == case[1]
+"""
+
+
+def test_one_test_is_taken_out_with_what_it_needs() -> None:
+    more = alone(PARTS, "test_more")
+    assert [line for line in more.splitlines() if "import" in line or "=" in line] == [
+        "import pytest",
+        "from prices import total",
+        "CASES = [(1, 1), (2, 2)]",
+        "    assert total([case[0]], 1) == case[1]",
+    ]
+    inherited = alone(PARTS, "test_it")
+    assert "class TestOne(Shared)" in inherited and "test_another" not in inherited and "pytest" not in inherited
+    assert alone(PARTS, "test_missing") == ""

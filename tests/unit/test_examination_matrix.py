@@ -22,6 +22,7 @@ from swe_ai_fleet.domain.candidate import (
     RankedCandidate,
 )
 from swe_ai_fleet.domain.examination import (
+    STATEMENT,
     Conflict,
     Crossing,
     Examination,
@@ -367,3 +368,63 @@ def test_who_was_not_examined_is_left_as_it_is(name: str) -> None:
     silent = [author("right", "vacuous", "a"), author("half", "vacuous", "b")]
     assert judged(silent) == {one.name: report(one) for one in silent}
     assert [one.tests for one in ranked(silent)] == [None, None]
+
+
+def probed(pool: Sequence[Author], **probes: Values) -> dict[str, CheckReport]:
+    """What the candidates are judged to be beside each other and by probes of the statement."""
+    crossings: list[Crossing] = []
+    for one in (one for one in pool if not one.refuted):
+        ends = {name: end(name, demanded, one.source) for name, demanded in probes.items()}
+        failed = tuple(failure for failure in ends.values() if failure is not None)
+        passed = tuple(name for name, failure in ends.items() if failure is None)
+        crossings.append(Crossing(candidate_id=one.name, passed=passed, failed=failed))
+    statement = Tests(candidates=(STATEMENT,), tests=tuple(probes), crossings=tuple(crossings))
+    examination = examined(pool)
+    matrix = Matrix(replace(examination, sets=(*examination.sets, statement)))
+    return {one.name: matrix.judged(one.name, report(one)) for one in pool}
+
+
+SECOND, THIRD, ERRS = {"second": 1}, {"third": 1}, {"example": 1, "second": 0}
+"""Two good probes, and one that demands what only the special-cased source does."""
+
+
+def test_two_probes_verify_who_brings_no_test_and_one_does_not() -> None:
+    pool = [author("right", "vacuous"), author("special", "vacuous")]
+    assert {one.verdict for one in probed(pool, a=SECOND).values()} == {Verdict.UNVERIFIED}
+    told = probed(pool, a=SECOND, b=THIRD)
+    assert [told[one.name].verdict for one in pool] == [Verdict.VERIFIED, Verdict.UNVERIFIED]
+    assert told["right-vacuous"].reasons[0] == "probes of the statement fail without the change and pass with it: a, b"
+
+
+def test_one_probe_alone_decides_between_nobody() -> None:
+    # Its tests hold for the right source too: what tells them apart is a probe that errs as one of them does.
+    pool = [author("right", "vacuous"), author("special", "good")]
+    assert {one.verdict for one in judged(pool).values()} == {Verdict.VERIFIED}
+    told = probed(pool, wrong=ERRS)
+    assert {one.verdict for one in told.values()} == {Verdict.UNVERIFIED}
+    said = "only one probe of the statement tells it from right-vacuous's change: wrong"
+    assert told["special-good"].reasons[0] == said
+    # Nor does it make the second of two that verify.
+    told = probed([author("right", "vacuous"), author("special", "vacuous")], wrong=ERRS, shared={"example": 1})
+    assert {one.verdict for one in told.values()} == {Verdict.UNVERIFIED}
+    # Two of one mind are believed.
+    told = probed(pool, a=SECOND, b=THIRD)
+    assert told["right-vacuous"].verdict is Verdict.VERIFIED
+    assert told["special-good"].verdict is Verdict.UNVERIFIED
+    assert told["special-good"].reasons[0].startswith("2 probes of the statement, which right-vacuous's change passes")
+
+
+def test_a_probe_lets_nobody_off_who_fails_the_tests_of_another_author() -> None:
+    pool = [
+        Author(name="a", source={**BASE, "example": 1, "second": 1}, tests={"second": {"second": 1}}),
+        Author(name="b", source={**BASE, "example": 1, "third": 1}, tests={"third": {"third": 1}}),
+    ]
+    assert {one.verdict for one in judged(pool).values()} == {Verdict.UNVERIFIED}
+    assert {one.verdict for one in probed(pool, a=SECOND, b=SECOND | {"example": 1}).values()} == {Verdict.UNVERIFIED}
+
+
+def test_good_probes_never_take_the_right_one_for_less_nor_a_wrong_one_for_more() -> None:
+    for pool in POOLS:
+        before, told = judged(pool), probed(pool, a=SECOND, b=THIRD)
+        verified = [{name for name, one in each.items() if one.verdict is Verdict.VERIFIED} for each in (before, told)]
+        assert verified[0] & {"right-good"} <= verified[1] <= {"right-good"}, words(pool)

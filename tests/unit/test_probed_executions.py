@@ -23,7 +23,8 @@ from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import begins_with
 from tests.unit.test_waves import NAMES, begun
 
-SAID = json.dumps({"requirements": [{"quote": "Add hello_world()", "probe": "true"}]})
+ONE = {"quote": "Add hello_world()", "probe": "true"}
+SAID = json.dumps({"requirements": [ONE, ONE | {"quote": "hello_world() to utils.py"}]})
 RAN = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, score=1.0)
 
 
@@ -70,8 +71,8 @@ async def test_who_passes_a_probe_that_the_untouched_commit_fails_wins() -> None
     world = probing(World(), NAMES[2])
     state = await world.run(probed(num_agents=3))
     assert (state.winner_id, state.verdict) == (NAMES[2], Verdict.VERIFIED)
-    assert state.checklist is not None and [one.met_before for one in state.checklist.requirements] == [False]
-    assert "passes 1 of 1 probes of the statement" in state.ranking[0].reason
+    assert state.checklist is not None and [one.met_before for one in state.checklist.requirements] == [False] * 2
+    assert "passes 2 of 2 probes of the statement" in state.ranking[0].reason
     # Once on the untouched commit, once on all candidates.
     assert [len(one.examinees) for one in world.fleet.examined] == [0, 3]
 
@@ -94,6 +95,13 @@ async def test_reviewers_are_asked_for_what_no_probe_shows() -> None:
     world = probing(World(), *NAMES, text=json.dumps({"requirements": requirements}))
     await world.run(replace(probed(num_agents=2), rounds=1))
     assert {one.unshown for one in world.fleet.reviewed} == {("to utils.py",)}
+
+
+async def test_one_probe_alone_verifies_nobody() -> None:
+    world = probing(World(), NAMES[1], text=json.dumps({"requirements": [ONE]}))
+    state = await world.run(probed(num_agents=2))
+    assert (state.winner_id, state.verdict) == (NAMES[1], Verdict.UNVERIFIED)
+    assert "passes 1 of 1 probes of the statement" in state.ranking[0].reason
 
 
 async def test_probes_show_nothing_where_no_test_ran() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.examination import PROBE_MARK
+from swe_ai_fleet.domain.examination import PROBE_MARK, Examination
 from swe_ai_fleet.domain.text import one_line
 
 _NAME_CHARS = 160
@@ -58,8 +57,12 @@ class Checklist:
         """The requirements whose probe fails on the untouched commit."""
         return tuple(one for one in self.probed if one.met_before is False)
 
-    def tried(self, outcomes: Mapping[str, tuple[bool | None, str]]) -> Checklist:
-        """The same with what each probe, by its name, came to on the untouched commit."""
+    def tried(self, untouched: Examination) -> Checklist:
+        """The same with what each probe came to on the untouched commit."""
+        outcomes: dict[str, tuple[bool, str]] = {}
+        for crossing in (one for tests in untouched.sets for one in tests.crossings):
+            outcomes |= dict.fromkeys(crossing.passed, (True, ""))
+            outcomes |= {failure.test: (False, failure.message) for failure in crossing.failed}
         requirements = [
             replace(one, met_before=outcomes[one.name][0], seen=outcomes[one.name][1]) if one.name in outcomes else one
             for one in self.requirements

@@ -17,6 +17,8 @@ PROBE_MARK = ": `"
 """Stands between the words that a probe is for and its command, in its name."""
 LITTLE = 0.25
 """What a test weighs that nobody but its author stands behind: it may be wrong."""
+PROBES_TO_VERIFY = 2
+"""So many probes have to pass on a candidate that nothing else shows: nobody has seen that any single one is right."""
 _NOTHING_SAID = 0.5
 _NAMED = 3
 _SAID = 5
@@ -172,7 +174,10 @@ class Matrix:
     examination: Examination
 
     def authors_passed(self, candidate_id: str) -> int:
-        """Of how many authors a source passes the tests, as far as they can say something; its own are among them."""
+        """Of how many authors a source passes the tests, as far as they can say something; its own are among them.
+
+        The statement is none of these: no source shows that its probes are right.
+        """
         return self._passed.get(candidate_id, 0)
 
     def others(self, candidate_id: str) -> tuple[int, int]:
@@ -219,10 +224,13 @@ class Matrix:
 
         These are the authors of other sources that pass it. Where there is none, they are those whose tests its
         author's source passes, if it fails nobody's: whom nothing speaks against may know more than all others. A test
-        that nobody stands behind weighs half of that, where others pass none of its author's.
+        that nobody stands behind weighs half of that, where others pass none of its author's. Of a probe the first
+        source that passes is what an author's own is of a test.
         """
         behind = len(self.passers(tests, test))
-        if not behind:
+        if not tests.authors:
+            behind = max(0, behind - 1)
+        elif not behind:
             unopposed = [name for name in tests.authors if not self.failures(name)]
             behind = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
         if not behind and not any(self.passers(tests, other) for other in tests.tests):
@@ -242,8 +250,12 @@ class Matrix:
         ]
 
     def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
-        """The other authors whose tests pass on a source, none of theirs failing."""
-        return [(tests, one) for tests, one in self._foreign(candidate_id) if tests.shown_by(one) and not one.failed]
+        """The other authors whose tests pass on a source, none of theirs failing; the statement by several probes."""
+        return [
+            (tests, one)
+            for tests, one in self._foreign(candidate_id)
+            if len(tests.shown_by(one)) >= (1 if tests.authors else PROBES_TO_VERIFY) and not one.failed
+        ]
 
     def contest(self, candidate_id: str) -> tuple[str, str] | None:
         """Another candidate and a test of this one's own that fails there, where nobody stands behind the test.
@@ -263,6 +275,22 @@ class Matrix:
                     return one.candidate_id, lone[0]
         return None
 
+    def undecided(self, candidate_id: str) -> tuple[str, str] | None:
+        """Another candidate that passes every test which this one passes but for one probe, and that probe.
+
+        Nobody else passes it: a single probe may be as wrong as whoever passes it.
+        """
+        for tests, one in self._foreign(candidate_id):
+            lone = [test for test in one.passed if self.passers(tests, test) == (candidate_id,)]
+            if tests.authors or len(lone) != 1:
+                continue
+            rest = self._passing(candidate_id) - {(tests.name, lone[0])}
+            for other in tests.crossings:
+                fails = any(failure.test == lone[0] for failure in other.failed)
+                if fails and rest <= self._passing(other.candidate_id):
+                    return other.candidate_id, lone[0]
+        return None
+
     def judged(self, candidate_id: str, report: CheckReport) -> CheckReport:
         """The report with what the tests of others say, and with the verdict that it has beside the others.
 
@@ -270,7 +298,8 @@ class Matrix:
         speaks against it whose word counts no less, or where nobody stands behind its own tests and another candidate
         that tried fails one. What existing tests verify stays verified. What nothing has shown yet is verified by
         another author's tests: a test and a source of two authors who did not see each other's work agree. Probes of
-        the statement do so only where tests ran that could have broken.
+        the statement do so only where several pass, and where tests ran that could have broken. Whom one probe alone
+        tells from somebody else is unverified, unless existing tests verify it.
         """
         if not report.accepted or candidate_id not in self.examination.candidates or not self.examination.sets:
             return report
@@ -307,10 +336,13 @@ class Matrix:
             reasons = [self._disputed(*one) for one in disputes]
             if not reasons and (contest := self.contest(candidate_id)):
                 reasons = [f"nothing but its own tests shows it, and {contest[0]}'s change fails {contest[1]}"]
+            if not reasons and (undecided := self.undecided(candidate_id)):
+                reasons = ["only one probe of the statement tells it from {}'s change: {}".format(*undecided)]
             if reasons:
                 return replace(report, verdict=Verdict.UNVERIFIED, reasons=(*reasons, *report.reasons))
         lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
-        if lifts and (shown := [one for one in self.supporters(candidate_id) if one[0].authors or _tested(report)]):
+        shown = [one for one in self.supporters(candidate_id) if one[0].authors or _tested(report)]
+        if lifts and shown and not self.undecided(candidate_id):
             tests = _listed([test for tests, one in shown for test in tests.shown_by(one)])
             reason = f"{_listed_authors([one for one, _ in shown])} fail without the change and pass with it: {tests}"
             return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
@@ -345,8 +377,13 @@ class Matrix:
                 return False
             return bool(crossing.passed if name in tests.candidates else tests.shown_by(crossing))
 
-        sets = self.examination.sets
+        sets = [tests for tests in self.examination.sets if tests.authors]
         return {name: sum(passes(name, tests) for tests in sets) for name in self.examination.candidates}
+
+    def _passing(self, candidate_id: str) -> frozenset[tuple[str, str]]:
+        """The tests that a source passes, with the names of their sets; its own are among them."""
+        crossings = ((tests, tests.on(candidate_id)) for tests in self.examination.sets)
+        return frozenset((tests.name, test) for tests, one in crossings if one for test in tests.shown_by(one))
 
     def _passers(self, tests: TestSet, failed: Sequence[str]) -> list[str]:
         return sorted({name for test in failed for name in self.passers(tests, test)})

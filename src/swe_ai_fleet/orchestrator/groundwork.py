@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.environment_run import EnvironmentProposal, Environment
 from swe_ai_fleet.domain.errand import AnswerAssignment, BaselineAssignment, ExamineAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import BaselineFinished, ChecklistMade, ChecksStarted, EnvironmentRunFinished
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind
 from swe_ai_fleet.domain.workflow import AgentConfig
 from swe_ai_fleet.orchestrator.run_names import CHECKLIST, ENVIRONMENT
@@ -116,10 +117,9 @@ class Groundwork:
         except (FleetError, ValueError) as error:
             return replace(made, error=str(error)[:_REASON_CHARS])
 
-    async def _on_the_untouched_commit(self, made: Checklist) -> dict[str, tuple[bool | None, str]]:
-        """What each probe comes to there, by name."""
+    async def _on_the_untouched_commit(self, made: Checklist) -> Examination:
         await self.laid()
-        examination = await self.work.runs.check(
+        return await self.work.runs.check(
             ExamineAssignment(
                 execution_id=self.work.task.execution_id,
                 task=self.work.task,
@@ -128,11 +128,6 @@ class Groundwork:
                 requirements=made.probed,
             )
         )
-        outcomes: dict[str, tuple[bool | None, str]] = {}
-        for crossing in (one for tests in examination.sets for one in tests.crossings):
-            outcomes |= dict.fromkeys(crossing.passed, (True, ""))
-            outcomes |= {failure.test: (False, failure.message) for failure in crossing.failed}
-        return outcomes
 
     async def _lay(self) -> str:
         known = self.work.known

@@ -21,7 +21,7 @@ from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import passes, result_of, surroundings
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
-from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test
+from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
 
@@ -42,6 +42,15 @@ _MESSAGES = 8
 _MESSAGE_CHARS = 200
 _NOTES = 10
 _MOST_NAMES = 64
+# Source gets a line that no language takes, and keeps its text; of any other file that text is all there is.
+_SPOIL = """\
+for file; do
+  case $file in --) text=gone; continue;; esac
+  [ -f "$file" ] || continue
+  if [ "$text" ]; then echo ')' > "$file"; continue; fi
+  cp "$file" /tmp/kept && { echo ')'; cat /tmp/kept; } > "$file"
+done
+"""
 _WORD = re.compile(r"\w+")
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
 # What a test says that asks for a name which is not there; the last word of the group is the name.
@@ -81,7 +90,10 @@ def asks_otherwise(message: str, called: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What a candidate brings, taken apart: the patch of its source, that of its tests, and its test files."""
+    """What a candidate brings, taken apart: the patch of its source, that of its tests, and its test files.
+
+    `changed` are the files of its source.
+    """
 
     name: str
     subject: Subject
@@ -90,6 +102,7 @@ class _Part:
     tests: bytes = b""
     files: tuple[str, ...] = ()
     words: frozenset[str] = frozenset()
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +208,7 @@ class Examining:
             tests=patch.without([*sources, *settings]),
             files=tuple(path for path in patch.paths if holds_tests(path) and path not in settings),
             words=_words(patch, tests),
+            changed=tuple(path for path in patch.paths if not is_test(path)),
         )
 
     async def _subject(self, name: str, data: bytes, environment: Subject | None = None) -> Subject:
@@ -271,29 +285,39 @@ class Examining:
         return ran
 
     async def _probed(self, own: _Own, part: _Part) -> _Ran | str:
-        """The probes on a source, each twice in a clean clone: what ends otherwise the second time says nothing."""
+        """The probes on a source, each twice in a clean clone: what ends otherwise the second time says nothing.
+
+        Nor does one that passes once more where nothing that the candidate changes can run: it does not run that.
+        """
         ran = _Ran()
         try:
             for name, command in own.probes.items():
                 results = [await self._probe(command, part.subject) for _ in range(_RUNS)]
                 if len({result.ok for result in results}) > 1:
                     ran.unsaid.append(name)
-                elif results[0].ok:
-                    ran.passed.append(name)
-                else:
+                elif not results[0].ok:
                     seen = results[0].stdout.text().strip() or f"exit code {results[0].exit_code}"
                     said = "it ran out of time" if results[0].timed_out else seen[-_SEEN_CHARS:]
                     short = said[-_MESSAGE_CHARS:]
                     ran.failed[name] = TestResult(outcome=TestOutcome.FAILED, message=short, traceback=said)
+                elif part.changed and (await self._probe(command, part.subject, spoiled=part.changed)).ok:
+                    ran.unsaid.append(name)
+                else:
+                    ran.passed.append(name)
         except FleetError as error:
             return str(error)
         return ran
 
-    async def _probe(self, command: str, subject: Subject) -> CommandResult:
-        """Raises what opening a clone raises."""
+    async def _probe(self, command: str, subject: Subject, *, spoiled: Sequence[str] = ()) -> CommandResult:
+        """One run in a clean clone, in which some files were made useless. Raises what opening a clone raises."""
         task = self.assignment.task
         line = replace(proof_command(command, task), cwd=task.repo.subdirectory or ".")
+        sources = [path for path in spoiled if language_of(path)]
+        others = [path for path in spoiled if path not in sources]
+        files = (*(f"./{path}" for path in sources), "--", *(f"./{path}" for path in others))
         async with self.bench.clone("probe", subject) as clone:
+            if spoiled:
+                await clone.run(Command(argv=("sh", "-c", _SPOIL, "sh", *files), light=True, timeout_seconds=30.0))
             return await clone.run(line)
 
     def _asked(self, own: _Own, run: _Ran | str) -> set[str]:
