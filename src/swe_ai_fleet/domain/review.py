@@ -113,6 +113,23 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierScore:
+    """How probable a verifier model finds it that a candidate solves its task.
+
+    `raw` is its own word and `score` that word calibrated by so many `outcomes` of earlier executions, both from 0 to
+    1; with an `error` there are none.
+    """
+
+    candidate_id: str
+    raw: float | None = None
+    score: float | None = None
+    outcomes: int = 0
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
     """What one reviewer says of the candidates that it saw side by side.
 

@@ -113,8 +113,8 @@ def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
 
 def _first_tokens(logprobs: Mapping[str, object]) -> tuple[tuple[str, float], ...]:
     """The likely first tokens with their log-probabilities; nothing where the server says nothing that can be read."""
-    first = next(map(fields_of, _listed(logprobs.get("content"))), {})
     found: list[tuple[str, float]] = []
+    first = fields_of(next(iter(_listed(logprobs.get("content"))), None))
     for alternative in map(fields_of, _listed(first.get("top_logprobs"))[:_MOST_ALTERNATIVES]):
         token, logprob = alternative.get("token"), alternative.get("logprob")
         if isinstance(token, str) and isinstance(logprob, float | int) and _LEAST_LOGPROB < logprob < 1:
