@@ -401,7 +401,7 @@ def test_a_persuasive_candidate_that_fails_stays_behind():
     assert second.reason.endswith("behind b: that one is unverified")
 
 
-def test_a_verifiers_score_weighs_what_reviews_weigh_and_its_words_name_it() -> None:
+def test_a_verifier_is_as_heavy_as_reviews_and_its_words_name_it() -> None:
     field = [candidate("a"), candidate("b"), candidate("c")]
     reports = {**PASSING, "c": report("c", check(True))}
     ranking = rank(field, reports, scores={"a": 0.2, "b": 0.81})
