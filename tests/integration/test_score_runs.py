@@ -279,7 +279,8 @@ async def test_limits_hold(world: World) -> None:
     world.log = MemoryLog()
     async with ScriptedModelServer(by_form(THINKS, NUMBER)) as server:
         poor = await world.score(server, limits=Limits(max_tokens=1))
-        assert "a limit is reached (max_tokens)" in poor.error
+        assert poor.error == "the verifier's limit is reached (max_tokens)"
+        assert world.bodies(RunFinished)[-1].stop_reason is StopReason.MAX_TOKENS
         assert len(questions(server)) == 1
 
 

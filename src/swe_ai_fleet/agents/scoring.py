@@ -22,16 +22,14 @@ from swe_ai_fleet.domain.candidate import Artifacts, Perspective
 from swe_ai_fleet.domain.errand import ScoreAssignment
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
 from swe_ai_fleet.domain.event import HistoryCondensed, ModelReplied, RunFinished, RunStarted
-from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling
-from swe_ai_fleet.domain.review import VerifierScore
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, Sampling
+from swe_ai_fleet.domain.review import VERIFIER_PROFILE, VerifierScore
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, Clone
 from swe_ai_fleet.tools.truncation import beginning
 
-VERIFIER_PROFILE = "verifier"
-"""The model profile that scores candidates, where there is one."""
 MAX_SECONDS = 600.0
 """For a score, and no more than the task allows its agents."""
 TOP_LOGPROBS = 20
@@ -119,6 +117,14 @@ class ScoreRun:
             return await _Scoring(self.services, assignment, clone.environment.key, run).carry_out()
 
 
+class _Spent(Exception):
+    """A limit is reached before the question is answered."""
+
+    def __init__(self, limit: StopReason) -> None:
+        super().__init__(f"the verifier's limit is reached ({limit})")
+        self.limit = limit
+
+
 class _Scoring:
     """One scoring under way."""
 
@@ -140,13 +146,15 @@ class _Scoring:
         raw, error, reason = None, "", StopReason.MODEL_ERROR
         try:
             async with asyncio.timeout(self._budget.seconds_left):
-                model, name = await self._open()
-                score = replace(score, model=name)
-                raw, reason = await self._ask(model, name), StopReason.FINAL_ANSWER
+                model, found = await self._open()
+                score = replace(score, model=found.model)
+                raw, reason = await self._ask(model, found), StopReason.FINAL_ANSWER
         except TimeoutError:
             error = f"the verifier had no more than {self._budget.limits.timeout_seconds:g} seconds"
         except (ModelError, InvalidRequest, NotFound) as fault:
             error = str(fault)
+        except _Spent as fault:
+            error, reason = str(fault), fault.limit
         except ValueError as fault:
             error, reason = f"the verifier's answer cannot be used: {fault}", StopReason.MALFORMED_REPLIES
         score = replace(score, raw=raw, score=raw, usage=self._budget.total(), error=self._mask(error)[:_ERROR_CHARS])
@@ -162,8 +170,8 @@ class _Scoring:
         )
         return score
 
-    async def _open(self) -> tuple[ChatModel, str]:
-        """The model and its name; what is to be shown is read. Raises ModelError, InvalidRequest, NotFound."""
+    async def _open(self) -> tuple[ChatModel, ModelCapabilities]:
+        """The model and what it can do; what is to be shown is read. Raises ModelError, InvalidRequest, NotFound."""
         assignment, candidate = self._assignment, self._assignment.candidate
         if candidate.artifacts.patch is not None:
             self._patch = (await self._services.blobs.get(candidate.artifacts.patch)).decode("utf-8", "replace")
@@ -174,24 +182,24 @@ class _Scoring:
         found = await model.probe()
         self._budget = Budget(self._budget.limits, prices=self._services.equipment.price(found.model))
         self._room = room_for(found.max_model_len)
-        return model, found.model
+        return model, found
 
-    async def _ask(self, model: ChatModel, name: str) -> float:
-        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError."""
-        if (await model.probe()).logprobs:
+    async def _ask(self, model: ChatModel, found: ModelCapabilities) -> float:
+        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _Spent."""
+        if found.logprobs:
             # A server's own temperature would make its probabilities other than the model's.
             sampling = Sampling(temperature=1.0, max_tokens=1)
             request = ModelRequest((), sampling=sampling, top_logprobs=TOP_LOGPROBS)
-            reply = await self._reply(model, name, BY_WORD, request)
+            reply = await self._reply(model, found.model, BY_WORD, request)
             if (share := yes_share(reply.top_logprobs)) is not None:
                 return share
-        reply = await self._reply(model, name, BY_SCHEMA, ModelRequest((), schema=SCHEMA))
+        reply = await self._reply(model, found.model, BY_SCHEMA, ModelRequest((), schema=SCHEMA))
         return probability_in([reply.message.content, *(call.arguments for call in reply.message.tool_calls)])
 
     async def _reply(self, model: ChatModel, name: str, form: str, request: ModelRequest) -> ModelReply:
-        """The reply to the question in a form. Raises ValueError where nothing is left to spend, ModelError."""
+        """The reply to the question in a form. Raises _Spent, ModelError."""
         if spent := self._budget.spent(iterations=0):
-            raise ValueError(f"a limit is reached ({spent})")
+            raise _Spent(spent)
         began = time.monotonic()
         try:
             reply = await model.reply(replace(request, messages=self._told(name, form)))

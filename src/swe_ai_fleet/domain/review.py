@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from swe_ai_fleet.domain.budget import Usage
 
+VERIFIER_PROFILE = "verifier"
+"""The model profile that scores candidates, where there is one."""
+
 
 class ReviewVerdict(StrEnum):
     """Fit to be applied; needs the changes that are named; the wrong approach."""

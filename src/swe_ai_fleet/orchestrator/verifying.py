@@ -13,6 +13,7 @@ from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateScored, RunLost
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.review import VerifierScore
+from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.learning.calibration import calibrated, rated
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.judging import Contest
@@ -59,22 +60,7 @@ class Verifier:
         task = spending.granted(len(wanted)) if wanted else None
         if task is not None:
             async with asyncio.TaskGroup() as group:
-                scorings = [
-                    group.create_task(
-                        self._score(
-                            runs,
-                            ScoreAssignment(
-                                execution_id=task.execution_id,
-                                agent_id=score_run(place.candidate.candidate_id),
-                                task=task,
-                                repository=runs.known.repository,
-                                candidate=place.candidate,
-                                report=place.report,
-                            ),
-                        )
-                    )
-                    for place in wanted
-                ]
+                scorings = [group.create_task(self._score(runs, task, place)) for place in wanted]
             for score in (scoring.result() for scoring in scorings):
                 if score is not None:
                     known[score.candidate_id] = score
@@ -87,8 +73,16 @@ class Verifier:
         lost = any(agent is not None and agent.status == "lost" for agent in agents)
         return lost or not place.ids.isdisjoint(runs.known.scores)
 
-    async def _score(self, runs: AgentRuns, assignment: ScoreAssignment) -> VerifierScore | None:
-        """A candidate's score, recorded; None where the scoring was lost."""
+    async def _score(self, runs: AgentRuns, task: Task, place: Standing) -> VerifierScore | None:
+        """A place's score, recorded; None where the scoring was lost."""
+        assignment = ScoreAssignment(
+            execution_id=task.execution_id,
+            agent_id=score_run(place.candidate.candidate_id),
+            task=task,
+            repository=runs.known.repository,
+            candidate=place.candidate,
+            report=place.report,
+        )
         try:
             score = await runs.carry_out(assignment)
         except Fenced:

@@ -14,10 +14,10 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
-from swe_ai_fleet.agents.scoring import VERIFIER_PROFILE
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.fleet_status import StorageStatus
 from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
