@@ -177,6 +177,7 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         review_score=ranked.review if ranked else None,
         vote_share=ranked.votes if ranked else None,
         tests_score=ranked.tests if ranked else None,
+        verifier_score=ranked.verifier if ranked else None,
         votes=reviews.votes(state, (of.candidate_id, *(ranked.duplicates if ranked else ()))),
         revises=of.revises,
         round=of.round,

@@ -86,7 +86,8 @@ class Settings(BaseSettings):
     model_profiles: dict[str, dict[str, str]] = Field(
         default_factory=dict[str, dict[str, str]],
         description='Other models that tasks may ask for by name, as JSON: {"small": {"model": …, "url": …, '
-        '"api_key": …}}, or "api_key_file": …; what a profile leaves out is as above, a key at the same address only.',
+        '"api_key": …}}, or "api_key_file": …; what a profile leaves out is as above, a key at the same address only. '
+        "One named verifier scores candidates.",
         repr=False,
     )
     vllm_python: str | None = Field(

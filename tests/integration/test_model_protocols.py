@@ -361,3 +361,29 @@ async def bare_server(chat: Any) -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize("protocol", ["native", "json", "text"])
+async def test_log_probabilities_of_the_first_token(protocol: str) -> None:
+    turn = Turn(content="yes", top_logprobs={"yes": -0.25, " No": -2.0})
+    said: list[str] = []
+    asked = ModelRequest(OPENING, top_logprobs=20, on_delta=said.append)
+    async with ScriptedModelServer(script(turn), **PROTOCOLS[protocol]) as server, client(server) as model:
+        reply = await model.reply(asked)
+        assert reply.top_logprobs == (("yes", -0.25), (" No", -2.0))
+        assert (server.bodies[-1]["logprobs"], server.bodies[-1]["top_logprobs"]) == (True, 20)
+        assert said == ["yes"]
+        assert (await model.probe()).logprobs
+        assert (await model.reply(ModelRequest(OPENING))).top_logprobs == ()
+        assert "logprobs" not in server.bodies[-1]
+
+
+@pytest.mark.parametrize("logprobs", ["refused", "ignored"])
+async def test_a_server_without_log_probabilities_is_asked_for_them_once(logprobs: str) -> None:
+    turn = Turn(content="yes", top_logprobs={"yes": -0.25})
+    async with ScriptedModelServer(script(turn), logprobs=logprobs) as server, client(server) as model:
+        for _ in range(2):
+            reply = await model.reply(ModelRequest(OPENING, top_logprobs=20))
+            assert (reply.message.content, reply.top_logprobs) == ("yes", ())
+        assert sum("logprobs" in body for body in server.bodies) == 1
+        assert not (await model.probe()).logprobs

@@ -48,6 +48,7 @@ from swe_ai_fleet.domain.event import (
     CancelRequested,
     CandidateDelivered,
     CandidateReviewed,
+    CandidateScored,
     CandidatesExamined,
     CandidatesRanked,
     CandidateSubmitted,
@@ -102,7 +103,7 @@ from swe_ai_fleet.domain.message import (
     UserMessage,
 )
 from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
-from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict, Vote
+from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict, VerifierScore, Vote
 from swe_ai_fleet.domain.subtask import Derivation, Subtask, SubtaskOutcome
 from swe_ai_fleet.domain.task import (
     ApprovalPolicy,
@@ -405,6 +406,11 @@ def representatives() -> list[EventBody]:
                     usage=usage,
                     error="late",
                 ),
+            )
+        ),
+        CandidateScored(
+            score=VerifierScore(
+                candidate_id="candidate-1", raw=0.8, score=0.7, outcomes=21, model="m", usage=usage, error="late"
             )
         ),
         SubtasksDerived(

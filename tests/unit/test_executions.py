@@ -43,6 +43,7 @@ from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
 from swe_ai_fleet.orchestrator.leases import over
+from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
@@ -66,6 +67,7 @@ class World:
     workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
     model: ScriptedModel = field(default_factory=ScriptedModel)
     fleet: ScriptedFleet = field(init=False)
+    verifier: Verifier | None = None
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log)
@@ -81,6 +83,7 @@ class World:
             model=self.model,
             owner=owner,
             pauses=(0.0, 0.0),
+            verifier=self.verifier,
         )
         async with asyncio.timeout(SECONDS), Executions(surroundings, **options) as executions:
             yield executions

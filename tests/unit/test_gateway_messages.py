@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.event import (
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
+    CandidateScored,
     CandidatesRanked,
     EventBody,
     ExecutionFinished,
@@ -38,6 +39,7 @@ from swe_ai_fleet.domain.event import (
     WorkspaceNotKept,
 )
 from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.subtask import SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.workflow import NodeStatus
@@ -69,6 +71,7 @@ OTHERS: tuple[Told, ...] = (
     ("agent-dev-1", WorkspaceNotKept(step=2, reason="too large")),
     ("agent-dev-1", WorkspaceCheckpointed(step=2, revision=1, commit="c" * 40, head="h" * 40)),
     ("_", RunStopped(stopped_agent_id="agent-dev-2", reason="another one is convincing")),
+    ("_", CandidateScored(score=VerifierScore(candidate_id="agent-dev-1", raw=0.8, score=0.7, outcomes=30))),
 )
 
 

@@ -29,8 +29,12 @@ CALL: st.SearchStrategy[Any] = st.fixed_dictionaries(
 MESSAGE: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {}, optional={"content": JSON, "tool_calls": st.lists(CALL) | JSON, "function_call": FUNCTION | JSON}
 )
+ALTERNATIVE: st.SearchStrategy[Any] = st.fixed_dictionaries({}, optional={"token": JSON, "logprob": JSON})
+LOGPROBS: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {"content": st.lists(st.fixed_dictionaries({"top_logprobs": st.lists(ALTERNATIVE) | JSON})) | JSON}
+)
 CHOICE: st.SearchStrategy[Any] = st.fixed_dictionaries(
-    {}, optional={"message": MESSAGE | JSON, "delta": MESSAGE, "finish_reason": JSON}
+    {}, optional={"message": MESSAGE | JSON, "delta": MESSAGE, "finish_reason": JSON, "logprobs": LOGPROBS | JSON}
 )
 COMPLETION: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {},
@@ -473,3 +477,19 @@ def test_models_are_listed_as_far_as_they_can_be_read() -> None:
     for wrong in (b"[]", b"{}", b"<html>", b'{"data": {}}', b"\xff", b"[" * 100_000):
         with pytest.raises(ValueError):
             read_models(wrong)
+
+
+def test_likely_first_tokens_are_read_and_nothing_is_made_of_garbage() -> None:
+    likely = [
+        {"token": "Yes", "logprob": -0.1, "bytes": [89, 101, 115]},
+        {"token": " no", "logprob": -3},
+        {"token": "Yes", "logprob": 1e-9},
+        {"token": "far", "logprob": -(10**400)},
+        {"token": 7, "logprob": -1.0},
+        {"token": "none"},
+        "yes",
+    ]
+    choice = {"message": {"content": "Yes"}, "logprobs": {"content": [{"token": "Yes", "top_logprobs": likely}]}}
+    assert read({"choices": [choice]}).top_logprobs == (("Yes", -0.1), (" no", -3.0), ("Yes", 0.0))
+    for garbage in (None, [], {"content": None}, {"content": ["Yes"]}, {"content": [{"top_logprobs": {"Yes": -1}}]}):
+        assert read({"choices": [{**choice, "logprobs": garbage}]}).top_logprobs == ()

@@ -306,3 +306,23 @@ async def test_the_command_says_what_is_wrong_with_a_script(tmp_path: Path) -> N
     _, errors = await process.communicate()
     assert process.returncode == 2
     assert b"none.json" in errors
+
+
+async def test_log_probabilities_are_given_as_chat_completions_have_them() -> None:
+    turn = Turn(content="yes indeed", top_logprobs={"no": -2.0, "yes": -0.2, "Yes": -4.0})
+    asked = {"logprobs": True, "top_logprobs": 2}
+    async with ScriptedModelServer(Script.of(turn)) as server:
+        _, body = await post(server, opening("x"), **asked)
+        first, second = body["choices"][0]["logprobs"]["content"]
+        assert (first["token"], first["logprob"], first["bytes"]) == ("yes", -0.2, [121, 101, 115])
+        assert [(one["token"], one["logprob"]) for one in first["top_logprobs"]] == [("yes", -0.2), ("no", -2.0)]
+        assert first["token"] + second["token"] == "yes indeed"
+        _, body = await post(server, opening("x"))
+        assert body["choices"][0]["logprobs"] is None
+        assert (await post(server, opening("x"), top_logprobs=2))[0] == 400
+        assert (await post(server, opening("x"), logprobs=True, top_logprobs=21))[0] == 400
+    async with ScriptedModelServer(Script.of(turn), logprobs="ignored") as server:
+        _, body = await post(server, opening("x"), **asked)
+        assert body["choices"][0]["logprobs"] is None
+    async with ScriptedModelServer(Script.of(turn), logprobs="refused") as server:
+        assert (await post(server, opening("x"), **asked))[0] == 400

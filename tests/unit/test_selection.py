@@ -133,6 +133,9 @@ def opinions(draw: st.DrawFn):
     return said, cast
 
 
+scores = st.dictionaries(st.sampled_from([f"agent-{number}" for number in range(8)]), st.floats(allow_nan=True))
+
+
 @given(fields(diffs=True))
 def test_no_failing_candidate_stands_above_an_accepted_one(given_field):
     found, reports = given_field
@@ -144,10 +147,12 @@ def test_no_failing_candidate_stands_above_an_accepted_one(given_field):
         assert one.accepted == (known is not None and known.accepted)
 
 
-@given(fields(diffs=True), opinions(), st.booleans())
-def test_verified_stands_above_unverified_and_that_above_refuted_whoever_praises_it(given_field, opinion, needs_proof):
+@given(fields(diffs=True), opinions(), scores, st.booleans())
+def test_verified_stands_above_unverified_and_that_above_refuted_whoever_praises_it(
+    given_field, opinion, scores, needs_proof
+):
     (found, reports), (said, cast) = given_field, opinion
-    ranking = rank(found, reports, critiques=said, votes=cast, needs_proof=needs_proof)
+    ranking = rank(found, reports, critiques=said, votes=cast, scores=scores, needs_proof=needs_proof)
     judged = [one for one in ranking if one.verdict is not None and reports[one.candidate_id].accepted]
     ranks = [one.verdict.rank for one in judged if one.verdict is not None]
     assert ranks == sorted(ranks, reverse=True)
@@ -176,23 +181,25 @@ def test_every_candidate_is_told_of_once_and_ranks_count_from_one(given_field):
     assert [one.rank for one in ranking] == list(range(1, len(ranking) + 1))
 
 
-@given(fields(diffs=True), opinions(), st.randoms(use_true_random=False))
-def test_the_order_in_which_anything_comes_does_not_matter(given_field, opinion, random):
+@given(fields(diffs=True), opinions(), scores, st.randoms(use_true_random=False))
+def test_the_order_in_which_anything_comes_does_not_matter(given_field, opinion, scores, random):
     (found, reports), (said, cast) = given_field, opinion
-    ranking = rank(found, reports, critiques=said, votes=cast)
-    shuffled = [list(one) for one in (found, said, cast)]
+    ranking = rank(found, reports, critiques=said, votes=cast, scores=scores)
+    shuffled = [list(one) for one in (found, said, cast, scores.items())]
     for one in shuffled:
         random.shuffle(one)
-    assert rank(shuffled[0], reports, critiques=shuffled[1], votes=shuffled[2]) == ranking
+    again = rank(shuffled[0], reports, critiques=shuffled[1], votes=shuffled[2], scores=dict(shuffled[3]))
+    assert again == ranking
 
 
-@given(fields(diffs=True), opinions())
-def test_no_opinion_lifts_a_failing_candidate_over_a_passing_one(given_field, opinion):
+@given(fields(diffs=True), opinions(), scores)
+def test_no_opinion_lifts_a_failing_candidate_over_a_passing_one(given_field, opinion, scores):
     (found, reports), (said, cast) = given_field, opinion
-    ranking = rank(found, reports, critiques=said, votes=cast)
+    ranking = rank(found, reports, critiques=said, votes=cast, scores=scores)
     assert [one.accepted for one in ranking] == sorted((one.accepted for one in ranking), reverse=True)
     assert [one.score for one in ranking] == sorted((one.score for one in ranking), reverse=True)
     assert all(0 <= part <= 1 for one in ranking for part in (one.score, one.evidence, one.review or 0, one.votes or 0))
+    assert all(0 <= one.verifier <= 1 for one in ranking if one.verifier is not None)
     # Among those that failed it decides nothing at all.
     failing = [one.candidate_id for one in ranking if not one.accepted]
     assert failing == [one.candidate_id for one in rank(found, reports) if not one.accepted]
@@ -392,6 +399,37 @@ def test_a_persuasive_candidate_that_fails_stays_behind():
     assert (first.votes, second.votes) == (None, None)
     assert "4 not counted" in first.reason
     assert second.reason.endswith("behind b: that one is unverified")
+
+
+def test_a_verifier_is_as_heavy_as_reviews_and_its_words_name_it() -> None:
+    field = [candidate("a"), candidate("b"), candidate("c")]
+    reports = {**PASSING, "c": report("c", check(True))}
+    ranking = rank(field, reports, scores={"a": 0.2, "b": 0.81})
+    # Of c nobody said anything: it is neither praised nor blamed.
+    assert [(one.candidate_id, one.verifier) for one in ranking] == [("b", 0.81), ("c", None), ("a", 0.2)]
+    assert "; verifier 0.81; " in ranking[0].reason
+    assert ranking[0].reason.endswith("ahead of c: verifier 0.81 against 0.50")
+    assert "; verifier" not in ranking[1].reason.partition("; behind")[0]
+    # merit = (4 * evidence + 1 * verifier) / 5, in the tier of what is unverified
+    assert ranking[0].score == pytest.approx((1 + (4 * ranking[0].evidence + 0.81) / 5) / 3, abs=1e-4)
+    against = rank(field, reports, scores={"a": 0.2, "b": 0.81}, critiques=[critique("a", 0.9), critique("b", 0.3)])
+    assert best(against)[0] == "b"
+    against = rank(field, reports, scores={"a": 0.2, "b": 0.81}, critiques=[critique("a", 1.0), critique("b", 0.3)])
+    assert best(against)[0] == "a"
+
+
+def test_a_verifier_lifts_nothing_that_is_refuted() -> None:
+    field = [candidate("a"), candidate("b"), candidate("c")]
+    reports = {"a": report("a", check(False)), "b": report("b", check(True)), "c": proven("c")}
+    praised = rank(field, reports, scores={"a": 1.0, "b": 0.0, "c": 0.0})
+    assert [(one.candidate_id, one.accepted, one.verifier) for one in praised] == [
+        ("c", True, 0.0),
+        ("b", True, 0.0),
+        ("a", False, None),
+    ]
+    assert [one.verdict for one in praised] == [Verdict.VERIFIED, Verdict.UNVERIFIED, Verdict.REFUTED]
+    # A word on it alone is no part of anybody's score.
+    assert rank(field, reports, scores={"a": 1.0}) == rank(field, reports)
 
 
 def test_votes_are_shares_of_the_ballots_a_candidate_was_on():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -222,3 +224,17 @@ async def test_a_text_only_model_is_told_by_words(servers: Servers) -> None:
         ) as answer,
     ):
         assert answer.status == 200, await answer.text()
+
+
+@pytest.mark.parametrize("place", ["tools", "plain"])
+async def test_log_probabilities_of_the_first_token_are_read(servers: Servers, place: str) -> None:
+    asked = ModelRequest(OPENING, sampling=Sampling(temperature=1.0, max_tokens=1), top_logprobs=20)
+    async with OpenAIChatModel(base_url=getattr(servers, place).url) as model:
+        reply = await model.reply(asked)
+        assert len(reply.top_logprobs) == 20
+        shares = [math.exp(logprob) for _, logprob in reply.top_logprobs]
+        assert 0 < math.fsum(shares) <= 1 + 1e-3
+        assert (await model.probe()).logprobs
+        # More than it allows is refused in words that are understood.
+        assert (await model.reply(replace(asked, top_logprobs=21))).top_logprobs == ()
+        assert not (await model.probe()).logprobs

@@ -18,6 +18,7 @@ from swe_ai_fleet.cli.options import ContextServer, ContextToken, Json
 from swe_ai_fleet.cli.order import repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
+from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.learning.recommending import DEFAULT
 from swe_ai_fleet.runtime.place import Place, find_place
@@ -84,7 +85,7 @@ def recommend(
             goal=goal,
             role=enum_name(pb.Role, role, field="role"),
             repository=(place.path or place.url) if place is not None else "",
-            model_profiles=profile or sorted(settings.model_profiles),
+            model_profiles=profile or sorted(settings.model_profiles.keys() - {VERIFIER_PROFILE}),
             agents=agents or (),
         )
         async with context_client(settings, server=server, token=token) as client:

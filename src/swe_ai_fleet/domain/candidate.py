@@ -230,9 +230,10 @@ class RankedCandidate:
     """A candidate's place. `duplicates` are the candidates of equal behaviour that it stands for.
 
     `score` is made of `evidence`, `tests` (what the new tests of all candidates say of it; None: nothing), `review`
-    (None: nobody reviewed it) and `votes` (the share of valid votes it got; None: nobody voted), each between 0 and 1;
-    `reason` says in words why it stands where it does. `accepted`: it may win. `verdict` and `verdict_reasons` are what
-    evidence says of it beside the others; no reasons: what the checks alone said.
+    (None: nobody reviewed it), `votes` (the share of valid votes it got; None: nobody voted) and `verifier` (what a
+    verifier model finds it worth, calibrated; None: there is no word of one), each between 0 and 1; `reason` says in
+    words why it stands where it does. `accepted`: it may win. `verdict` and `verdict_reasons` are what evidence says of
+    it beside the others; no reasons: what the checks alone said.
     """
 
     candidate_id: str
@@ -247,6 +248,7 @@ class RankedCandidate:
     verdict: Verdict | None = None
     tests: float | None = None
     verdict_reasons: tuple[str, ...] = ()
+    verifier: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
 from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.examination import Examination
-from swe_ai_fleet.domain.review import Critique, Review, Vote
+from swe_ai_fleet.domain.review import Critique, Review, VerifierScore, Vote
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
 from swe_ai_fleet.domain.tool import ToolResult
@@ -31,6 +31,7 @@ class ErrandKind(StrEnum):
     EXAMINE = "examine"
     REVIEW = "review"
     JUDGE = "judge"
+    SCORE = "score"
     DERIVE = "derive"
     ANSWER = "answer"
     OPERATE = "operate"
@@ -189,6 +190,18 @@ class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreAssignment(RecordedErrand[VerifierScore]):
+    """A candidate to be scored by the verifier model, with the evidence about it. A score that is none has an error."""
+
+    kind = ErrandKind.SCORE
+    gives = VerifierScore
+
+    repository: PinnedRepository
+    candidate: Candidate
+    report: CheckReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeriveAssignment(RecordedErrand[Derivation]):
     """A task to be split. `strategy` is sequential, parallel or auto; `roles` are those allowed, empty: all.
 
@@ -244,6 +257,7 @@ ERRANDS: Mapping[ErrandKind, type[Errand[Any]]] = {
         ExamineAssignment,
         ReviewAssignment,
         JudgeAssignment,
+        ScoreAssignment,
         DeriveAssignment,
         AnswerAssignment,
         OperateAssignment,

@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.environment_run import EnvironmentRun
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.message import Message, ModelReply
 from swe_ai_fleet.domain.plan import Plan
-from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.tool import ToolResult
@@ -318,6 +318,14 @@ class VotesCast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateScored:
+    """A verifier model has scored a candidate, or was to."""
+
+    score: VerifierScore
+    type: Literal["candidate_scored"] = "candidate_scored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtasksDerived:
     """The task is split."""
 
@@ -556,6 +564,7 @@ EventBody = (
     | CandidateReviewed
     | RevisionJudged
     | VotesCast
+    | CandidateScored
     | SubtasksDerived
     | SubtaskStarted
     | SubtaskEnded

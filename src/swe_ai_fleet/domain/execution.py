@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.event import (
     CancelRequested,
     CandidateDelivered,
     CandidateReviewed,
+    CandidateScored,
     CandidatesExamined,
     CandidatesRanked,
     CandidateSubmitted,
@@ -60,7 +61,7 @@ from swe_ai_fleet.domain.event import (
     WorkflowFinished,
 )
 from swe_ai_fleet.domain.examination import Examination
-from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.tool import Outcome
@@ -112,8 +113,8 @@ class ExecutionState:
     who was not let decide about them. `checking` are the checks under way by candidate, those of the untouched commit
     under the empty name. `refused_kept` is where the best candidate is kept where nobody won, `hand_deliveries` are
     what people had delivered after the end. `examinations` are those of candidates that stood together, the last one
-    last. A report has the verdict of the ranking, once there is one. `signed_heads` say, by agent, where its last audit
-    chain was signed last.
+    last. `scores` are those of a verifier model, by candidate. A report has the verdict of the ranking, once there is
+    one. `signed_heads` say, by agent, where its last audit chain was signed last.
     """
 
     execution_id: str
@@ -139,6 +140,7 @@ class ExecutionState:
     stopped: Mapping[str, str] = field(default_factory=dict[str, str])
     judged: frozenset[str] = frozenset()
     votes: tuple[Vote, ...] = ()
+    scores: Mapping[str, VerifierScore] = field(default_factory=dict[str, VerifierScore])
     derivation: Derivation | None = None
     subtask_executions: Mapping[str, str] = field(default_factory=dict[str, str])
     subtask_outcomes: Mapping[str, SubtaskOutcome] = field(default_factory=dict[str, SubtaskOutcome])
@@ -291,6 +293,8 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             voters = {vote.judge_id for vote in votes}
             kept_votes = tuple(vote for vote in state.votes if vote.judge_id not in voters)
             return replace(state, votes=(*kept_votes, *votes))
+        case CandidateScored(score=score):
+            return replace(state, scores={**state.scores, score.candidate_id: score})
         case ContextGathered(context=context):
             return replace(state, context=context)
         case NodeUpdated(node_id=node_id):

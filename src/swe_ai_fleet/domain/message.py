@@ -63,13 +63,18 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What a model answered to one request. `repairs` say what was mended before it could be read."""
+    """What a model answered to one request. `repairs` say what was mended before it could be read.
+
+    `top_logprobs` are tokens that the reply could have begun with and their natural log-probabilities, where they were
+    asked for and the server gives them.
+    """
 
     message: AssistantMessage
     finish_reason: FinishReason
     usage: Usage
     model: str = ""
     repairs: tuple[str, ...] = ()
+    top_logprobs: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,8 @@ class ModelRequest:
         sampling: How to sample.
         schema: A JSON schema that the reply's text is to follow; a server that cannot be held to it is asked in words,
             so check the text. Without tools only.
+        top_logprobs: So many likely first tokens of the reply come with their log-probabilities, at most 20; 0: none. A
+            server that gives none answers without, and its capabilities say so from then on.
         on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
             begins anew.
     """
@@ -99,6 +106,7 @@ class ModelRequest:
     tools: Sequence[OperationSpec] = ()
     sampling: Sampling = field(default_factory=Sampling)
     schema: Mapping[str, object] | None = None
+    top_logprobs: int = 0
     on_delta: Callable[[str], None] | None = None
 
 
@@ -115,7 +123,8 @@ class ModelCapabilities:
     """What a probe of the server found out. `max_model_len` is in tokens, 0 when the server does not say.
 
     `strict_schemas`: tools may say `strict`; `structured_output`: a reply can be held to a JSON schema;
-    `parallel_tools`: a reply may carry several calls; `images`: user messages may carry pictures.
+    `parallel_tools`: a reply may carry several calls; `images`: user messages may carry pictures; `logprobs`: nothing
+    speaks against asking for log-probabilities.
     """
 
     model: str
@@ -125,6 +134,7 @@ class ModelCapabilities:
     strict_schemas: bool = False
     structured_output: bool = False
     images: bool = False
+    logprobs: bool = True
     server: str = ""
 
     @property

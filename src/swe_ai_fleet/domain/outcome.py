@@ -14,6 +14,10 @@ PART_OF = "part_of"
 """Under this name the metadata of an outcome hold the execution that it is only a part of."""
 VERDICT = "verdict"
 """Under this name they hold what evidence says of what won, or of the best: verified, unverified or refuted."""
+VERIFIER_SCORE = "verifier_score"
+"""Under this name they hold what the verifier model said of the winner, from 0 to 1, as it said it."""
+VERIFIER_MODEL = "verifier_model"
+"""Under this name they hold which model that was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

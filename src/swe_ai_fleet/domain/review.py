@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from swe_ai_fleet.domain.budget import Usage
 
+VERIFIER_PROFILE = "verifier"
+"""The model profile that scores candidates, where there is one."""
+
 
 class ReviewVerdict(StrEnum):
     """Fit to be applied; needs the changes that are named; the wrong approach."""
@@ -108,6 +111,23 @@ class Vote:
     order: tuple[str, ...]
     choice: str = ""
     reason: str = ""
+    usage: Usage = field(default_factory=Usage)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierScore:
+    """How probable a verifier model finds it that a candidate solves its task.
+
+    `raw` is its own word and `score` that word calibrated by so many `outcomes` of earlier executions, both from 0 to
+    1; with an `error` there are none.
+    """
+
+    candidate_id: str
+    raw: float | None = None
+    score: float | None = None
+    outcomes: int = 0
+    model: str = ""
     usage: Usage = field(default_factory=Usage)
     error: str = ""
 

@@ -10,7 +10,15 @@ from swe_ai_fleet.agents.plan_session.session import SessionStatus
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
 from swe_ai_fleet.domain.goal import goal_type
-from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, VERDICT, Outcome
+from swe_ai_fleet.domain.outcome import (
+    BEST_RATING,
+    LEAST_RATING,
+    PART_OF,
+    VERDICT,
+    VERIFIER_MODEL,
+    VERIFIER_SCORE,
+    Outcome,
+)
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.learning.recommending import PLANNED
@@ -34,7 +42,7 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
     calls = Counter(_kind(entry.operation) for entry in tool_calls(events))
     made = max(1, calls.total())
     winner = state.candidates.get(state.winner_id)
-    facts = {PART_OF: task.parent_execution_id, VERDICT: state.verdict or ""}
+    facts = {PART_OF: task.parent_execution_id, VERDICT: state.verdict or "", **_scored(state)}
     return Outcome(
         subject_id=state.execution_id,
         tenant=task.tenant,
@@ -87,6 +95,16 @@ def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outc
         duration_ms=planned.usage.duration_ms,
         ended_at=ended_at,
     )
+
+
+def _scored(state: ExecutionState) -> dict[str, str]:
+    """What a verifier model said of the winner, or of one of equal behaviour."""
+    place = next((one for one in state.ranking if one.candidate_id == state.winner_id), None)
+    names = (place.candidate_id, *place.duplicates) if place is not None else ()
+    score = next((state.scores[name] for name in names if name in state.scores), None)
+    if score is None or score.raw is None:
+        return {}
+    return {VERIFIER_SCORE: f"{score.raw:.6f}", VERIFIER_MODEL: score.model}
 
 
 def _kind(operation: str) -> str:

@@ -111,9 +111,11 @@ class Deliberation:
         """The candidates from best to worst, once judges have voted; recorded."""
         known = self.work.known
         if known.ranking:
-            for one in known.votes:
+            for one in (*known.votes, *known.scores.values()):
                 self._spending.add(one.usage)
             return known.ranking
+        if self.work.verifier is not None:
+            contest = replace(contest, scores=await self.work.verifier.scores(self.work.runs, self._spending, contest))
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
             votes = await vote(self.work.runs, task, contest)
@@ -125,6 +127,7 @@ class Deliberation:
             critiques=contest.critiques,
             votes=votes,
             behaviours=contest.behaviours,
+            scores=contest.scores,
             needs_proof=self.work.task.constraints.require_verified,
         )
         winner_id = ranking[0].candidate_id if ranking and ranking[0].accepted else ""

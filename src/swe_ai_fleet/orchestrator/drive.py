@@ -37,6 +37,7 @@ from swe_ai_fleet.orchestrator.patch_judgement import PatchJudgement
 from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.orchestrator.results import execution_result
 from swe_ai_fleet.orchestrator.underway import Underway
+from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
 from swe_ai_fleet.ports import (
     BlobStore,
@@ -66,7 +67,8 @@ class Surroundings:
     `owner` is the replica's name; `context` knows what agents are told beside their task (None: nobody does); `pauses`
     are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
     `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them. `recipes` takes what
-    environment runs find out. `signer` signs where agents' audit chains stand; None: nobody does.
+    environment runs find out. `verifier` scores candidates; None: nobody does. `signer` signs where agents' audit
+    chains stand; None: nobody does.
     """
 
     log: EventLog
@@ -82,6 +84,7 @@ class Surroundings:
     approval_timeout_seconds: float = 0.0
     recipes: KnownRecipes = field(default_factory=Recipes)
     signer: HeadSigner | None = None
+    verifier: Verifier | None = None
 
 
 class Drive:
@@ -256,6 +259,7 @@ class Drive:
             workspaces=self._with.workspaces,
             blobs=self._with.blobs,
             recipes=self._with.recipes,
+            verifier=self._with.verifier,
         )
         if self._task.kind is TaskKind.WORKFLOW:
             self._workflow = WorkflowDrive(

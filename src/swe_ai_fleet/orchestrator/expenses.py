@@ -19,6 +19,7 @@ from swe_ai_fleet.orchestrator.run_names import (
     is_merge_run,
     is_review_run,
     judge_run,
+    score_run,
     side_runs,
 )
 
@@ -34,6 +35,7 @@ class Purpose(StrEnum):
     PLAN = "plan"
     REVIEWS = "reviews"
     REVISIONS = "revisions"
+    SCORES = "scores"
     VOTES = "votes"
     MERGES = "merges"
 
@@ -70,6 +72,8 @@ def expenses(state: ExecutionState) -> tuple[Expense, ...]:
 def _purpose(state: ExecutionState, name: str, sides: Iterable[str]) -> Purpose:
     if name in _NAMED:
         return _NAMED[name]
+    if name in map(score_run, state.candidates):
+        return Purpose.SCORES
     if is_merge_run(name):
         return Purpose.MERGES
     authors = {candidate.author for candidate in state.candidates.values()}
@@ -116,6 +120,13 @@ def _revisions(state: ExecutionState) -> str:
     return f"{_counted(len(handed_in), 'revision')}, {kept} kept{won}"
 
 
+def _scores(state: ExecutionState) -> str:
+    said = [one for one in state.scores.values() if one.score is not None]
+    winner = state.scores.get(state.winner_id)
+    won = f", {winner.score:.2f} for the winner" if winner is not None and winner.score is not None else ""
+    return f"{_counted(len(said), 'score')}{won}"
+
+
 def _votes(state: ExecutionState) -> str:
     valid = [vote for vote in state.votes if not vote.error]
     return f"{_counted(len(valid), 'vote')}, {sum(vote.choice == state.winner_id for vote in valid)} for the winner"
@@ -146,6 +157,7 @@ _BOUGHT: Mapping[Purpose, Callable[[ExecutionState], str]] = {
     Purpose.PLAN: _plan,
     Purpose.REVIEWS: _reviews,
     Purpose.REVISIONS: _revisions,
+    Purpose.SCORES: _scores,
     Purpose.VOTES: _votes,
     Purpose.MERGES: _merges,
 }

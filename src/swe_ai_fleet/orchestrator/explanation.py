@@ -53,6 +53,8 @@ def _facts(place: Standing) -> list[str]:
     if place.review is not None:
         must_fix = f", {place.must_fix} must-fix reproduced" if place.must_fix else ""
         facts.append(f"reviews {place.review:.2f} from {len(place.reviews)}{must_fix}")
+    if place.verifier is not None:
+        facts.append(f"verifier {place.verifier:.2f}")
     if votes := _votes(place):
         facts.append(votes)
     facts.append(f"{place.lines} changed lines")

@@ -44,6 +44,7 @@ class Contest:
         answers: What authors replied to them, by candidate id.
         votes: Those that reviewers have cast, one each.
         behaviours: What `behaviour_keys` gave, the same as for `rank`.
+        scores: What a verifier model finds them worth, the same as for `rank`.
     """
 
     candidates: Sequence[Candidate]
@@ -52,6 +53,7 @@ class Contest:
     answers: Mapping[str, str] = field(default_factory=dict[str, str])
     votes: Sequence[Vote] = ()
     behaviours: Mapping[str, str] = field(default_factory=dict[str, str])
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...]:
@@ -109,7 +111,9 @@ def _judgings(
     task: Task, repository: PinnedRepository, contest: Contest, council: Council | None
 ) -> list[JudgeAssignment]:
     """What each judge is asked; nothing where there is nothing to choose or nobody to ask."""
-    ranked = standings(contest.candidates, contest.reports, contest.critiques, contest.votes, contest.behaviours)
+    ranked = standings(
+        contest.candidates, contest.reports, contest.critiques, contest.votes, contest.behaviours, contest.scores
+    )
     weight = PARTS[Part.CHOICE if task.architect_top_k else Part.VOTES]
     if (leads := lead(ranked)) > weight:
         return []

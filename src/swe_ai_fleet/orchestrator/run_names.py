@@ -11,6 +11,7 @@ ENVIRONMENT = "environment"
 CHECKLIST = "checklist"
 _MERGE = "merge-"
 _REVIEWS = "-reviews-"
+_SCORE = "-scored"
 _SHORT_COMMIT = 12
 _REVISION = re.compile(r"-r\d+$")
 
@@ -35,6 +36,11 @@ def judge_run(judge_id: str) -> str:
     return f"{judge_id}-judges"
 
 
+def score_run(candidate_id: str) -> str:
+    """The run in which the verifier model scores a candidate."""
+    return f"{candidate_id}{_SCORE}"
+
+
 def merge_run(subtask_id: str, head: str) -> str:
     """The run in which an agent resolves what a subtask conflicts with, on that head of the integration branch."""
     return f"{_MERGE}{subtask_id}-{head[:_SHORT_COMMIT]}"
@@ -51,7 +57,7 @@ def is_draft(state: ExecutionState, agent_id: str) -> bool:
 
 
 def side_runs(state: ExecutionState) -> frozenset[str]:
-    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, environments, checklists.
+    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, checklists and the like.
 
     In executions of earlier versions each review of a candidate was a run of its own.
     """
@@ -65,4 +71,4 @@ def side_runs(state: ExecutionState) -> frozenset[str]:
         )
     ]
     votes = (judge_run(one.judge_id) for one in state.votes)
-    return frozenset((PLANNER, ENVIRONMENT, CHECKLIST, *reviews, *votes))
+    return frozenset((PLANNER, ENVIRONMENT, CHECKLIST, *reviews, *votes, *map(score_run, state.candidates)))

@@ -31,6 +31,7 @@ def rank(
     critiques: Iterable[Critique] = (),
     votes: Iterable[Vote] = (),
     behaviours: Mapping[str, str] | None = None,
+    scores: Mapping[str, float] | None = None,
     needs_proof: bool = False,
 ) -> tuple[RankedCandidate, ...]:
     """Candidates from best to worst, one for each behaviour, each saying why it stands there.
@@ -46,9 +47,10 @@ def rank(
         critiques: What peers said; critiques of candidates that are not ranked count for nothing.
         votes: What judges said; where all are the `ARCHITECT`'s, its choice decides among accepted candidates.
         behaviours: What `behaviour_keys` gave; without it only diffs equal to the byte are duplicates.
+        scores: What a verifier model finds candidates worth, calibrated, from 0 to 1, by candidate id.
         needs_proof: Whether only what is verified may win.
     """
-    places = standings(candidates, reports, critiques, votes, behaviours or {}, needs_proof=needs_proof)
+    places = standings(candidates, reports, critiques, votes, behaviours or {}, scores, needs_proof=needs_proof)
     return tuple(
         RankedCandidate(
             candidate_id=place.candidate.candidate_id,
@@ -63,6 +65,7 @@ def rank(
             verdict=place.report.verdict,
             tests=None if place.report.foreign is None else round(place.report.foreign.value, 4),
             verdict_reasons=() if place.report.foreign is None else place.report.reasons,
+            verifier=None if place.verifier is None else round(place.verifier, 4),
         )
         for number, (place, reason) in enumerate(zip(places, reasons(places), strict=True), start=1)
     )

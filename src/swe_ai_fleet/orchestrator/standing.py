@@ -40,6 +40,7 @@ class Part(StrEnum):
     TESTS = "new tests"
     AGREEMENT = "agreement"
     REVIEW = "reviews"
+    VERIFIER = "verifier"
     VOTES = "votes"
     CHOICE = "the architect's choice"
 
@@ -49,11 +50,12 @@ PARTS: Mapping[Part, float] = {
     Part.TESTS: 4.0,
     Part.AGREEMENT: 0.5,
     Part.REVIEW: 1.0,
+    Part.VERIFIER: 1.0,
     Part.VOTES: 1.0,
     Part.CHOICE: 6.0,
 }
 """What each part weighs among accepted candidates. The architect's choice outweighs evidence, agreement and reviews
-together; where the new tests speak with these, they may outweigh it."""
+together; where the new tests or a verifier speak with these, they may outweigh it."""
 
 
 def evidence(report: CheckReport) -> float:
@@ -91,7 +93,8 @@ class Ballots:
 class Standing:
     """One place: a candidate, those of equal behaviour, and what makes its score.
 
-    `values` are the parts that count in this ranking, each between 0 and 1. With `needs_proof` only what is
+    `verifier` is a verifier model's calibrated score, None without one. `values` are the parts that count in this
+    ranking, each between 0 and 1. With `needs_proof` only what is
     verified may win.
     """
 
@@ -100,6 +103,7 @@ class Standing:
     others: tuple[Candidate, ...] = ()
     reviews: tuple[float, ...] = ()
     must_fix: int = 0
+    verifier: float | None = None
     ballots: Ballots = field(default_factory=Ballots)
     needs_proof: bool = False
     values: Mapping[Part, float] = field(default_factory=dict[Part, float])
@@ -218,6 +222,7 @@ def standings(
     critiques: Iterable[Critique],
     votes: Iterable[Vote],
     behaviours: Mapping[str, str],
+    scores: Mapping[str, float] | None = None,
     *,
     needs_proof: bool = False,
 ) -> list[Standing]:
@@ -235,6 +240,7 @@ def standings(
       arXiv:2207.10397), Agentless votes over normalised patches (Xia et al., 2024, arXiv:2407.01489). Agents of one
       model err alike, so its weight is small.
     - *reviews*: the mean score of the valid critiques by others, each reviewer's last one.
+    - *verifier*: the calibrated score of a verifier model, in `scores` by candidate.
     - *votes*: won of those held, see `Ballots`; or, where the architect alone votes, 1 for its choice.
     """
     places = [
@@ -243,7 +249,7 @@ def standings(
     ]
     said, cast = list(critiques), list(votes)
     valid = [vote for vote in cast if _valid(vote, places)]
-    places = [_voted(_reviewed(place, said), cast, valid) for place in places]
+    places = [_voted(_scored(_reviewed(place, said), scores or {}), cast, valid) for place in places]
     accepted = [place for place in places if place.accepted]
     decides = all(vote.judge_id == ARCHITECT for vote in valid)
     counted = {
@@ -251,6 +257,7 @@ def standings(
         Part.TESTS: any(place.report.foreign is not None for place in accepted),
         Part.AGREEMENT: any(place.others for place in accepted),
         Part.REVIEW: any(place.reviews for place in accepted),
+        Part.VERIFIER: any(place.verifier is not None for place in accepted),
         Part.VOTES: not decides and bool(valid),
         Part.CHOICE: decides and bool(valid),
     }
@@ -275,6 +282,12 @@ def _reviewed(place: Standing, critiques: Iterable[Critique]) -> Standing:
         finding.must_fix and finding.reproduced for critique in last.values() for finding in critique.findings
     )
     return replace(place, reviews=tuple(_worth(critique) for critique in last.values()), must_fix=must_fix)
+
+
+def _scored(place: Standing, scores: Mapping[str, float]) -> Standing:
+    """The place with the verifier's word on it; of several of equal behaviour that of the first by name."""
+    said = [_share(scores[name]) for name in sorted(place.ids) if name in scores]
+    return replace(place, verifier=said[0]) if said and place.accepted else place
 
 
 def _valid(vote: Vote, places: Iterable[Standing]) -> bool:
@@ -308,6 +321,7 @@ def _valued(place: Standing, counted: Mapping[Part, bool], accepted: int, most: 
         Part.TESTS: NOBODY_SAID if place.report.foreign is None else place.report.foreign.value,
         Part.AGREEMENT: place.size / accepted,
         Part.REVIEW: NOBODY_SAID if review is None else review,
+        Part.VERIFIER: NOBODY_SAID if place.verifier is None else place.verifier,
         Part.VOTES: NOBODY_SAID if share is None else share,
         Part.CHOICE: float(place.ballots.won == most),
     }

@@ -8,6 +8,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.parts import Parts
+from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.ports import BlobStore, Journal, KnownRecipes, Repositories
 
 
@@ -22,6 +23,7 @@ class Underway:
         workspaces: Merges and delivers.
         blobs: Has patches and bundles, takes what is too long for an event.
         recipes: Takes what environment runs find out.
+        verifier: Scores candidates; None: nobody does.
     """
 
     runs: AgentRuns
@@ -29,6 +31,7 @@ class Underway:
     workspaces: Repositories
     blobs: BlobStore
     recipes: KnownRecipes
+    verifier: Verifier | None = None
 
     @property
     def known(self) -> ExecutionState:

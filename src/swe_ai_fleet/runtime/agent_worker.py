@@ -17,6 +17,7 @@ from swe_ai_fleet.agents.judging import JudgeRun
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.agents.rubric import RubricJudge
+from swe_ai_fleet.agents.scoring import ScoreRun
 from swe_ai_fleet.domain.errand import (
     AnswerAssignment,
     Assignment,
@@ -136,6 +137,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             ),
             ErrandKind.REVIEW: ReviewRun(services=services, workspaces=workspaces),
             ErrandKind.JUDGE: JudgeRun(services=services),
+            ErrandKind.SCORE: ScoreRun(services=services),
             ErrandKind.DERIVE: derivations,
             ErrandKind.ANSWER: AnswerRun(services=services),
             ErrandKind.OPERATE: OperateRun(services=services),

@@ -17,6 +17,8 @@ from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.fleet_status import StorageStatus
 from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.review import VERIFIER_PROFILE
+from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
@@ -25,6 +27,7 @@ from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.orchestrator.storage import StorageBook
+from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.ports import HeadSigner
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
@@ -158,6 +161,10 @@ async def open_stack(
         fleet = await stack.enter_async_context(open_job_fleet(log) if jobs else open_ray_fleet(settings, logins))
         replicas = await stack.enter_async_context(open_leases(settings, anew=state.server is not None))
         recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
+        verifier = None
+        if VERIFIER_PROFILE in settings.model_profiles:
+            outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET)))
+            verifier = Verifier(outcomes=outcomes.outcomes)
         surroundings = Surroundings(
             log=telemetry.observed(log),
             blobs=log,
@@ -171,6 +178,7 @@ async def open_stack(
             approval_timeout_seconds=settings.approval_timeout_seconds,
             recipes=Recipes(recipes),
             signer=signer,
+            verifier=verifier,
         )
         access = tool_access(settings)
         councils = council_book(settings, await log.bucket(COUNCILS_BUCKET), rules)

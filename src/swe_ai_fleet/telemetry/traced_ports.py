@@ -30,6 +30,7 @@ _PHASES = {
     ErrandKind.EXAMINE: "check",
     ErrandKind.REVIEW: "review",
     ErrandKind.JUDGE: "judge",
+    ErrandKind.SCORE: "judge",
     ErrandKind.DERIVE: "derive",
     ErrandKind.ANSWER: "nodes",
     ErrandKind.OPERATE: "nodes",

@@ -26,7 +26,9 @@ from swe_ai_fleet.domain.errand import (
     ExamineAssignment,
     JudgeAssignment,
     OperateAssignment,
+    RecordedErrand,
     ReviewAssignment,
+    ScoreAssignment,
     Subject,
 )
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
@@ -49,7 +51,7 @@ from swe_ai_fleet.domain.message import (
     ToolCall,
 )
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique, Review, ReviewVerdict, Vote
+from swe_ai_fleet.domain.review import Critique, Review, ReviewVerdict, VerifierScore, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import ApprovalPolicy
@@ -164,6 +166,7 @@ class ScriptedFleet:
             the highest score among those that it accepts, the first of these.
         orders: Whether reviewers of several candidates say which one they would apply.
         judging: How a judge votes; without it, for the first candidate shown.
+        scoring: What a verifier model says of a candidate; without it, 0.5.
         deriving: How a planner splits a task; without it, not at all.
         answering: What an agent answers; without it, "done".
         operating: What a tool gives; without it, nothing but success.
@@ -181,11 +184,13 @@ class ScriptedFleet:
     reviewing: Callable[[ReviewAssignment, Subject], Critique] | None = None
     orders: bool = True
     judging: Callable[[JudgeAssignment], tuple[Vote, ...]] | None = None
+    scoring: Callable[[ScoreAssignment], VerifierScore] | None = None
     deriving: Callable[[DeriveAssignment], Derivation] | None = None
     answering: Callable[[AnswerAssignment], Awaitable[Answer]] | None = None
     operating: Callable[[OperateAssignment], Awaitable[ToolResult]] | None = None
     reviewed: list[ReviewAssignment] = field(default_factory=list[ReviewAssignment])
     judged: list[JudgeAssignment] = field(default_factory=list[JudgeAssignment])
+    scored: list[ScoreAssignment] = field(default_factory=list[ScoreAssignment])
     derived: list[DeriveAssignment] = field(default_factory=list[DeriveAssignment])
     asked: list[AnswerAssignment] = field(default_factory=list[AnswerAssignment])
     operated: list[OperateAssignment] = field(default_factory=list[OperateAssignment])
@@ -216,6 +221,8 @@ class ScriptedFleet:
                 return self._review(errand)
             case JudgeAssignment():
                 return self._judge(errand)
+            case ScoreAssignment():
+                return await self._score(errand)
             case DeriveAssignment():
                 return await self._derive(errand)
             case AnswerAssignment():
@@ -308,6 +315,22 @@ class ScriptedFleet:
             for sample in range(assignment.known + 1, assignment.known + assignment.samples + 1)
         )
 
+    async def _score(self, assignment: ScoreAssignment) -> VerifierScore:
+        """What the script's verifier model says."""
+        async with self._errand(assignment) as journal:
+            self.scored.append(assignment)
+            usage = Usage(prompt_tokens=9, completion_tokens=1, model_calls=1)
+            score = VerifierScore(
+                candidate_id=assignment.candidate.candidate_id, raw=0.5, model="scripted", usage=usage
+            )
+            if self.scoring is not None:
+                score = self.scoring(assignment)
+            ended = RunFinished(
+                stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=score.usage, audit_head=GENESIS
+            )
+            await journal.append(ended)
+            return score
+
     async def _derive(self, assignment: DeriveAssignment) -> Derivation:
         """How the script's planner splits a task."""
         self.derived.append(assignment)
@@ -339,7 +362,7 @@ class ScriptedFleet:
             return ToolResult(success=True, operation=assignment.tool)
 
     @asynccontextmanager
-    async def _errand(self, assignment: AnswerAssignment | OperateAssignment) -> AsyncGenerator[Journal]:
+    async def _errand(self, assignment: RecordedErrand[object]) -> AsyncGenerator[Journal]:
         """A run of its own in the log."""
         async with self.storage.journal(writer_of(assignment)) as journal:
             resumes = assignment.generation > 1

@@ -13,7 +13,7 @@ from aiohttp import web
 from pydantic_core import from_json
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.testing.completion import CHARACTERS_PER_TOKEN, completion_of
+from swe_ai_fleet.testing.completion import CHARACTERS_PER_TOKEN, MOST_LOGPROBS, completion_of
 from swe_ai_fleet.testing.embeddings import EmbeddingsRoute
 from swe_ai_fleet.testing.model_stream import chunks_of, send_stream
 from swe_ai_fleet.testing.refusals import fail, refusal, too_long, unauthorized
@@ -32,13 +32,14 @@ class ScriptedModelServer:
 
     `/v1/embeddings` too, without a script.
 
-    `latency_seconds` delays every reply. `faults` maps the number of a chat request (the first is 1, probes count)
-    to what it gets instead. Without `native_tools` a request with tools is refused, without `strict_schemas` one
-    with `strict`, as servers do. A `response_format` with a schema is `ignored`, `refused` or `obeyed`: then scripted
-    calls come as the JSON that the schema asks for. Without `streaming` a wish for a stream is ignored, without
-    `stream_options` a request with them is refused; a stream's events carry `stream_characters` of text or arguments
-    each. A prompt over `max_model_len` tokens (estimated: 4 characters each) is refused in vLLM's words. With an
-    `api_key`, others are turned away. The last `keep` request bodies stay readable.
+    `latency_seconds` delays every reply. `faults` maps the number of a chat request (the first is 1, probes count) to
+    what it gets instead. Without `native_tools` a request with tools is refused, without `strict_schemas` one with
+    `strict`, as servers do. A `response_format` with a schema is `ignored`, `refused` or `obeyed`: then scripted calls
+    come as the JSON that the schema asks for. Without `streaming` a wish for a stream is ignored, without
+    `stream_options` a request with them is refused; `logprobs` are given, `ignored` or `refused`; a stream's events
+    carry `stream_characters` of text or arguments each. A prompt over `max_model_len` tokens (estimated: 4 characters
+    each) is refused in vLLM's words. With an `api_key`, others are turned away. The last `keep` request bodies stay
+    readable.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ScriptedModelServer:
         json_schema: Literal["obeyed", "ignored", "refused"] = "ignored",
         streaming: bool = True,
         stream_options: bool = True,
+        logprobs: Literal["given", "ignored", "refused"] = "given",
         stream_characters: int = 64,
         api_key: str = "",
         host: str = "127.0.0.1",
@@ -71,6 +73,7 @@ class ScriptedModelServer:
         self._json_schema = json_schema
         self._streaming = streaming
         self._stream_options = stream_options
+        self._logprobs = logprobs
         self._stream_characters = stream_characters
         self._api_key = api_key
         self._faults = dict(faults or {})
@@ -205,6 +208,7 @@ class ScriptedModelServer:
             model=self._model,
             prompt=usage,
             obeys_schemas=self._json_schema == "obeyed",
+            gives_logprobs=self._logprobs == "given",
         )
         if streams:
             chunks = chunks_of(completion, payload, characters=self._stream_characters)
@@ -224,6 +228,12 @@ class ScriptedModelServer:
             return "Unsupported value: response_format of type json_schema"
         if payload.get("stream_options") and not self._stream_options:
             return "Extra inputs are not permitted: stream_options"
+        if payload.get("logprobs") and self._logprobs == "refused":
+            return "Unsupported parameter: 'logprobs' is not supported with this model."
+        if payload.get("top_logprobs") and not payload.get("logprobs"):
+            return "when using `top_logprobs`, `logprobs` must be set to true"
+        if payload.get("top_logprobs", 0) > MOST_LOGPROBS:
+            return f"Requested sample logprobs of {payload['top_logprobs']}, which is greater than {MOST_LOGPROBS}"
         return ""
 
     def _next(self, key: _Key, conversation: Conversation, turn: int) -> Turn | Failure:

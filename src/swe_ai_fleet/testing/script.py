@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ class Turn:
     `tool_calls` are (name, arguments) pairs; arguments given as text go out as they are, well-formed or not.
     `finish_reason` is worked out where it is empty. `delay_seconds` comes on top of the server's latency. The turn
     stands `times` times in a row. `call_ids` replace the ids the server makes up; `usage` replaces its estimate.
+    `top_logprobs` are likely first tokens of the reply with their log-probabilities, for requests that ask for them.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
@@ -34,6 +35,7 @@ class Turn:
     times: int = 1
     call_ids: tuple[str, ...] = ()
     usage: Usage | None = None
+    top_logprobs: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

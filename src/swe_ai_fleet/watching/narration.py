@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.event import (
     CancelRequested,
     CandidateDelivered,
     CandidateReviewed,
+    CandidateScored,
     CandidatesExamined,
     CandidatesRanked,
     ChecklistMade,
@@ -37,6 +38,7 @@ from swe_ai_fleet.domain.event import (
     WinnerDelivered,
 )
 from swe_ai_fleet.domain.examination import STATEMENT, Examination
+from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.watching.text import clean, one_line
 
@@ -94,6 +96,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"{revision}: {'takes the place of' if kept else 'dropped, so there stays'} {revised}: {reason}"
         case CandidatesExamined(examination=examination):
             line = f"{EXAMINATION}: {examination_text(examination)} ({examination.duration_ms / 1000:.1f} s)"
+        case CandidateScored(score=score):
+            line = f"{score.candidate_id}: scored by {score.model or 'nobody'}: {score_text(score)}"
         case CandidatesRanked(ranking=ranking, winner_id=winner):
             order = " > ".join(f"{ranked.candidate_id} {ranked.score:.3f}" for ranked in ranking)
             line = f"ranked: {order or 'nothing'}; winner: {winner or 'none'}"
@@ -121,6 +125,14 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case _:
             line = ""
     return one_line(line, _LINE)
+
+
+def score_text(score: VerifierScore) -> str:
+    """A verifier model's score, or why there is none."""
+    if score.score is None:
+        return f"none: {score.error}"
+    by = f" ({score.raw:.2f} before {score.outcomes} outcomes)" if score.score != score.raw else ""
+    return f"{score.score:.2f}{by}"
 
 
 def gathered_text(context: GatheredContext) -> str:

@@ -8,7 +8,7 @@ const REVISION = /-r\d+$/;
 export function kindOf(id: string): AgentKind {
   if (id === "planner") return "planner";
   if (id.startsWith("merge-")) return "merge";
-  if (id.endsWith("-judges")) return "judge";
+  if (id.endsWith("-judges") || id.endsWith("-scored")) return "judge";
   if (id.includes("-reviews-")) return "review";
   if (REVISION.test(id)) return "revision";
   return "solver";

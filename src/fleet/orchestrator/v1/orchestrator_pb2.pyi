@@ -299,7 +299,7 @@ class DeliberationUpdate(_message.Message):
     def __init__(self, status: _Optional[_Union[DeliberationStatus, str]] = ..., progress_percent: _Optional[int] = ..., current_step: _Optional[str] = ..., current_agent: _Optional[str] = ..., partial_result: _Optional[_Union[DeliberationResult, _Mapping]] = ..., sequence: _Optional[int] = ..., event: _Optional[_Union[ExecutionEvent, _Mapping]] = ..., final: _Optional[_Union[DeliberateResponse, _Mapping]] = ...) -> None: ...
 
 class DeliberationResult(_message.Message):
-    __slots__ = ("proposal", "checks", "score", "rank", "candidate_id", "patch", "artifacts", "operations", "critiques", "stop_reason", "usage", "audit_head", "duplicates", "reason", "evidence_score", "review_score", "vote_share", "votes", "revises", "round", "dropped_reason", "verdict", "verdict_reasons", "tests_score")
+    __slots__ = ("proposal", "checks", "score", "rank", "candidate_id", "patch", "artifacts", "operations", "critiques", "stop_reason", "usage", "audit_head", "duplicates", "reason", "evidence_score", "review_score", "vote_share", "votes", "revises", "round", "dropped_reason", "verdict", "verdict_reasons", "tests_score", "verifier_score")
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +324,7 @@ class DeliberationResult(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_REASONS_FIELD_NUMBER: _ClassVar[int]
     TESTS_SCORE_FIELD_NUMBER: _ClassVar[int]
+    VERIFIER_SCORE_FIELD_NUMBER: _ClassVar[int]
     proposal: Proposal
     checks: CheckSuite
     score: float
@@ -348,7 +349,8 @@ class DeliberationResult(_message.Message):
     verdict: EvidenceVerdict
     verdict_reasons: _containers.RepeatedScalarFieldContainer[str]
     tests_score: float
-    def __init__(self, proposal: _Optional[_Union[Proposal, _Mapping]] = ..., checks: _Optional[_Union[CheckSuite, _Mapping]] = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidate_id: _Optional[str] = ..., patch: _Optional[_Union[Patch, _Mapping]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[ToolOperation, _Mapping]]] = ..., critiques: _Optional[_Iterable[_Union[Critique, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., audit_head: _Optional[str] = ..., duplicates: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., evidence_score: _Optional[float] = ..., review_score: _Optional[float] = ..., vote_share: _Optional[float] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., revises: _Optional[str] = ..., round: _Optional[int] = ..., dropped_reason: _Optional[str] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., tests_score: _Optional[float] = ...) -> None: ...
+    verifier_score: float
+    def __init__(self, proposal: _Optional[_Union[Proposal, _Mapping]] = ..., checks: _Optional[_Union[CheckSuite, _Mapping]] = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidate_id: _Optional[str] = ..., patch: _Optional[_Union[Patch, _Mapping]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[ToolOperation, _Mapping]]] = ..., critiques: _Optional[_Iterable[_Union[Critique, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., audit_head: _Optional[str] = ..., duplicates: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., evidence_score: _Optional[float] = ..., review_score: _Optional[float] = ..., vote_share: _Optional[float] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., revises: _Optional[str] = ..., round: _Optional[int] = ..., dropped_reason: _Optional[str] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., tests_score: _Optional[float] = ..., verifier_score: _Optional[float] = ...) -> None: ...
 
 class Proposal(_message.Message):
     __slots__ = ("author_id", "author_role", "content", "created_at_ms", "revisions")

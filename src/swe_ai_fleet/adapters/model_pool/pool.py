@@ -191,6 +191,7 @@ class ModelPool:
             parallel_tools=all(one.parallel_tools for one in known),
             structured_output=all(one.structured_output for one in known),
             images=all(one.images for one in known),
+            logprobs=all(one.logprobs for one in known),
         )
 
     async def _ask_all(self) -> None:

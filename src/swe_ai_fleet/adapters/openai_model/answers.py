@@ -28,6 +28,9 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 _MOST_TOKENS = 10**9
 _MOST_REPAIRS = 16
 _LONGEST_ID = 256
+_MOST_ALTERNATIVES = 20
+_LONGEST_TOKEN = 64
+_LEAST_LOGPROB = -1e6
 
 
 class ErrorAnswer(Exception):
@@ -92,12 +95,12 @@ def read_reply(
         usage=_spent(fields_of(fields.get("usage")), duration_ms),
         model=model if isinstance(model, str) else "",
         repairs=tuple(dict.fromkeys(mended))[:_MOST_REPAIRS],
+        top_logprobs=_first_tokens(fields_of(choice.get("logprobs"))),
     )
 
 
 def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
-    choices = completion.get("choices")
-    for choice in cast("list[object]", choices) if isinstance(choices, list) else []:
+    for choice in _listed(completion.get("choices")):
         fields = fields_of(choice)
         if any(isinstance(fields.get(key), dict) for key in ("message", "delta")) or isinstance(
             fields.get("text"), str
@@ -106,6 +109,21 @@ def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
     if error := completion.get("error"):
         raise ErrorAnswer(Refusal.inside(error))
     raise ValueError("a completion without choices")
+
+
+def _first_tokens(logprobs: Mapping[str, object]) -> tuple[tuple[str, float], ...]:
+    """The likely first tokens with their log-probabilities; nothing where the server says nothing that can be read."""
+    found: list[tuple[str, float]] = []
+    first = fields_of(next(iter(_listed(logprobs.get("content"))), None))
+    for alternative in map(fields_of, _listed(first.get("top_logprobs"))[:_MOST_ALTERNATIVES]):
+        token, logprob = alternative.get("token"), alternative.get("logprob")
+        if isinstance(token, str) and isinstance(logprob, float | int) and _LEAST_LOGPROB < logprob < 1:
+            found.append((token[:_LONGEST_TOKEN], min(0.0, float(logprob))))
+    return tuple(found)
+
+
+def _listed(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Found]:

@@ -132,6 +132,8 @@ class OpenAIChatModel:
                 if not self._quirks.learn(error, written.uses):
                     raise
                 continue
+            if Feature.LOGPROBS in written.uses and not reply.top_logprobs:
+                self._quirks.miss(Feature.LOGPROBS)
             if Feature.SCHEMA in written.uses and _ignores_schema(reply, request.schema):
                 self._quirks.miss(Feature.SCHEMA)
                 continue

@@ -22,6 +22,7 @@ class Feature(StrEnum):
     FULL_ENVELOPE = "full envelope"
     ENVELOPE = "envelope"
     SCHEMA = "schema"
+    LOGPROBS = "logprobs"
 
 
 # 500 too: a grammar that cannot be compiled is a fault of its own to some servers.
@@ -34,6 +35,7 @@ _NAMED_BY = {
     Feature.FULL_ENVELOPE: _ABOUT_SCHEMAS,
     Feature.ENVELOPE: _ABOUT_SCHEMAS,
     Feature.SCHEMA: _ABOUT_SCHEMAS,
+    Feature.LOGPROBS: re.compile(r"log.?prob", re.IGNORECASE),
 }
 
 
@@ -74,4 +76,4 @@ class Quirks:
             capabilities = replace(capabilities, protocol=ToolProtocol.TEXT)
         if capabilities.structured_output and not self.allow(Feature.SCHEMA):
             capabilities = replace(capabilities, structured_output=False)
-        return capabilities
+        return replace(capabilities, logprobs=self.allow(Feature.LOGPROBS))

@@ -34,7 +34,11 @@ class RequestWriter:
         messages, tools, schema = wanted.messages, wanted.tools, wanted.schema
         capabilities = self._quirks.known(findings.capabilities)
         protocol = capabilities.protocol
-        more, uses = self._stream_fields(wanted.on_delta is not None)
+        # A stream is read for its text alone.
+        more, uses = self._stream_fields(wanted.on_delta is not None and not wanted.top_logprobs)
+        if wanted.top_logprobs and capabilities.logprobs:
+            uses.append(Feature.LOGPROBS)
+            more |= {"logprobs": True, "top_logprobs": wanted.top_logprobs}
         head = head_fields(capabilities.model, wanted.sampling, limit_field=findings.limit_field, more=more)
         held_to = b""
         if schema is not None and capabilities.structured_output:

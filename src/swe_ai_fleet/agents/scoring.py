@@ -1,0 +1,257 @@
+"""A verifier model's score of a candidate: how probable it is that the change solves its task."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import exp, fsum
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.judging.prompt import room_for
+from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
+from swe_ai_fleet.agents.resumption import concluded, read_run
+from swe_ai_fleet.agents.sub_agents.prompts import opening
+from swe_ai_fleet.agents.sub_agents.shapes import objects_in
+from swe_ai_fleet.agents.task_sections import wishes
+from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.candidate import Artifacts, Perspective
+from swe_ai_fleet.domain.errand import ScoreAssignment
+from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
+from swe_ai_fleet.domain.event import HistoryCondensed, ModelReplied, RunFinished, RunStarted
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, Sampling
+from swe_ai_fleet.domain.review import VERIFIER_PROFILE, VerifierScore
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import ChatModel, Clone
+from swe_ai_fleet.tools.truncation import beginning
+
+MAX_SECONDS = 600.0
+"""For a score, and no more than the task allows its agents."""
+TOP_LOGPROBS = 20
+LEAST_MASS = 0.5
+"""Of the probability of all first words, yes and no have so much together at least, or the reply is no answer."""
+QUESTION = "Does the change solve the task as it is written, completely and without breaking anything?"
+BY_WORD = "Answer with one word: yes or no."
+BY_SCHEMA = 'Answer with one JSON object: {"probability": the probability, from 0 to 1, that the answer is yes}'
+SCHEMA = {
+    "type": "object",
+    "properties": {"probability": {"type": "number", "minimum": 0, "maximum": 1}},
+    "required": ["probability"],
+    "additionalProperties": False,
+}
+ASKED_AGAIN = "asked again"
+_BLANKS = " \t\r\n▁Ġ"
+"""Blanks at both ends of tokens, as some servers write them, too."""
+_TASK_CHARS = 16_000
+_LEAST_CHARS = 400
+_LAST_CALLS = 30
+_CHARS_PER_TOKEN = 4
+_ERROR_CHARS = 2_000
+
+
+def yes_share(likely: Sequence[tuple[str, float]]) -> float | None:
+    """`p(yes) / (p(yes) + p(no))` of a reply's first token, whatever its case and blanks.
+
+    None where the two have less than `LEAST_MASS` together: the model says something else first.
+
+    Args:
+        likely: Tokens with their natural log-probabilities.
+    """
+    words = [(token.strip(_BLANKS).lower(), exp(logprob)) for token, logprob in likely]
+    yes, no = (fsum(share for word, share in words if word == answer) for answer in ("yes", "no"))
+    return yes / (yes + no) if yes + no >= LEAST_MASS else None
+
+
+def probability_in(texts: Sequence[str]) -> float:
+    """The probability that an answer names. Raises ValueError where it names none from 0 to 1, or several."""
+    found = {
+        float(value)
+        for text in texts
+        for fields in objects_in(text.rpartition("</think>")[2])
+        if isinstance(value := fields.get("probability"), int | float)
+        and not isinstance(value, bool)
+        and 0 <= value <= 1
+    }
+    if len(found) != 1:
+        raise ValueError(f"it names {'several probabilities' if found else 'no probability from 0 to 1'}")
+    return found.pop()
+
+
+def trajectory(run: RunState, summary: str) -> str:
+    """How an agent went about it: its tool calls counted, the last ones in their order, and its last words."""
+    ended = [entry for entry in run.entries if entry.outcome is not Outcome.STARTED]
+    counted = Counter(entry.name for entry in ended)
+    calls = ", ".join(f"{name} {number} times" for name, number in counted.most_common())
+    last = "\n".join(f"- {entry.name}: {entry.outcome}" for entry in ended[-_LAST_CALLS:])
+    parts = [f"{len(ended)} tool calls: {calls}\nThe last ones:\n{last}" if ended else "", summary]
+    return "\nIts last words:\n".join(parts) if summary else parts[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRun:
+    """Carries out `ScoreAssignment`s, each recorded like every run."""
+
+    services: RunServices
+
+    async def carry_out(self, assignment: ScoreAssignment, clone: Clone) -> VerifierScore:
+        """The verifier model's score of a candidate.
+
+        Faults of the model, unusable answers and spent limits are scores with an error. A scoring that had ended in an
+        earlier process is handed in again; one that had not begins anew.
+
+        Raises Fenced, Unavailable; a cancellation passes after it was recorded.
+        """
+        resumes = assignment.generation > 1
+        async with self.services.recorded(assignment, resumes=resumes) as run:
+            await run.journal.flush()
+            if resumes:
+                tenant = assignment.task.tenant
+                earlier = await read_run(self.services.log, tenant, assignment.execution_id, assignment.agent_id)
+                if known := concluded(earlier, VerifierScore):
+                    return known
+            return await _Scoring(self.services, assignment, clone.environment.key, run).carry_out()
+
+
+class _Spent(Exception):
+    """A limit is reached before the question is answered."""
+
+    def __init__(self, limit: StopReason) -> None:
+        super().__init__(f"the verifier's limit is reached ({limit})")
+        self.limit = limit
+
+
+class _Scoring:
+    """One scoring under way."""
+
+    def __init__(self, services: RunServices, assignment: ScoreAssignment, environment: str, run: RecordedRun) -> None:
+        self._services = services
+        self._assignment = assignment
+        self._environment = environment
+        self._journal, self._trail = run.journal, run.trail
+        self._mask = services.equipment.mask
+        limits = assignment.task.constraints.limits
+        self._budget = Budget(replace(limits, timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds)))
+        self._patch = self._did = ""
+        self._room = self._step = 0
+        self._shown: tuple[Message, ...] = ()
+
+    async def carry_out(self) -> VerifierScore:
+        """Ask, and record the end."""
+        score = VerifierScore(candidate_id=self._assignment.candidate.candidate_id)
+        raw, error, reason = None, "", StopReason.MODEL_ERROR
+        try:
+            async with asyncio.timeout(self._budget.seconds_left):
+                model, found = await self._open()
+                score = replace(score, model=found.model)
+                raw, reason = await self._ask(model, found), StopReason.FINAL_ANSWER
+        except TimeoutError:
+            error = f"the verifier had no more than {self._budget.limits.timeout_seconds:g} seconds"
+        except (ModelError, InvalidRequest, NotFound) as fault:
+            error = str(fault)
+        except _Spent as fault:
+            error, reason = str(fault), fault.limit
+        except ValueError as fault:
+            error, reason = f"the verifier's answer cannot be used: {fault}", StopReason.MALFORMED_REPLIES
+        score = replace(score, raw=raw, score=raw, usage=self._budget.total(), error=self._mask(error)[:_ERROR_CHARS])
+        await self._journal.append(
+            RunFinished(
+                stop_reason=reason,
+                artifacts=Artifacts(),
+                usage=score.usage,
+                audit_head=self._trail.head,
+                answer=to_json(score).decode(),
+                error=score.error,
+            )
+        )
+        return score
+
+    async def _open(self) -> tuple[ChatModel, ModelCapabilities]:
+        """The model and what it can do; what is to be shown is read. Raises ModelError, InvalidRequest, NotFound."""
+        assignment, candidate = self._assignment, self._assignment.candidate
+        if candidate.artifacts.patch is not None:
+            self._patch = (await self._services.blobs.get(candidate.artifacts.patch)).decode("utf-8", "replace")
+        task = assignment.task
+        run = await read_run(self._services.log, task.tenant, assignment.execution_id, candidate.agent_id)
+        self._did = trajectory(run, candidate.summary)
+        model = self._services.equipment.model(task, Perspective(model_profile=VERIFIER_PROFILE), self._trail)
+        found = await model.probe()
+        self._budget = Budget(self._budget.limits, prices=self._services.equipment.price(found.model))
+        self._room = room_for(found.max_model_len)
+        return model, found
+
+    async def _ask(self, model: ChatModel, found: ModelCapabilities) -> float:
+        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _Spent."""
+        if found.logprobs:
+            # A server's own temperature would make its probabilities other than the model's.
+            sampling = Sampling(temperature=1.0, max_tokens=1)
+            request = ModelRequest((), sampling=sampling, top_logprobs=TOP_LOGPROBS)
+            reply = await self._reply(model, found.model, BY_WORD, request)
+            if (share := yes_share(reply.top_logprobs)) is not None:
+                return share
+        reply = await self._reply(model, found.model, BY_SCHEMA, ModelRequest((), schema=SCHEMA))
+        return probability_in([reply.message.content, *(call.arguments for call in reply.message.tool_calls)])
+
+    async def _reply(self, model: ChatModel, name: str, form: str, request: ModelRequest) -> ModelReply:
+        """The reply to the question in a form. Raises _Spent, ModelError."""
+        if spent := self._budget.spent(iterations=0):
+            raise _Spent(spent)
+        began = time.monotonic()
+        try:
+            reply = await model.reply(replace(request, messages=self._told(name, form)))
+        except ContextTooLong:
+            # The estimate of what fits was wrong.
+            self._room //= 2
+            reply = await model.reply(replace(request, messages=self._told(name, form)))
+        self._budget.settle(reply.usage)
+        self._step += 1
+        took = round((time.monotonic() - began) * 1000)
+        self._journal.post(ModelReplied(step=self._step, reply=reply, duration_ms=took))
+        return reply
+
+    def _told(self, name: str, form: str) -> tuple[Message, ...]:
+        """What the model is told, recorded as the whole of the conversation from here on."""
+        task = self._assignment.task
+        messages = opening("score", list(self._sections(form)), warning=self._fence.warning)
+        if not self._shown:
+            self._journal.post(
+                RunStarted(role=task.role, model=name, messages=messages, tools=(), environment=self._environment)
+            )
+        else:
+            before, after = (sum(len(one.content) for one in some) for some in (self._shown, messages))
+            self._journal.post(
+                HistoryCondensed(
+                    step=self._step,
+                    method=ASKED_AGAIN,
+                    messages=messages,
+                    tokens_before=before // _CHARS_PER_TOKEN,
+                    tokens_after=after // _CHARS_PER_TOKEN,
+                )
+            )
+        self._shown = messages
+        return messages
+
+    def _sections(self, form: str) -> Iterator[tuple[str, str]]:
+        """What the request is made of; the question comes last, so that all before it is the same in both forms."""
+        report, left, fence = self._assignment.report, self._assignment.candidate.artifacts, self._fence
+        part = max(_LEAST_CHARS, self._room // 12)
+        for title, text in wishes(self._assignment.task):
+            yield title, beginning(self._mask(text), min(_TASK_CHARS, self._room // 4))
+        changed = f"{left.insertions} lines added, {left.deletions} removed"
+        yield "The change", f"{changed}:\n{fence(self._patch, self._room // 2)}"
+        yield "What the checks said", evidence(report, fence, part)
+        if report.foreign is not None:
+            yield "What the verdict rests on", fence("\n".join(report.reasons), part // 2)
+        yield "Old tests that it changed, before and after", changed_tests(report, fence, part // 2)
+        yield "How its author went about it", fence(self._did, part)
+        yield "Question", f"{QUESTION} {form}"
+
+    @property
+    def _fence(self) -> Fence:
+        patch = self._assignment.candidate.artifacts.patch
+        # The digest depends on the very text, so nobody can write the fence's word into it.
+        return Fence(self._mask, self._assignment.execution_id, self._did, patch.digest if patch else "")

@@ -1,0 +1,89 @@
+"""What a verifier model's scores have been worth: scores against what people said of the work that had them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+
+BINS = 5
+"""Bins of equal width that scores from 0 to 1 fall into."""
+PRIOR = 10.0
+"""A bin's own middle counts as so many outcomes."""
+LEAST_OUTCOMES = 20
+"""With fewer a score stays as it is."""
+
+Rated = tuple[float, float]
+"""A verifier's score of a winner, and how good people found that, both from 0 to 1."""
+
+
+def rated(outcomes: Iterable[Outcome], model: str) -> list[Rated]:
+    """The scores that a verifier model gave to what people rated later; a rating of 1 is 0, one of 5 is 1.
+
+    Without a rating an outcome says nothing of a score: whether it is a success was decided with the score's help.
+    """
+    return [
+        (score, (one.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING))
+        for one in outcomes
+        if one.rating
+        and one.metadata.get(VERIFIER_MODEL) == model
+        and (score := _number(one.metadata.get(VERIFIER_SCORE, ""))) is not None
+    ]
+
+
+def calibrated(score: float, known: Sequence[Rated]) -> float:
+    """The score as the share of good outcomes that such scores had, from 0 to 1; a higher score never gives less.
+
+    `share(bin) = (sum of good + PRIOR * middle) / (outcomes + PRIOR)` in `BINS` bins: histogram binning (Zadrozny and
+    Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers", 2001) with
+    the m-estimate (Cestnik, "Estimating probabilities", 1990) towards what the score itself says. Bins in the wrong
+    order are pooled by their weights, `outcomes + PRIOR` (pool adjacent violators: Ayer et al., 1955). The score is
+    then moved by what its bin was, `share - middle`, between two middles by the line that joins them.
+
+    Args:
+        score: From 0 to 1.
+        known: Earlier scores of the same verifier, with how good what they were about turned out.
+    """
+    if len(known) < LEAST_OUTCOMES:
+        return score
+    good, weights = [PRIOR * _middle(bin_) for bin_ in range(BINS)], [PRIOR] * BINS
+    for earlier, quality in known:
+        bin_ = min(BINS - 1, int(earlier * BINS))
+        good[bin_] += quality
+        weights[bin_] += 1
+    moves = [share - _middle(bin_) for bin_, share in enumerate(_monotone(good, weights))]
+    return min(1.0, max(0.0, score + _between(score, moves)))
+
+
+def _monotone(sums: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The weighted means, each pooled with its neighbours until none is lower than the one before it."""
+    pools: list[tuple[float, float, int]] = []
+    for total, weight in zip(sums, weights, strict=True):
+        pool = (total, weight, 1)
+        while pools and pools[-1][0] / pools[-1][1] >= pool[0] / pool[1]:
+            before = pools.pop()
+            pool = (before[0] + pool[0], before[1] + pool[1], before[2] + pool[2])
+        pools.append(pool)
+    return [total / weight for total, weight, bins in pools for _ in range(bins)]
+
+
+def _between(score: float, moves: Sequence[float]) -> float:
+    """What bins move a score by, on the line through their middles; beyond the outer ones, as these."""
+    for low, high in pairwise(range(BINS)):
+        if _middle(low) <= score <= _middle(high):
+            part = (score - _middle(low)) * BINS
+            return moves[low] * (1 - part) + moves[high] * part
+    return moves[0] if score < _middle(0) else moves[-1]
+
+
+def _middle(bin_: int) -> float:
+    return (bin_ + 0.5) / BINS
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0.0 <= number <= 1.0 else None

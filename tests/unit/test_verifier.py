@@ -1,0 +1,213 @@
+"""A verifier model in a deliberation: who is scored, what the scores do, and what a take-over knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from swe_ai_fleet.domain.budget import Totals, Usage
+from swe_ai_fleet.domain.errand import ScoreAssignment
+from swe_ai_fleet.domain.errors import AgentLost, InternalFault, Unavailable
+from swe_ai_fleet.domain.event import CandidateReviewed, CandidateScored, ExecutionFinished, RunLost, VotesCast
+from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+from swe_ai_fleet.domain.review import Critique, ReviewVerdict, VerifierScore
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
+from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES
+from swe_ai_fleet.learning.outcomes import outcome_of
+from swe_ai_fleet.orchestrator.expenses import Purpose, expenses
+from swe_ai_fleet.orchestrator.verifying import Verifier
+from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
+from tests.unit.test_executions import World, a_task
+from tests.unit.test_peer_review import begins_with
+
+ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
+WORDS = {ONE: 0.2, TWO: 0.9, THREE: 1.0}
+SPENT = Usage(prompt_tokens=1_000, completion_tokens=1, model_calls=1)
+
+
+def says(words: dict[str, float]) -> Callable[[ScoreAssignment], VerifierScore]:
+    def say(asked: ScoreAssignment) -> VerifierScore:
+        name = asked.candidate.candidate_id
+        return VerifierScore(candidate_id=name, raw=words[name], score=words[name], model="m", usage=SPENT)
+
+    return say
+
+
+def a_world(**more: object) -> World:
+    """Three agents, of whom the third fails, and a verifier that praises it most."""
+    world = World(verifier=Verifier(outcomes=lambda _: ()), **more)
+    world.fleet.runs = dict.fromkeys((THREE, f"{THREE}-r1"), ScriptedRun(checks=(FAILED,)))
+    world.fleet.scoring = says(WORDS)
+    return world
+
+
+def asked(world: World) -> list[str]:
+    return sorted(one.candidate.candidate_id for one in world.fleet.scored)
+
+
+async def test_accepted_candidates_are_scored_once_and_the_better_one_wins() -> None:
+    world = a_world()
+    state = await world.run(a_task(rounds=0))
+    assert asked(world) == [ONE, TWO]
+    assert [one.candidate_id for one in state.ranking] == [TWO, ONE, THREE]
+    assert [one.verifier for one in state.ranking] == [0.9, 0.2, None]
+    assert "; verifier 0.90; " in state.ranking[0].reason
+    assert {one.agent_id for one in world.fleet.scored} == {f"{ONE}-scored", f"{TWO}-scored"}
+    assert state.usage.total_tokens == 3 * 101 + 2 * 1_001
+    expense = next(one for one in expenses(state) if one.purpose is Purpose.SCORES)
+    assert (expense.runs, expense.bought) == (2, "2 scores, 0.90 for the winner")
+
+
+async def test_without_a_verifier_nobody_is_asked() -> None:
+    world = a_world()
+    world.verifier = None
+    state = await world.run(a_task(rounds=0))
+    assert world.fleet.scored == []
+    assert state.winner_id == ONE
+    assert [one.verifier for one in state.ranking] == [None] * 3
+    assert world.bodies(CandidateScored) == []
+
+
+async def test_equal_changes_share_a_score_and_what_is_refuted_has_none() -> None:
+    world = a_world()
+    world.fleet.runs = {ONE: ScriptedRun(patch=b"same"), TWO: ScriptedRun(patch=b"same"), THREE: ScriptedRun()}
+    state = await world.run(a_task(rounds=0))
+    assert asked(world) == [ONE, THREE]
+    assert [(one.candidate_id, one.verifier) for one in state.ranking] == [(THREE, 1.0), (ONE, 0.2)]
+    world = a_world()
+    world.fleet.default = ScriptedRun(checks=(FAILED,))
+    state = await world.run(a_task(rounds=0))
+    assert (asked(world), state.winner_id) == ([], "")
+
+
+async def test_where_only_proven_ones_may_win_no_other_is_scored() -> None:
+    world = a_world()
+    world.fleet.runs = {ONE: ScriptedRun(checks=(PROVEN,))}
+    await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
+    assert asked(world) == [ONE]
+
+
+async def test_it_comes_after_reviews_and_before_judges() -> None:
+    world = a_world()
+    world.fleet.runs, world.fleet.orders = {}, False
+    await world.run(a_task(rounds=1))
+    bodies = [event.body for event in world.log.events]
+    reviewed = [n for n, body in enumerate(bodies) if isinstance(body, CandidateReviewed)]
+    scored = [n for n, body in enumerate(bodies) if isinstance(body, CandidateScored)]
+    voted = [n for n, body in enumerate(bodies) if isinstance(body, VotesCast) and any(v.choice for v in body.votes)]
+    assert len(scored) == len(voted) == 3
+    assert max(reviewed) < min(scored) < max(scored) < min(voted)
+
+
+async def test_judges_are_not_asked_where_the_verifiers_word_leaves_nothing_open() -> None:
+    world = a_world()
+    world.fleet.orders = False
+    world.fleet.runs = {}
+    world.fleet.scoring = says({ONE: 0.0, TWO: 1.0, THREE: 0.0})
+    world.fleet.reviewing = lambda asked, subject: Critique(
+        reviewer_id=asked.reviewer_id,
+        candidate_id=subject.candidate.candidate_id,
+        round=asked.round,
+        verdict=ReviewVerdict.ACCEPT,
+        score=0.9 if subject.candidate.candidate_id == TWO else 0.5,
+    )
+    state = await world.run(a_task(rounds=1))
+    assert (world.fleet.judged, state.winner_id) == ([], TWO)
+
+
+async def test_a_verifier_that_fails_or_is_lost_costs_its_word_only() -> None:
+    world = a_world()
+
+    def fails(one: ScoreAssignment) -> VerifierScore:
+        if one.candidate.candidate_id == ONE:
+            return VerifierScore(candidate_id=ONE, error="the verifier's answer cannot be used", usage=SPENT, model="m")
+        raise AgentLost("its host died")
+
+    world.fleet.scoring = fails
+    state = await world.run(a_task(rounds=0))
+    assert state.winner_id == ONE
+    assert [one.verifier for one in state.ranking] == [None] * 3
+    [known] = [body.score for body in world.bodies(CandidateScored)]
+    assert (known.candidate_id, known.score, known.error) == (ONE, None, "the verifier's answer cannot be used")
+    assert [one.lost_agent_id for one in world.bodies(RunLost)] == [f"{TWO}-scored"]
+    assert state.usage.total_tokens == 3 * 101 + 1_001
+    assert len(world.fleet.scored) == 1 + 3
+
+
+async def test_what_no_verifier_can_say_is_no_score() -> None:
+    world = a_world()
+    world.fleet.scoring = lambda asked: VerifierScore(candidate_id=THREE, raw=7.0, score=1.0)
+    state = await world.run(a_task(rounds=0))
+    assert {name: (one.raw, one.score) for name, one in state.scores.items()} == {ONE: (None, None), TWO: (None, None)}
+    assert {one.error for one in state.scores.values()} == {"it has no score between 0 and 1"}
+
+
+async def test_nobody_is_scored_when_the_tokens_are_spent() -> None:
+    world = a_world()
+    totals = Constraints(totals=Totals(max_tokens=304))
+    state = await world.run(a_task(rounds=0, constraints=totals))
+    assert (asked(world), state.winner_id) == ([], ONE)
+
+
+async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> None:
+    scored = {VERIFIER_SCORE: "0.900000", VERIFIER_MODEL: "m"}
+    disliked = [Outcome(subject_id=f"e{n}", rating=1, metadata=scored) for n in range(500)]
+    world = a_world()
+    world.verifier = Verifier(outcomes=lambda tenant: disliked if tenant == DEFAULT_TENANT else ())
+    state = await world.run(a_task(rounds=0))
+    assert state.scores[TWO].raw == 0.9
+    assert (state.scores[TWO].outcomes, state.scores[ONE].outcomes) == (500, 500)
+    assert state.scores[TWO].score is not None
+    assert state.scores[TWO].score < 0.1
+    # The ranking has the calibrated score, what is learned from it the raw one.
+    assert {one.verifier for one in state.ranking if one.accepted} == {
+        round(state.scores[name].score or 0.0, 4) for name in (ONE, TWO)
+    }
+    learned = outcome_of(state, ())
+    assert learned.metadata[VERIFIER_SCORE] == f"{WORDS[state.winner_id]:.6f}"
+    assert learned.metadata[VERIFIER_MODEL] == "m"
+    few = disliked[: LEAST_OUTCOMES - 1]
+    world = a_world()
+    world.verifier = Verifier(outcomes=lambda _: few)
+    assert (await world.run(a_task(rounds=0))).scores[TWO].score == 0.9
+
+
+async def test_outcomes_that_cannot_be_had_leave_scores_as_they_are() -> None:
+    def unavailable(tenant: str) -> tuple[Outcome, ...]:
+        raise Unavailable("the bucket does not answer")
+
+    world = a_world()
+    world.verifier = Verifier(outcomes=unavailable)
+    state = await world.run(a_task(rounds=0))
+    assert (state.winner_id, state.scores[TWO].score) == (TWO, 0.9)
+
+
+async def test_whoever_takes_over_scores_nobody_twice() -> None:
+    def scripted(world: World) -> World:
+        def says_or_fails(one: ScoreAssignment) -> VerifierScore:
+            if one.candidate.candidate_id == ONE:
+                raise InternalFault("a fault of the host's")
+            return says(WORDS)(one)
+
+        world.fleet.scoring = says_or_fails
+        return world
+
+    whole, task = scripted(a_world()), a_task(rounds=1)
+    done = await whole.run(task)
+    assert list(done.scores) == [TWO]
+    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
+    for count in range(1, last):
+        log = begins_with(whole.log, count)
+        bodies = [event.body for event in log.events]
+        known = {body.score.candidate_id for body in bodies if isinstance(body, CandidateScored)}
+        lost = {body.lost_agent_id for body in bodies if isinstance(body, RunLost)}
+        world = scripted(a_world(log=log))
+        async with world.running() as executions:
+            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+        again = asked(world)
+        assert not known & set(again), count
+        assert not lost & {f"{name}-scored" for name in again}, count
+        assert len(again) == len(set(again)), count
+        assert replace(state.scores[TWO], usage=Usage()) == replace(done.scores[TWO], usage=Usage()), count
+        assert [one.candidate_id for one in state.ranking] == [one.candidate_id for one in done.ranking], count
+        assert state.usage.total_tokens == done.usage.total_tokens, count
