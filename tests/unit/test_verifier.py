@@ -82,9 +82,16 @@ async def test_equal_changes_share_a_score_and_what_is_refuted_has_none() -> Non
 
 async def test_where_only_proven_ones_may_win_no_other_is_scored() -> None:
     world = a_world()
+    world.fleet.runs = {ONE: ScriptedRun(checks=(PROVEN,)), TWO: ScriptedRun(checks=(PROVEN,))}
+    await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
+    assert sorted(asked(world)) == [ONE, TWO]
+
+
+async def test_one_alone_is_not_scored() -> None:
+    world = a_world()
     world.fleet.runs = {ONE: ScriptedRun(checks=(PROVEN,))}
     await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
-    assert asked(world) == [ONE]
+    assert not asked(world)
 
 
 async def test_it_comes_after_reviews_and_before_judges() -> None:

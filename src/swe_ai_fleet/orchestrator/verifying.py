@@ -38,6 +38,7 @@ class Verifier:
     async def scores(self, runs: AgentRuns, spending: Spending, contest: Contest) -> Mapping[str, float]:
         """What it finds the accepted candidates worth, calibrated, by candidate; one stands for those of its place.
 
+        Nothing is asked where there is one alone.
         Each score is written as `CandidateScored` when it is in. Who was scored under an earlier driver, or whose
         scoring was lost, is not scored again. A scoring that fails costs this score only; none begins where too little
         is left of what the task may spend.
@@ -56,7 +57,9 @@ class Verifier:
             contest.behaviours,
             needs_proof=spending.task.constraints.require_verified,
         )
-        wanted = [place for place in places if place.accepted and not self._asked(place, runs)]
+        accepted = [place for place in places if place.accepted]
+        # One alone stays first whatever is said of it.
+        wanted = [place for place in accepted if not self._asked(place, runs)] if len(accepted) > 1 else []
         task = spending.granted(len(wanted)) if wanted else None
         if task is not None:
             async with asyncio.TaskGroup() as group:
