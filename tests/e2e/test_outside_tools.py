@@ -94,7 +94,7 @@ async def test_what_is_opened_is_used_and_nothing_else(tmp_path: Path, service: 
     ]
     assert {"http_get", "files_read_file"} <= offered.keys()
     assert "db_sqlite_query" not in offered
-    assert "db_sqlite_query: " in offered["request_tools"]
+    assert "db_sqlite_query" in offered["request_tools"]
     assert f"reaches {service} only" in told
     assert told.count("version 42") >= 2
     assert str(tmp_path / "notes.db") not in told

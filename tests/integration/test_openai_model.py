@@ -137,6 +137,23 @@ async def test_parallel_calls_usage_and_the_way_back() -> None:
     ]
 
 
+async def test_what_can_be_left_out_is_not_offered_as_null() -> None:
+    left_out = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}], "default": None, "description": "Last."}
+    told = {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}], "default": None}
+    needed = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    parameters = {"type": "object", "properties": {"end": left_out, "both": told, "must": needed}, "required": ["must"]}
+    spec = replace(TOOLS[0], parameters=parameters)
+    async with ScriptedModelServer(Script.of(Turn(content="Done."))) as server, client(server.url) as model:
+        await model.reply(ModelRequest(OPENING, (spec,)))
+        sent = server.bodies[-1]["tools"][0]["function"]["parameters"]
+    assert sent["properties"] == {
+        "end": {"type": "integer", "minimum": 1, "description": "Last."},
+        "both": told,
+        "must": needed,
+    }
+    assert spec.parameters == parameters
+
+
 async def test_without_tools_none_are_sent() -> None:
     async with ScriptedModelServer(Script()) as server, client(server.url) as model:
         await model.reply(ModelRequest(OPENING))

@@ -11,7 +11,6 @@ from swe_ai_fleet.tools.operation import signature
 from swe_ai_fleet.tools.policy import Policy
 
 REQUEST_TOOLS = "request_tools"
-_MAX_LINE = 72
 _MOST_NAMES = 50
 _MOST_LISTED = 120
 
@@ -25,8 +24,8 @@ class Offer:
         specs: Every operation of the run.
         policy: Says which of them it may be shown.
         answer: The operation that ends the run; always shown.
-        idle: Names of those that are shown only when they are asked for, each in a line of `request_tools`.
-        unlisted: Names among them that have no line: they lack what they need here.
+        idle: Names of those that are shown only when they are asked for, all named by `request_tools`.
+        unlisted: Names among them that are not named there: they lack what they need here.
     """
 
     def __init__(
@@ -88,26 +87,19 @@ class Offer:
         return f"{signature(spec)}: {first_line(spec)}"
 
 
-def first_line(spec: OperationSpec, limit: int = 0) -> str:
-    """The first line of a description; its first clause where that is all that fits."""
-    line = spec.description.strip().partition("\n")[0]
-    if not limit or len(line) <= limit:
-        return line
-    for stop in (". ", "; ", " (", ": ", ", "):
-        head = line.partition(stop)[0]
-        if len(head) <= limit:
-            return head
-    return line[:limit].rpartition(" ")[0]
+def first_line(spec: OperationSpec) -> str:
+    """The first line of a description."""
+    return spec.description.strip().partition("\n")[0]
 
 
 def _request_spec(listed: Sequence[OperationSpec]) -> OperationSpec:
-    lines = [f"{spec.name}: {first_line(spec, _MAX_LINE).rstrip('.')}" for spec in listed[:_MOST_LISTED]]
-    lines += [f"and {len(listed) - _MOST_LISTED} more"] if len(listed) > _MOST_LISTED else []
+    names = [spec.name for spec in listed[:_MOST_LISTED]]
+    names += [f"and {len(listed) - _MOST_LISTED} more"] if len(listed) > _MOST_LISTED else []
     return OperationSpec(
         name=REQUEST_TOOLS,
         tool=REQUEST_TOOLS,
         operation=REQUEST_TOOLS,
-        description="\n".join(("Show the schemas of more tools, which can then be called:", *lines)),
+        description=f"Show what more tools do, which can then be called: {', '.join(names)}",
         parameters={
             "type": "object",
             "properties": {

@@ -53,10 +53,7 @@ _CODING = frozenset(
         "files_edit_file",
         "files_search_in_files",
         "tests_run",
-        "git_status",
         "git_diff",
-        "git_add",
-        "git_commit",
     }
 )
 _LOOKING = frozenset(

@@ -250,7 +250,21 @@ def _image_parts(message: UserMessage) -> list[dict[str, object]]:
 
 
 def _function(spec: OperationSpec) -> dict[str, object]:
-    return {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+    parameters = dict(spec.parameters)
+    if isinstance(properties := parameters.get("properties"), Mapping):
+        found = cast("Mapping[str, object]", properties)
+        parameters["properties"] = {name: _without_null(schema) for name, schema in found.items()}
+    return {"name": spec.name, "description": spec.description, "parameters": parameters}
+
+
+def _without_null(schema: object) -> object:
+    """A parameter's schema in fewer words: what is null where it is left out can just be left out."""
+    fields = dict(cast("Mapping[str, object]", schema)) if isinstance(schema, Mapping) else {}
+    kinds = fields.pop("anyOf", None)
+    if fields.pop("default", "") is not None or not isinstance(kinds, list):
+        return cast("object", schema)
+    left = [kind for kind in cast("list[dict[str, object]]", kinds) if kind != {"type": "null"}]
+    return {**left[0], **fields} if len(left) == 1 else cast("object", schema)
 
 
 def _inside(text: str) -> bytes:
