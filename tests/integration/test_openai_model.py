@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.message import (
     ToolProtocol,
     UserMessage,
 )
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -137,11 +137,13 @@ async def test_parallel_calls_usage_and_the_way_back() -> None:
     ]
 
 
-async def test_what_can_be_left_out_is_not_offered_as_null() -> None:
+async def test_what_can_be_left_out_is_not_offered_as_null_nor_what_is_for_programs() -> None:
     left_out = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}], "default": None, "description": "Last."}
     told = {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}], "default": None}
     needed = {"anyOf": [{"type": "string"}, {"type": "null"}]}
-    parameters = {"type": "object", "properties": {"end": left_out, "both": told, "must": needed}, "required": ["must"]}
+    properties: dict[str, object] = {"end": left_out, "both": told, "must": needed, "any": True}
+    properties["sum"] = {"type": "string", FOR_PROGRAMS: True}
+    parameters = {"type": "object", "properties": properties, "required": ["must"]}
     spec = replace(TOOLS[0], parameters=parameters)
     async with ScriptedModelServer(Script.of(Turn(content="Done."))) as server, client(server.url) as model:
         await model.reply(ModelRequest(OPENING, (spec,)))
@@ -150,6 +152,7 @@ async def test_what_can_be_left_out_is_not_offered_as_null() -> None:
         "end": {"type": "integer", "minimum": 1, "description": "Last."},
         "both": told,
         "must": needed,
+        "any": True,
     }
     assert spec.parameters == parameters
 

@@ -35,6 +35,10 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+FOR_PROGRAMS = "x-for-programs"
+"""A parameter whose schema has this as true is for callers that are programs: no model is shown it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSpec:
     """One function a model can call, with the traits that policy and scheduling go by.

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.operation import Toolkit, operation
 
@@ -31,7 +31,12 @@ class ShellTool(Toolkit):
             Field(description="Stop it after so many seconds (the run's limit is also the default).", gt=0),
         ] = None,
         idle_timeout_seconds: Annotated[
-            float | None, Field(description="Stop it after so many seconds without any output.", gt=0)
+            float | None,
+            Field(
+                description="Stop it after so many seconds without any output.",
+                gt=0,
+                json_schema_extra={FOR_PROGRAMS: True},
+            ),
         ] = None,
     ) -> ToolResult:
         """Run a shell command in the repository's directory and read what it printed (stdout and stderr together).

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.message import (
     ToolProtocol,
     UserMessage,
 )
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 
 _CACHE_BYTES = 64 * 1024 * 1024
 _CACHED_TOOL_SETS = 64
@@ -253,13 +253,22 @@ def _function(spec: OperationSpec) -> dict[str, object]:
     parameters = dict(spec.parameters)
     if isinstance(properties := parameters.get("properties"), Mapping):
         found = cast("Mapping[str, object]", properties)
-        parameters["properties"] = {name: _without_null(schema) for name, schema in found.items()}
+        parameters["properties"] = {
+            name: part for name, schema in found.items() if (part := _shown(schema)) is not None
+        }
     return {"name": spec.name, "description": spec.description, "parameters": parameters}
 
 
-def _without_null(schema: object) -> object:
-    """A parameter's schema in fewer words: what is null where it is left out can just be left out."""
-    fields = dict(cast("Mapping[str, object]", schema)) if isinstance(schema, Mapping) else {}
+def _shown(schema: object) -> object:
+    """A parameter's schema as a model is shown it, None for what is for programs alone.
+
+    What is null where it is left out can just be left out.
+    """
+    if not isinstance(schema, Mapping):
+        return schema
+    fields = dict(cast("Mapping[str, object]", schema))
+    if fields.get(FOR_PROGRAMS):
+        return None
     kinds = fields.pop("anyOf", None)
     if fields.pop("default", "") is not None or not isinstance(kinds, list):
         return cast("object", schema)

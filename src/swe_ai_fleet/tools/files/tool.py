@@ -10,7 +10,7 @@ from typing import Annotated, ParamSpec, TypeVar
 
 from pydantic import Field
 
-from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files import search
@@ -33,7 +33,10 @@ _NOTE_CHARS = 300
 FilePath = Annotated[str, Field(description="File, relative to the root of the workspace.")]
 NewPath = Annotated[str, Field(description="The new file, relative to the root of the workspace.")]
 Overwrite = Annotated[bool, Field(description="Replace a file that is there already.")]
-Sha256 = Annotated[str | None, Field(description="Refuse if the file no longer has this SHA-256.")]
+Sha256 = Annotated[
+    str | None,
+    Field(description="Refuse if the file no longer has this SHA-256.", json_schema_extra={FOR_PROGRAMS: True}),
+]
 Directory = Annotated[str, Field(description="Directory (or one file), relative to the root of the workspace.")]
 Glob = Annotated[
     str | None, Field(description="Only these files, as '*.py' (at any depth) or 'tests/**/*.py'; '!*.md' leaves out.")
@@ -114,7 +117,11 @@ class FileTool(Toolkit):
         self,
         patch: Annotated[str, Field(description="Unified diff, plain or git's, with exact line counts.", min_length=1)],
         expected_sha256: Annotated[
-            dict[str, str] | None, Field(description="Refuse if a file of these no longer has its SHA-256.")
+            dict[str, str] | None,
+            Field(
+                description="Refuse if a file of these no longer has its SHA-256.",
+                json_schema_extra={FOR_PROGRAMS: True},
+            ),
         ] = None,
     ) -> ToolResult:
         """Change, create, delete and rename files by a unified diff: all of it or, if a part does not fit, nothing."""
