@@ -115,8 +115,8 @@ class Up:
 
 
 @asynccontextmanager
-async def fleet_up(home: Path, model_url: str) -> AsyncIterator[Up]:
-    """`fleet up` on a home; asked to end at the end, where it is still there."""
+async def fleet_up(home: Path, model_url: str, **more: str) -> AsyncIterator[Up]:
+    """`fleet up` on a home, with more variables; asked to end at the end, where it is still there."""
     variables = {
         "FLEET_HOME": str(home),
         "FLEET_MODEL_URL": model_url,
@@ -128,7 +128,7 @@ async def fleet_up(home: Path, model_url: str) -> AsyncIterator[Up]:
     with (home.parent / "up.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "swe_ai_fleet.cli.main", "up", "--json"),
-            env={**os.environ, **variables},
+            env={**os.environ, **variables, **more},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,

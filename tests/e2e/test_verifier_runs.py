@@ -10,20 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.outcome import LEAST_RATING, VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES
-from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.testing.trace_collector import TraceCollector
+from tests.e2e.test_knowledge_restart import Up, fleet_up
 from tests.scripts import HELLO_FILES, REVIEWED
 
 ONE, TWO = "agent-dev-1", "agent-dev-2"
@@ -32,9 +29,8 @@ YES = Turn(content="Yes", top_logprobs={"Yes": math.log(0.9), "No": math.log(0.1
 VERIFIER = Script(conversations=(Conversation(match="+    return 'Hi'", turns=(NO,)), Conversation(turns=(YES,))))
 
 
-async def deliberated(running: RunningFleet, repository: Path) -> tuple[pb.DeliberateResponse, list[dict[str, Any]]]:
+async def deliberated(up: Up, repository: Path) -> tuple[pb.DeliberateResponse, list[dict[str, Any]]]:
     """Two candidates that pass the check, of which the smaller one is wrong: the reply, and what the log says."""
-    token = (("authorization", f"Bearer {running.token}"),)
     request = pb.DeliberateRequest(
         task_id=f"scored-{uuid.uuid4().hex[:8]}",
         task_description=f"{REVIEWED} Add a function hello_world that returns 'Hello, World!'.",
@@ -45,11 +41,9 @@ async def deliberated(running: RunningFleet, repository: Path) -> tuple[pb.Delib
             checks=[pb.CheckSpec(name="runs", command="python3 -c 'import utils; utils.hello_world()'")]
         ),
     )
-    async with grpc.aio.insecure_channel(running.address) as channel:
-        client = pb_grpc.OrchestratorServiceStub(channel)
-        reply = await client.Deliberate(request, metadata=token, timeout=120)
-        stream = pb.StreamExecutionRequest(execution_id=reply.execution_id)
-        events = [json.loads(one.payload_json) async for one in client.StreamExecution(stream, metadata=token)]
+    reply = await up.orchestrator.Deliberate(request, **up.call)
+    stream = pb.StreamExecutionRequest(execution_id=reply.execution_id)
+    events = [json.loads(one.payload_json) async for one in up.orchestrator.StreamExecution(stream, **up.call)]
     return reply, [one["score"] for one in events if one["type"] == "candidate_scored"]
 
 
@@ -58,16 +52,10 @@ async def test_the_better_of_two_wins_by_the_verifiers_score(
 ) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     async with ScriptedModelServer(VERIFIER, model="checker") as checker:
-        settings = Settings(
-            home=tmp_path / "home",
-            model_url=model_server.url,
-            model="scripted",
-            model_profiles={"verifier": {"url": checker.url, "model": "checker"}},
-            listen="127.0.0.1:0",
-            otlp_endpoint=collector.url,
-        )
-        async with asyncio.timeout(240), open_fleet(settings) as running:
-            reply, scores = await deliberated(running, repository)
+        profiles = json.dumps({"verifier": {"url": checker.url, "model": "checker"}})
+        more = {"FLEET_MODEL_PROFILES": profiles, "FLEET_OTLP_ENDPOINT": collector.url}
+        async with fleet_up(tmp_path / "home", model_server.url, **more) as up:
+            reply, scores = await deliberated(up, repository)
             assert reply.winner_id == TWO
             assert [(one.candidate_id, one.verifier_score) for one in reply.results] == [(TWO, 0.9), (ONE, 0.1)]
             assert reply.results[0].reason.endswith(f"ahead of {ONE}: verifier 0.90 against 0.10")
@@ -77,13 +65,13 @@ async def test_the_better_of_two_wins_by_the_verifiers_score(
             ]
             assert sum(one.usage.model_calls for one in reply.expenses) == reply.usage.model_calls
             assert sorted((one["model"], one["outcomes"]) for one in scores) == [("checker", 0)] * 2
-            async with ContextServiceClient(running.context, running.context_token) as context:
+            async with ContextServiceClient(up.card["context"], up.card["token"]) as context:
                 learned = await disliked(context, reply.execution_id)
                 others = [replace(learned, subject_id=f"old-{number}") for number in range(1, LEAST_OUTCOMES)]
                 await asyncio.gather(*map(context.record_outcome, others))
             assert learned.metadata[VERIFIER_SCORE] == "0.900000"
             assert learned.metadata[VERIFIER_MODEL] == "checker"
-            _, scores = await deliberated(running, repository)
+            _, scores = await deliberated(up, repository)
             assert {one["outcomes"] for one in scores} == {LEAST_OUTCOMES}
             praised = max(scores, key=lambda one: one["raw"])
             assert praised["raw"] == pytest.approx(0.9)
