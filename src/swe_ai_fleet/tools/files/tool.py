@@ -163,7 +163,9 @@ class FileTool(Toolkit):
         path: Directory = ".",
         glob: Glob = None,
         ignore_case: Annotated[bool, Field(description="Take capital and small letters for the same.")] = False,
-        max_results: Annotated[int, Field(description="Lines to show at most.", ge=1, le=2000)] = 200,
+        max_results: Annotated[
+            int, Field(description="Lines to show at most.", ge=1, le=2000, json_schema_extra={FOR_PROGRAMS: True})
+        ] = 200,
     ) -> ToolResult:
         """Find lines that match a regular expression; gives path:line:text. Skips what .gitignore names."""
         scope = self._scope(path, glob)
@@ -186,7 +188,9 @@ class FileTool(Toolkit):
         self,
         path: Directory = ".",
         glob: Glob = None,
-        max_results: Annotated[int, Field(description="Files to show at most.", ge=1, le=10_000)] = 1000,
+        max_results: Annotated[
+            int, Field(description="Files to show at most.", ge=1, le=10_000, json_schema_extra={FOR_PROGRAMS: True})
+        ] = 1000,
     ) -> ToolResult:
         """List the files below a directory, all levels, in order of path. Skips what .gitignore names."""
         found = await search.find_files(self.workspace, self._scope(path, glob), limit=max_results)

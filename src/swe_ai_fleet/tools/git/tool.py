@@ -10,7 +10,7 @@ from pydantic import Field
 
 from swe_ai_fleet.domain.command import CommandResult
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.git.grants import Target, checked_branch, shown_url
@@ -90,7 +90,10 @@ class GitTool(Toolkit):
     async def diff(
         self,
         paths: Paths = [],  # noqa: B006 - never changed; a list is what the schema shows
-        staged: Annotated[bool, Field(description="Compare the index instead of the files.")] = False,
+        staged: Annotated[
+            bool,
+            Field(description="Compare the index instead of the files.", json_schema_extra={FOR_PROGRAMS: True}),
+        ] = False,
         base: Annotated[str | None, Field(description="Compare with this commit; A..B compares two.")] = None,
     ) -> ToolResult:
         """Show changes of tracked files (not of untracked ones): lines added and deleted per file, then the patch."""
