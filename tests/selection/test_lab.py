@@ -121,7 +121,8 @@ async def test_good_tests_make_the_right_one_win_and_the_same_pool_comes_to_the_
     fleet: Fleet, tmp_path: Path
 ) -> None:
     shop = workshop(fleet, tmp_path)
-    (pool,) = await shop.pools([spec(1, "right/all", "reason/none", "nothing/vacuous")])
+    # Alone its own tests would be contested: the wrong one's tests, which pass on it, stand behind it.
+    (pool,) = await shop.pools([spec(1, "right/all", "special/slice", "nothing/vacuous")])
     assert isinstance(pool, Pool), pool
     ranking = Ranking(before="", requests=tmp_path / "requests.jsonl", probing=Probing(home=tmp_path / "probing"))
     first, second = [await ranking.row(pool, fleet, shop.repository) for _ in range(2)]
