@@ -224,6 +224,8 @@ def swapped_descriptor() -> None:
     def swap(number: int) -> None:
         with socket.socket() as spare:
             os.dup2(spare.fileno(), number)
+        # Swapped without a pause, what was reached would be gone before anybody asks for it.
+        time.sleep(0.0002)
 
     with serving() as own:
         target = socket.socket()
