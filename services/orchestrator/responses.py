@@ -364,7 +364,7 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         branch=state.delivered.branch if state.delivered else "",
         audit_heads=audit_heads(state),
         usage=total_usage(state),
-        expenses=spent(state),
+        expenses=spent(state) if results else [],
         last_sequence=state.last_sequence,
         attempt=state.task.attempt,
         subtasks=subtask_results(state),

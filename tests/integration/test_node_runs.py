@@ -146,7 +146,7 @@ class World:
 async def test_an_answer_in_a_form_is_asked_for_in_that_form(world: World, tools: tuple[str, ...]) -> None:
     checklist = {"requirements": [{"quote": "a is 1", "probe": ""}]}
     world.says(Turn(tool_calls=(("final_answer", {"result": checklist}),)))
-    answer = await world.answer(schema=probing.SCHEMA, use_tools=bool(tools), tools=tools)
+    answer = await world.answer(schema=probing.schema(), use_tools=bool(tools), tools=tools)
     assert json.loads(answer.text) == checklist
     shown = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
     parameters = shown["final_answer"]["parameters"]

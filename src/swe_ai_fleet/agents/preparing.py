@@ -37,8 +37,9 @@ class ProposalShape(Shape):
     notes: Text = Field(default="", description="What was learned, in a few sentences.")
 
 
-SCHEMA = schema_of(ProposalShape)
-"""Of the answer."""
+def schema() -> dict[str, object]:
+    """The JSON schema of the answer."""
+    return schema_of(ProposalShape)
 
 
 def instructions(*, directory: str) -> str:

@@ -28,8 +28,9 @@ class ChecklistShape(Shape):
     requirements: list[RequirementShape] = Field(default=[])
 
 
-SCHEMA = schema_of(ChecklistShape)
-"""Of the answer."""
+def schema() -> dict[str, object]:
+    """The JSON schema of the answer."""
+    return schema_of(ChecklistShape)
 
 
 def instructions(*, directory: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,10 +15,10 @@ from swe_ai_fleet.orchestrator.run_names import (
     CHECKLIST,
     ENVIRONMENT,
     PLANNER,
-    is_draft,
     is_merge_run,
-    is_review_run,
+    is_revision_run,
     judge_run,
+    reviewer_of,
     score_run,
     side_runs,
 )
@@ -53,10 +53,10 @@ class Expense:
 def expenses(state: ExecutionState) -> tuple[Expense, ...]:
     """What the agents of an execution have spent so far, by purpose; purposes without a run are left out."""
     agents: dict[Purpose, list[AgentProgress]] = {}
-    sides = side_runs(state)
+    purpose_of = _Purposes(state)
     for name, agent in state.agents.items():
         if name != EXECUTION_SUBJECT:
-            agents.setdefault(_purpose(state, name, sides), []).append(agent)
+            agents.setdefault(purpose_of(name), []).append(agent)
     return tuple(
         Expense(
             purpose=purpose,
@@ -69,17 +69,25 @@ def expenses(state: ExecutionState) -> tuple[Expense, ...]:
     )
 
 
-def _purpose(state: ExecutionState, name: str, sides: Iterable[str]) -> Purpose:
-    if name in _NAMED:
-        return _NAMED[name]
-    if name in map(score_run, state.candidates):
-        return Purpose.SCORES
-    if is_merge_run(name):
-        return Purpose.MERGES
-    authors = {candidate.author for candidate in state.candidates.values()}
-    if name in sides or any(is_review_run(name, author) or name == judge_run(author) for author in authors):
-        return Purpose.VOTES if name.endswith(_JUDGES) else Purpose.REVIEWS
-    return Purpose.DRAFTS if is_draft(state, name) else Purpose.REVISIONS
+class _Purposes:
+    """What each run of an execution is for, by its name; also of a run whose word is not in yet."""
+
+    def __init__(self, state: ExecutionState) -> None:
+        self._sides = side_runs(state)
+        self._authors = {candidate.author for candidate in state.candidates.values()}
+        self._judges = set(map(judge_run, self._authors))
+        self._scores = set(map(score_run, state.candidates))
+
+    def __call__(self, name: str) -> Purpose:
+        if name in _NAMED:
+            return _NAMED[name]
+        if name in self._scores:
+            return Purpose.SCORES
+        if is_merge_run(name):
+            return Purpose.MERGES
+        if name in self._sides or name in self._judges or reviewer_of(name) in self._authors:
+            return Purpose.VOTES if name.endswith(_JUDGES) else Purpose.REVIEWS
+        return Purpose.REVISIONS if is_revision_run(name) else Purpose.DRAFTS
 
 
 def _drafts(state: ExecutionState) -> str:

@@ -104,7 +104,7 @@ class Groundwork:
                         system_prompt=probing.instructions(directory=task.repo.subdirectory),
                         max_iterations=probing.MAX_STEPS,
                     ),
-                    probing.SCHEMA,
+                    probing.schema(),
                 )
             )
             made = replace(made, usage=answer.usage)
@@ -232,7 +232,7 @@ class Groundwork:
             system_prompt=preparing.instructions(directory=task.repo.subdirectory),
             max_iterations=preparing.MAX_STEPS,
         )
-        errand = self._errand(ENVIRONMENT, _QUESTION, config, preparing.SCHEMA)
+        errand = self._errand(ENVIRONMENT, _QUESTION, config, preparing.schema())
         return await self.work.runs.carry_out(replace(errand, background=findings(before), workshop=True))
 
     def _errand(self, agent_id: str, query: str, config: AgentConfig, schema: Mapping[str, object]) -> AnswerAssignment:

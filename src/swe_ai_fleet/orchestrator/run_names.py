@@ -31,6 +31,16 @@ def is_review_run(agent_id: str, reviewer_id: str) -> bool:
     return agent_id.startswith(f"{reviewer_id}{_REVIEWS}")
 
 
+def reviewer_of(agent_id: str) -> str:
+    """Who reviews in a run; empty where nobody does."""
+    return agent_id.rpartition(_REVIEWS)[0]
+
+
+def is_revision_run(agent_id: str) -> bool:
+    """Whether an author revises in a run."""
+    return _REVISION.search(agent_id) is not None
+
+
 def judge_run(judge_id: str) -> str:
     """The run in which a judge votes."""
     return f"{judge_id}-judges"
@@ -53,7 +63,7 @@ def is_merge_run(agent_id: str) -> bool:
 
 def is_draft(state: ExecutionState, agent_id: str) -> bool:
     """Whether a run began with nothing but the task and the pinned commit; reviews, revisions and merges did not."""
-    return not (is_merge_run(agent_id) or _REVISION.search(agent_id) or agent_id in side_runs(state))
+    return not (is_merge_run(agent_id) or is_revision_run(agent_id) or agent_id in side_runs(state))
 
 
 def side_runs(state: ExecutionState) -> frozenset[str]:
