@@ -29,8 +29,8 @@ test-web: check ## The page: rebuilt and compared, then tried in Chromium agains
 	$(BIN)/python scripts/build_page.py --check
 	$(PYTEST) tests/web $(wildcard tests/integration/test_gateway_*.py)
 
-test-all: check ## Everything, the slow tests too
-	$(PYTEST) $(PARALLEL) $(RERUN)
+test-all: check ## Everything, the slow tests and those of the labs too
+	$(PYTEST) $(PARALLEL) $(RERUN) tests labs
 
 test-vllm: $(VENV)/ready $(VLLM)/ready ## Against a real vLLM server with a tiny random model, on the CPU
 	FLEET_TEST_VLLM=1 FLEET_VLLM_PYTHON=$(VLLM)/bin/python $(PYTEST) tests/vllm
@@ -71,33 +71,33 @@ web: $(VENV)/ready ## Build the page from web/ (needs npm, or takes the one in t
 	$(BIN)/python scripts/build_page.py
 
 simulate: $(VENV)/ready ## 10,000 executions on 100 nodes on virtual time; writes docs/scale.md and its plots
-	$(BIN)/python -m tests.simulation --write
+	$(BIN)/python -m labs.simulation --write
 
 pictures: simulate ## Everything drawn: the plots of docs/scale.md, and the page's views in tests/web/.artifacts
 	$(PYTEST) tests/web -k "test_every_view_is_sound_and_fits or test_pictures_of"
 
 bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench.json
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m labs.bench
 
 chaos: $(VENV)/ready ## 200 executions under kill -9 of everything there is; SEED=… EXECUTIONS=…; writes chaos.json
-	$(BIN)/python -m tests.chaos --seed "$(or $(SEED),0)" --executions "$(or $(EXECUTIONS),200)"
+	$(BIN)/python -m labs.chaos --seed "$(or $(SEED),0)" --executions "$(or $(EXECUTIONS),200)"
 
 soak: $(VENV)/ready ## Half an hour of mixed load, parts killed: nothing may grow, all is accounted for; then a tenant beside one that attacks; MINUTES=… SEED=…
-	$(BIN)/python -m tests.soak --minutes "$(or $(MINUTES),30)" --seed "$(or $(SEED),0)"
-	$(BIN)/python -m tests.soak.neighbours --seconds "$(or $(SECONDS_OF_SPELLS),30)"
+	$(BIN)/python -m labs.soak --minutes "$(or $(MINUTES),30)" --seed "$(or $(SEED),0)"
+	$(BIN)/python -m labs.soak.neighbours --seconds "$(or $(SECONDS_OF_SPELLS),30)"
 
 bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, installed in .venv-peers; writes docs/bench.md
-	$(BIN)/python -m tests.bench.peers
+	$(BIN)/python -m labs.bench.peers
 
 zoo: $(VENV)/ready ## Real projects from package registries, and changes made by machine, judged; ONLY=toolz,fnv JOBS=2; writes zoo.json
 	@sh scripts/system_packages.sh go:golang-go cargo:cargo
-	ONLY="$(ONLY)" JOBS="$(JOBS)" $(BIN)/python -m tests.zoo
+	ONLY="$(ONLY)" JOBS="$(JOBS)" $(BIN)/python -m labs.zoo
 
 selection: $(VENV)/ready ## How often the right candidate wins, in pools made of the zoo's projects; ONLY=parse JOBS=2 BEFORE=python; writes selection.json
-	ONLY="$(ONLY)" JOBS="$(JOBS)" POOLS="$(POOLS)" BEFORE="$(BEFORE)" $(BIN)/python -m tests.selection
+	ONLY="$(ONLY)" JOBS="$(JOBS)" POOLS="$(POOLS)" BEFORE="$(BEFORE)" $(BIN)/python -m labs.selection
 
 mutants: $(VENV)/ready ## Small changes of the modules that decide: each must fail a test; docs/testing.md; MODULES=run.py
-	$(BIN)/python -m tests.mutation $(MODULES)
+	$(BIN)/python -m labs.mutation $(MODULES)
 
 up: $(VENV)/ready ## Run a fleet here (FLEET_MODEL_URL=… names the model server)
 	$(BIN)/fleet up

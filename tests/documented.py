@@ -35,7 +35,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/batch.md": ("e2e/test_batch.py::test_a_batch_is_interrupted_gone_on_with_and_evaluated",),
     "docs/bench.md": (BY_HAND,),
     "docs/capacity.md": (BY_HAND, BY_HAND),
-    "docs/chaos.md": ("chaos/test_small.py::test_a_dozen_executions_survive_three_kills",),
+    "docs/chaos.md": ("../labs/chaos/test_small.py::test_a_dozen_executions_survive_three_kills",),
     "docs/chat.md": (
         HERE,
         f"{CHAPTERS}::test_the_formatting_example_runs",
@@ -74,7 +74,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "integration/test_plan_session.py",
     ),
     "docs/recordings.md": (HERE, HERE, HERE, HERE),
-    "docs/scale.md": ("simulation/test_scale.py",),
+    "docs/scale.md": ("../labs/simulation/test_scale.py",),
     "docs/study.md": ("e2e/test_study.py::test_a_study_measures_what_more_candidates_are_worth",),
     "docs/tls.md": (SECURED, SECURED),
     "docs/tools.md": (HERE, LIBRARY, LIBRARY),

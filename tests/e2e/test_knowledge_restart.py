@@ -26,8 +26,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.chaos.processes import kill, marked, new_mark, title
 from tests.memory_script import LESSON, RECALLS
+from tests.processes import kill, marked, new_mark, title
 from tests.scripts import HELLO_FILES, SLOW
 
 NAMESPACE = "repository:restart"

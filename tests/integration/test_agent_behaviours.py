@@ -38,7 +38,7 @@ from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.pipeline import Pipeline
-from tests.bench.planning import COMPLEX, FAST, SCRIPT, SIMPLE
+from tests.planning_requests import COMPLEX, FAST, SCRIPT, SIMPLE
 
 SMALL_SERVER = Path(__file__).with_name("small_mcp_server.py")
 PLANNER = "You make plans for another agent"

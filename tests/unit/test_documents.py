@@ -43,7 +43,7 @@ def _commands() -> dict[str, set[str]]:
 
 @cache
 def _tests() -> frozenset[str]:
-    texts = (path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
+    texts = (path.read_text() for room in ("tests", "labs") for path in ROOT.glob(f"{room}/**/test_*.py"))
     return frozenset(name for text in texts for name in re.findall(r"def (test_\w+)", text))
 
 

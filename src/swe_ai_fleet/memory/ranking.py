@@ -1,7 +1,7 @@
 """One ranking made of two: what was found by its words and what was found by its meaning.
 
 A weighted sum of normalised scores (Fox and Shaw 1994, "Combination of multiple searches"). Its numbers are chosen by
-measurement, `python -m tests.bench.retrieval`; docs/memory.md has the figures.
+measurement, `python -m labs.bench.retrieval`; docs/memory.md has the figures.
 """
 
 from __future__ import annotations

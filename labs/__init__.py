@@ -1,0 +1,1 @@
+"""What measures and attacks the fleet at length: targets of their own, not loaded by `make test`."""

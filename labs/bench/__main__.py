@@ -1,0 +1,194 @@
+"""`make bench`: what a tool call and a step cost, how a hundred agents do, how soon the first model call goes out.
+
+Everything is on, audit, events and workspaces too; the model is the scripted server in a process of its own, which is
+not counted. Prints a table and writes bench.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+from rich.console import Console
+from rich.table import Table
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from labs.bench.checkpoints import TARGET_MS as CHECKPOINT_TARGET_MS
+from labs.bench.checkpoints import checkpoint_figures
+from labs.bench.environments import TARGET_MS as ENVIRONMENT_TARGET_MS
+from labs.bench.environments import environment_figures
+from labs.bench.floor import floor_seconds
+from labs.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
+from labs.bench.processes import measured
+from labs.bench.profiles import profile_figures
+from labs.bench.retrieval import retrieval_figures
+from labs.bench.sandbox import TARGET_MS, sandbox_figures
+from labs.bench.scale import scale_figures
+from labs.bench.steps import COMMAND, FILES, scripted_steps
+from labs.bench.tools import tool_figures
+from labs.bench.watchers import watcher_figures
+from services.orchestrator.main import open_fleet
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.planning_requests import planning_figures
+
+STEPS = 20
+AGENTS = 100
+LATENCY = 0.5
+CHARACTERS_PER_TOKEN = 4
+"""As the scripted server counts them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One deliberation in seconds: to the first model call, and from the first run's start to the last reply.
+
+    `overhead_tokens` is what a step adds to the prompt beside the model's own reply and what its tools printed.
+    """
+
+    to_first_call: float
+    working: float
+    events: int
+    overhead_tokens: float
+
+
+async def main() -> None:
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="fleet-bench-") as name:
+        directory = Path(name)
+        repository = make_repository(directory / "repository", FILES)
+        figures |= await tool_figures(directory / "tools")
+        figures |= await sandbox_figures()
+        figures |= await environment_figures(directory / "environments")
+        figures |= await checkpoint_figures(directory / "checkpoints")
+        await single(directory, repository, figures)
+        await hundred(directory, repository, figures)
+        figures |= await scale_figures(directory / "scale")
+        figures |= await planning_figures(directory / "planning")
+        figures |= profile_figures()
+        figures |= await prefix_cache_figures(directory / "prefix")
+        figures |= await retrieval_figures(directory / "retrieval")
+        figures |= await watcher_figures()
+    Path("bench.json").write_text(json.dumps(figures, indent=2) + "\n")
+    _print(figures)
+
+
+async def single(directory: Path, repository: Path, figures: dict[str, float]) -> None:
+    async with scripted_steps(directory, steps=STEPS, latency=0.0) as (url, _), _fleet(directory / "one", url) as fleet:
+        cold = await _run(fleet, repository, "cold", agents=1)
+        runs = [await _run(fleet, repository, f"warm-{number}", agents=1) for number in range(5)]
+    figures["first_call_ms_cold"] = round(1000 * cold.to_first_call, 1)
+    figures["first_call_ms_warm"] = round(1000 * sorted(run.to_first_call for run in runs)[2], 1)
+    figures["overhead_tokens_per_step"] = round(runs[-1].overhead_tokens, 1)
+    figures["step_ms"] = round(1000 * sorted(run.working for run in runs)[2] / STEPS, 2)
+
+
+async def hundred(directory: Path, repository: Path, figures: dict[str, float]) -> None:
+    async with scripted_steps(directory, steps=STEPS, latency=LATENCY) as (url, pid):
+        figures["fleet_100_floor_s"] = round(
+            await floor_seconds(url, agents=AGENTS, steps=STEPS, command=COMMAND.replace("notes.log", "/dev/null")), 2
+        )
+        async with _fleet(directory / "hundred", url) as fleet:
+            await _run(fleet, repository, "warm-up", agents=2)
+            async with measured(pid) as cost:
+                began = time.perf_counter()
+                run = await _run(fleet, repository, "hundred", agents=AGENTS)
+                whole = time.perf_counter() - began
+    figures["fleet_100_ideal_s"] = (STEPS + 1) * LATENCY
+    figures["fleet_100_wall_s"] = round(run.working, 2)
+    figures["fleet_100_whole_s"] = round(whole, 2)
+    figures["fleet_100_setup_s"] = round(run.to_first_call, 2)
+    figures["fleet_100_pss_mib"] = round(cost.peak_pss_mib)
+    figures["fleet_100_cpu_s"] = round(cost.cpu_seconds, 1)
+    figures["fleet_100_events"] = run.events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """The generated gRPC client and what every call of it carries."""
+
+    stub: pb_grpc.OrchestratorServiceStub
+    metadata: tuple[tuple[str, str], ...]
+
+
+@asynccontextmanager
+async def _fleet(home: Path, url: str) -> AsyncGenerator[Client]:
+    settings = Settings(home=home, model_url=url, model="scripted", listen="127.0.0.1:0")
+    async with open_fleet(settings) as running, grpc.aio.insecure_channel(running.address) as channel:
+        token = (("authorization", f"Bearer {running.token}"),)
+        yield Client(stub=pb_grpc.OrchestratorServiceStub(channel), metadata=token)
+
+
+async def _run(fleet: Client, repository: Path, task_id: str, *, agents: int) -> Run:
+    """One deliberation by a unary call; its timing is read from the log afterwards."""
+    request = pb.DeliberateRequest(
+        task_id=task_id,
+        task_description="Take twenty steps.",
+        repo=pb.RepoRef(path=str(repository)),
+        num_agents=agents,
+        constraints=pb.TaskConstraints(max_iterations=STEPS + 5),
+    )
+    began = time.time()
+    reply = await fleet.stub.Deliberate(request, metadata=fleet.metadata)
+    first_call, started, replied, events = 0.0, 0.0, 0.0, 0
+    prompts: dict[str, list[int]] = {}
+    said = 0
+    stream = fleet.stub.StreamExecution(
+        pb.StreamExecutionRequest(execution_id=reply.execution_id), metadata=fleet.metadata
+    )
+    async for event in stream:
+        events += 1
+        at = event.at_ms / 1000
+        if event.type == "run_started":
+            started = started or at
+        elif event.type == "model_replied":
+            body = json.loads(event.payload_json)
+            first_call = first_call or at - body["duration_ms"] / 1000
+            replied = at
+            prompts.setdefault(event.agent_id, []).append(body["reply"]["usage"]["prompt_tokens"])
+            if len(prompts[event.agent_id]) <= STEPS:  # the last reply is in no prompt
+                message = body["reply"]["message"]
+                calls = message["tool_calls"]
+                said += len(message["content"]) + sum(len(call["name"]) + len(call["arguments"]) for call in calls)
+        elif event.type == "tool_finished" and len(prompts[event.agent_id]) <= STEPS:
+            said += len(json.loads(event.payload_json)["result"]["content"])
+    grown = sum(counts[-1] - counts[0] for counts in prompts.values())
+    overhead = (grown - said / CHARACTERS_PER_TOKEN) / (agents * STEPS)
+    return Run(to_first_call=first_call - began, working=replied - started, events=events, overhead_tokens=overhead)
+
+
+def _print(figures: dict[str, float]) -> None:
+    limit = max(14.0, 1.25 * figures["fleet_100_floor_s"])
+    table = Table("figure", "value", "target", title=f"{os.cpu_count()} CPUs, scripted model, everything on")
+    targets = {
+        "step_ms": "<= 8",
+        "fleet_100_wall_s": f"<= {limit:.1f} (the larger of 14 and 1.25 x floor)",
+        "fleet_100_pss_mib": "<= 1536",
+        "first_call_ms_warm": "<= 150",
+        "simple_query_ms": "<= 3000",
+        "complex_query_ms": "<= 10000",
+        "prefix_cache_hit_share": f">= {TARGET_SHARE:g}",
+        "sandbox_bubblewrap_overhead_ms": f"<= {TARGET_MS:g}",
+        "sandbox_landlock_overhead_ms": f"<= {TARGET_MS:g}",
+        "environment_cached_commit_ms": f"<= {ENVIRONMENT_TARGET_MS:g}",
+        "checkpoint_one_changed_ms": f"<= {CHECKPOINT_TARGET_MS:g}",
+        "environment_cached_ms": f"<= {ENVIRONMENT_TARGET_MS:g}",
+        "watching_busy_whole": f"= {figures['watching_busy_watchers']:g}",
+        "watching_many_whole": f"= {figures['watching_many_watchers']:g}",
+    }
+    for name, value in figures.items():
+        table.add_row(name, f"{value:g}", targets.get(name, ""))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Many executions on many nodes on virtual time, and the plots of it."""
