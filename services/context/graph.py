@@ -23,16 +23,16 @@ from services.context.bounds import (
 from services.context.pages import page_start, page_token
 from services.context.stories import stories_page
 from services.values import check_values
-from swe_ai_fleet.adapters.context_service.messages import PHASES, ROLES, context_reply, context_request, named
+from swe_ai_fleet.adapters.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
 from swe_ai_fleet.context.scope import MAX_SCOPES, ScopeVerdict, validate_scope
 from swe_ai_fleet.context.story import StoryState
-from swe_ai_fleet.domain.context import ContextRequest, Relation
+from swe_ai_fleet.domain.context import ContextRequest, Phase, Relation, RelationKind, Story, StoryTask
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.domain.task import Role, check_identifier
 from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
 
@@ -70,7 +70,7 @@ class GraphCalls:
         if not version and (version := self._version(request)):
             # The story was heard of only now.
             gathered = await self.source.gather(request)
-        return context_reply(gathered, version=version)
+        return to_message(pb.GetContextResponse, gathered, version=version)
 
     async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
         check_values(request)
@@ -82,7 +82,7 @@ class GraphCalls:
         return pb.UpdateContextResponse(
             version=state.version,
             story=_story(state),
-            task=wire.task_message(changed) if changed is not None else None,
+            task=to_message(pb.Task, changed) if changed is not None else None,
             decision=wire.decision_message(decided) if decided is not None else None,
         )
 
@@ -93,7 +93,7 @@ class GraphCalls:
                 graph,
                 story_id=request.story_id,
                 case_id=request.case_id,
-                role=named(ROLES, request.role),
+                role=from_enum(Role, pb.Role, request.role),
                 token_budget=request.token_budget,
                 mask=self.mask,
             )
@@ -103,7 +103,7 @@ class GraphCalls:
 
     async def validate_scope(self, request: pb.ValidateScopeRequest) -> pb.ValidateScopeResponse:
         check_values(request)
-        role, phase = named(ROLES, request.role), named(PHASES, request.phase)
+        role, phase = from_enum(Role, pb.Role, request.role), from_enum(Phase, pb.Phase, request.phase)
         if role is None:
             raise InvalidRequest("no role given", field="role", hint="whose context it is")
         if phase is None:
@@ -119,14 +119,16 @@ class GraphCalls:
     async def create_story(self, request: pb.CreateStoryRequest) -> pb.CreateStoryResponse:
         check_values(request)
         with fields_within("story"):
-            state = await self.book.create_story(tenant(), wire.story(request.story))
+            state = await self.book.create_story(tenant(), from_message(Story, request.story))
         return pb.CreateStoryResponse(version=state.version, story=_story(state))
 
     async def create_task(self, request: pb.CreateTaskRequest) -> pb.CreateTaskResponse:
         check_values(request)
         with fields_within("task", expected_version="expected_version"):
-            state = await self.book.create_task(tenant(), wire.task(request.task), expected_version=_expected(request))
-        return pb.CreateTaskResponse(version=state.version, task=wire.task_message(state.tasks[request.task.task_id]))
+            state = await self.book.create_task(
+                tenant(), from_message(StoryTask, request.task), expected_version=_expected(request)
+            )
+        return pb.CreateTaskResponse(version=state.version, task=to_message(pb.Task, state.tasks[request.task.task_id]))
 
     async def add_decision(self, request: pb.AddProjectDecisionRequest, caller: str) -> pb.AddProjectDecisionResponse:
         check_values(request)
@@ -139,7 +141,7 @@ class GraphCalls:
 
     async def change_phase(self, request: pb.TransitionPhaseRequest, caller: str) -> pb.TransitionPhaseResponse:
         check_values(request)
-        phase = named(PHASES, request.phase)
+        phase = from_enum(Phase, pb.Phase, request.phase)
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint=f"one of {', '.join(pb.Phase.keys()[1:])}")
         before = self.book.graph(tenant()).stories.get(request.story_id)
@@ -164,14 +166,16 @@ class GraphCalls:
     async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
         check_values(request)
         size = within(request.page_size, MAX_PAGE_SIZE, field="page_size") or DEFAULT_PAGE_SIZE
-        kinds = [kind for one in request.kinds if (kind := named(wire.RELATION_KINDS, one)) is not None]
+        kinds = [kind for one in request.kinds if (kind := from_enum(RelationKind, pb.RelationKind, one)) is not None]
 
         async def around(graph: ContextGraph) -> Neighbourhood:
             return neighbourhood(graph, request.node, depth=request.depth or 1, kinds=kinds)
 
         found = await self._newest(around)
         start = page_start(request)
-        page = fitting(map(wire.relation_message, found.relations[start : start + size]), MAX_REPLY_BYTES // 2)
+        page = fitting(
+            (to_message(pb.Relation, one) for one in found.relations[start : start + size]), MAX_REPLY_BYTES // 2
+        )
         end = start + len(page)
         kind, _, name = request.node.partition(":")
         return pb.GetGraphRelationshipsResponse(
@@ -228,7 +232,7 @@ def _context_request(query: pb.GetContextRequest) -> ContextRequest:
     for name in ("case_id", "story_id", "task_id"):
         check_length(getattr(query, name), 128, field=name)
     check_length(query.query, MAX_QUERY_CHARS, field="query")
-    return context_request(query, tenant=tenant())
+    return from_message(ContextRequest, query, tenant=tenant())
 
 
 def _expected(
@@ -238,18 +242,18 @@ def _expected(
 
 
 def _story(state: StoryState) -> pb.Story | None:
-    return wire.story_message(state.story) if state.story is not None else None
+    return to_message(pb.Story, state.story) if state.story is not None else None
 
 
 def _previous(state: StoryState, version: int) -> pb.Phase:
     """Where a story stood before its last change, if that was later than a version; else where it stands."""
     moved = state.phases[-1].version > version and len(state.phases) > 1
-    return PHASES[state.phases[-2 if moved else -1].phase]
+    return to_enum(pb.Phase, state.phases[-2 if moved else -1].phase)
 
 
 def _rehydrated(session: RehydratedSession, version: int) -> pb.RehydrateSessionResponse:
     reply = pb.RehydrateSessionResponse(
-        case_id=session.case_id, context=context_reply(session.context, version=version)
+        case_id=session.case_id, context=to_message(pb.GetContextResponse, session.context, version=version)
     )
     reply.stories.extend(fitting(map(_session, session.stories), MAX_REPLY_BYTES - reply.ByteSize()))
     return reply
@@ -259,11 +263,11 @@ def _session(session: StorySession) -> pb.StorySession:
     return pb.StorySession(
         story=_story(session.state),
         version=session.state.version,
-        open_tasks=fitting(map(wire.task_message, session.open_tasks), MAX_PART_BYTES),
+        open_tasks=fitting((to_message(pb.Task, one) for one in session.open_tasks), MAX_PART_BYTES),
         ready=session.ready,
         decisions=fitting(map(wire.decision_message, session.decisions), MAX_PART_BYTES),
         work=fitting((wire.work_message(work.record) for work in session.work), MAX_PART_BYTES),
-        phases=fitting(map(wire.phase_message, reversed(session.state.phases)), MAX_PART_BYTES)[::-1],
+        phases=fitting((to_message(pb.PhaseStep, one) for one in reversed(session.state.phases)), MAX_PART_BYTES)[::-1],
         next_steps=session.next_steps,
     )
 

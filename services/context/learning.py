@@ -8,13 +8,13 @@ from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
 from services.context.bounds import MAX_QUERY_CHARS, few, fields_within, foreign, moment
 from services.values import check_values
-from swe_ai_fleet.adapters.context_service import outcome_messages as messages
-from swe_ai_fleet.adapters.context_service.messages import ROLES, named
+from swe_ai_fleet.adapters.contract import from_enum, from_message, to_message
 from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.learning.recommending import Question
 from swe_ai_fleet.learning.tracker import LearningTracker
@@ -52,11 +52,11 @@ class LearningCalls:
                     )
             case _:
                 raise InvalidRequest("nothing to record", field="outcome", hint="set outcome or rating")
-        return pb.RecordOutcomeResponse(outcome=messages.outcome_message(outcome))
+        return pb.RecordOutcomeResponse(outcome=to_message(pb.Outcome, outcome))
 
     async def get(self, request: pb.GetOutcomeRequest) -> pb.GetOutcomeResponse:
         outcome = await self.outcomes.get(tenant(), request.subject_id)
-        return pb.GetOutcomeResponse(outcome=messages.outcome_message(outcome))
+        return pb.GetOutcomeResponse(outcome=to_message(pb.Outcome, outcome))
 
     async def recommend(self, request: pb.RecommendApproachRequest) -> pb.RecommendApproachResponse:
         check_values(request)
@@ -67,18 +67,13 @@ class LearningCalls:
         for number, agents in enumerate(request.agents):
             if not 1 <= agents <= MAX_AGENTS:
                 raise InvalidRequest(f"{agents} agents", field=f"agents[{number}]", hint=f"from 1 to {MAX_AGENTS}")
-        question = Question(
-            goal=check_length(request.goal, MAX_QUERY_CHARS, field="goal"),
-            now=now(),
-            role=named(ROLES, request.role) or "",
-            repository=check_length(request.repository, 4_096, field="repository"),
-            councils=few(request.councils, field="councils", chars=_NAME_CHARS),
-            model_profiles=few(request.model_profiles, field="model_profiles", chars=_NAME_CHARS),
-            agents=tuple(request.agents) or Question(goal="", now="").agents,
-            approaches=few(request.approaches, field="approaches", chars=_NAME_CHARS),
-            seed=request.seed,
-        )
-        return messages.recommendation_message(await self.outcomes.recommend(question, tenant()))
+        check_length(request.goal, MAX_QUERY_CHARS, field="goal")
+        check_length(request.repository, 4_096, field="repository")
+        for name in ("councils", "model_profiles", "approaches"):
+            few(getattr(request, name), field=name, chars=_NAME_CHARS)
+        role = from_enum(Role, pb.Role, request.role) or ""
+        question = from_message(Question, request, now=now(), role=role)
+        return to_message(pb.RecommendApproachResponse, await self.outcomes.recommend(question, tenant()))
 
 
 def _outcome(message: pb.Outcome, caller: str) -> Outcome:
@@ -88,7 +83,7 @@ def _outcome(message: pb.Outcome, caller: str) -> Outcome:
     few(message.agents_used, field="agents_used", most=MAX_AGENTS, chars=_NAME_CHARS)
     moment(message.ended_at_ms, field="ended_at_ms")
     foreign(message.subject_id, field="subject_id")
-    outcome = messages.outcome(message, tenant=tenant())
+    outcome = from_message(Outcome, message, tenant=tenant())
     return replace(
         outcome,
         repository=without_login(outcome.repository),

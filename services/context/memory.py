@@ -8,7 +8,7 @@ from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
 from services.context.bounds import MAX_QUERY_CHARS, few, fitting, source_of, within
 from services.values import check_values
-from swe_ai_fleet.adapters.context_service.messages import KINDS, named, recollection_message
+from swe_ai_fleet.adapters.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.domain.text import check_length
@@ -55,7 +55,7 @@ class MemoryCalls:
             tenant=tenant(),
             namespace=request.namespace,
             text=self._masked(request.text, field="text"),
-            kind=named(KINDS, request.kind) or MemoryKind.FACT,
+            kind=from_enum(MemoryKind, pb.MemoryKind, request.kind) or MemoryKind.FACT,
             metadata=dict(request.metadata),
             source=source_of(request.source, caller),
         )
@@ -69,7 +69,7 @@ class MemoryCalls:
             _scope(request),
             limit=within(request.limit, MAX_RECALLED, field="limit") or DEFAULT_RECALLED,
         )
-        return pb.RecallResponse(recollections=fitting(map(recollection_message, found)))
+        return pb.RecallResponse(recollections=fitting(to_message(pb.Recollection, one) for one in found))
 
     async def clear(self, request: pb.ClearMemoryRequest) -> pb.ClearMemoryResponse:
         check_values(request)
@@ -85,9 +85,4 @@ class MemoryCalls:
 
 
 def _scope(request: pb.RecallRequest | pb.ClearMemoryRequest) -> MemoryScope:
-    return MemoryScope(
-        tenant=tenant(),
-        namespaces=tuple(request.namespaces),
-        kinds=tuple(dict.fromkeys(kind for one in request.kinds if (kind := named(KINDS, one)) is not None)),
-        metadata=dict(request.metadata),
-    )
+    return from_message(MemoryScope, request, tenant=tenant())

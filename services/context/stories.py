@@ -5,11 +5,11 @@ from __future__ import annotations
 from fleet.context.v1 import context_pb2 as pb
 from services.context.bounds import MAX_REPLY_BYTES, fitting, within
 from services.context.pages import page_behind, page_token
-from swe_ai_fleet.adapters.context_service.messages import PHASES, named
+from swe_ai_fleet.adapters.contract import from_enum, to_message
 from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.story import StoryState
-from swe_ai_fleet.domain.context import Story
+from swe_ai_fleet.domain.context import Phase, Story
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.text import check_length
 
@@ -21,7 +21,7 @@ def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.List
     """The page asked for, the story that was changed last first. Raises InvalidRequest."""
     size = within(request.page_size, MAX_PAGE_SIZE, field="page_size") or DEFAULT_PAGE_SIZE
     check_length(request.case_id, 128, field="case_id")
-    phases = {named(PHASES, one) for one in request.phases} - {None}
+    phases = {from_enum(Phase, pb.Phase, one) for one in request.phases} - {None}
     behind = page_behind(request)
     states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())
     found = [
@@ -44,15 +44,12 @@ def _place(state: StoryState) -> tuple[str, str]:
 
 
 def _card(state: StoryState, story: Story) -> pb.StoryCard:
-    return pb.StoryCard(
-        story_id=state.story_id,
-        title=story.title,
-        case_id=story.case_id,
-        phase=PHASES[story.phase],
+    return to_message(
+        pb.StoryCard,
+        story,
         version=state.version,
         task_count=len(state.tasks),
         open_task_count=sum(task.state in OPEN for task in state.tasks.values()),
         decision_count=len(state.decisions),
-        created_at_ms=milliseconds(story.created_at),
         changed_at_ms=milliseconds(state.changed_at),
     )

@@ -9,17 +9,11 @@ from services.auth import principal
 from services.errors import Context
 from services.orchestrator import responses
 from services.orchestrator.replies import fit
+from swe_ai_fleet.adapters.contract import from_enum, to_message
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy
-
-_DECISIONS = {
-    pb.APPROVAL_DECISION_APPROVED: ApprovalDecision.APPROVED,
-    pb.APPROVAL_DECISION_REJECTED: ApprovalDecision.REJECTED,
-    pb.APPROVAL_DECISION_ADJUSTED: ApprovalDecision.ADJUSTED,
-}
 
 
 def pending(state: ExecutionState, *, room: int) -> list[pb.PendingApproval]:
@@ -30,23 +24,7 @@ def pending(state: ExecutionState, *, room: int) -> list[pb.PendingApproval]:
 
 
 def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
-    told = pb.PendingApproval(
-        approval_id=request.approval_id,
-        agent_id=request.agent_id,
-        policy=responses.POLICIES[request.policy],
-        proposal=request.approach,
-        requested_at_ms=milliseconds(request.requested_at),
-        goal=request.goal,
-        memory=request.memory,
-        diff=request.diff,
-        reasons=request.reasons,
-        expires_at_ms=milliseconds(request.expires_at),
-    )
-    if (found := request.memory_results) is not None:
-        told.memory_results.coverage = found.coverage
-        told.memory_results.gaps.extend(found.gaps)
-        told.memory_results.sources.extend(found.sources)
-        told.memory_results.content = found.content
+    told = to_message(pb.PendingApproval, request, operation=None, whole_diff=None)
     if request.policy is not ApprovalPolicy.PLAN:
         told.operation.operation = request.call.name
         told.operation.call_id = request.call.call_id
@@ -69,7 +47,7 @@ def _arguments(text: str) -> struct_pb2.Struct:
 
 def resolution(request: pb.ResolveApprovalRequest, context: Context) -> ApprovalResolution:
     """A caller's decision. Raises InvalidRequest naming the field."""
-    decision = _DECISIONS.get(request.decision)
+    decision = from_enum(ApprovalDecision, pb.ApprovalDecision, request.decision)
     if decision is None:
         raise InvalidRequest("no decision given", field="decision", hint="APPROVED, REJECTED or ADJUSTED")
     adjusted = decision is ApprovalDecision.ADJUSTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.adapters.contract import to_message
 from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 
@@ -13,17 +14,9 @@ def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
 
 
 def _audit_head(agent: AgentProgress, signed: SignedHead | None) -> pb.AuditHead:
-    told = pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
-    if signed is not None and signed.hash == agent.audit_head:
-        told.MergeFrom(
-            pb.AuditHead(
-                signature=bytes.fromhex(signed.signature),
-                key_id=signed.key_id,
-                entries=signed.entries,
-                run=signed.run,
-            )
-        )
-    return told
+    if signed is None or signed.hash != agent.audit_head:
+        return pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
+    return to_message(pb.AuditHead, signed, agent_id=agent.agent_id)
 
 
 def audit_head(state: ExecutionState) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from fleet.conversation.v1 import conversation_pb2 as pb
@@ -15,14 +14,14 @@ from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.pages import page_of
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import from_enum, to_message
 from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.formatting.channel import Channel
-from swe_ai_fleet.conversations.formatting.tables import Table
-from swe_ai_fleet.conversations.references import Reference, Standing
-from swe_ai_fleet.conversations.session import MAX_CARD_CHARS, Session, Turn, check_namespaces
+from swe_ai_fleet.conversations.session import MAX_CARD_CHARS, Session, check_namespaces
 from swe_ai_fleet.conversations.store import CHATS_BUCKET
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
 
@@ -33,19 +32,6 @@ SERVICE = pb.DESCRIPTOR.services_by_name["ConversationService"].full_name
 CHATS_KEPT_SECONDS = 90 * 86_400.0
 """After the last message of a session."""
 MAX_REPLY_BYTES = 3 * 1024 * 1024
-_CHANNELS = {
-    pb.CHANNEL_UNSPECIFIED: Channel.PLAIN,
-    pb.CHANNEL_PLAIN: Channel.PLAIN,
-    pb.CHANNEL_MARKDOWN: Channel.MARKDOWN,
-    pb.CHANNEL_TELEGRAM: Channel.TELEGRAM,
-}
-_STANDINGS = {
-    Standing.RESOLVED: pb.REFERENCE_STANDING_RESOLVED,
-    Standing.AMBIGUOUS: pb.REFERENCE_STANDING_AMBIGUOUS,
-    Standing.STALE: pb.REFERENCE_STANDING_STALE,
-    Standing.BEYOND: pb.REFERENCE_STANDING_BEYOND,
-    Standing.UNKNOWN: pb.REFERENCE_STANDING_UNKNOWN,
-}
 
 
 async def _anybody(_: str) -> None:
@@ -79,7 +65,7 @@ class ConversationServicer(ConversationServiceServicer):
         told = self._chat.stream(
             request.session_id,
             request.text,
-            channel=_CHANNELS[request.channel],
+            channel=from_enum(Channel, pb.Channel, request.channel) or Channel.PLAIN,
             message_id=request.message_id,
             namespaces=namespaces,
             seen_turn=request.seen_turn if request.HasField("seen_turn") else None,
@@ -97,7 +83,7 @@ class ConversationServicer(ConversationServiceServicer):
         told, room = _conversation(session), MAX_REPLY_BYTES
         turns: list[pb.Turn] = []
         for turn in reversed(session.turns):
-            message = _turn(turn)
+            message = to_message(pb.Turn, turn)
             room -= message.ByteSize()
             if room < 0:
                 break
@@ -151,63 +137,22 @@ def _progress(progress: Progress) -> pb.SendResponse:
 
 
 def _answer(answer: Answer) -> pb.Answer:
-    return pb.Answer(
-        session_id=answer.session_id,
-        turn=answer.turn,
-        text=answer.text,
-        pages=answer.pages,
-        tables=[_table(table) for table in answer.tables],
-        success=answer.success,
-        stop_reason=answer.stop_reason,
-        references=[_reference(reference) for reference in answer.references],
-        tools=answer.tools,
-        task_proposed=answer.proposed,
-        execution_id=answer.execution_id,
-        repeated_message=answer.repeated,
-        prompt_tokens=answer.usage.prompt_tokens,
-        completion_tokens=answer.usage.completion_tokens,
-        model_calls=answer.usage.model_calls,
-    )
-
-
-def _table(table: Table) -> pb.Table:
-    return pb.Table(title=table.title, columns=table.columns, rows=[pb.TableRow(cells=row) for row in table.rows])
-
-
-def _reference(reference: Reference) -> pb.Reference:
-    return pb.Reference(
-        phrase=reference.phrase,
-        standing=_STANDINGS[reference.standing],
-        things=[pb.NamedThing(kind=thing.kind, name=thing.name, position=thing.position) for thing in reference.things],
+    spent = answer.usage
+    return to_message(
+        pb.Answer,
+        answer,
+        prompt_tokens=spent.prompt_tokens,
+        completion_tokens=spent.completion_tokens,
+        model_calls=spent.model_calls,
     )
 
 
 def _conversation(session: Session) -> pb.Conversation:
-    return pb.Conversation(
-        session_id=session.session_id,
-        started_at_ms=_milliseconds(session.started_at),
-        updated_at_ms=_milliseconds(session.updated_at or session.started_at),
-        turn_count=session.count,
-        memory_namespaces=session.namespaces,
+    return to_message(
+        pb.Conversation,
+        session,
+        updated_at_ms=milliseconds(session.updated_at or session.started_at),
+        turns=None,
         last_text=session.turns[-1].text[:MAX_CARD_CHARS] if session.turns else "",
         task_proposed=session.proposal is not None and session.proposal.turn == session.count,
     )
-
-
-def _turn(turn: Turn) -> pb.Turn:
-    return pb.Turn(
-        number=turn.number,
-        text=turn.text,
-        answer=turn.answer,
-        answered_at_ms=_milliseconds(turn.at),
-        tools=turn.tools,
-        success=turn.success,
-        stop_reason=turn.stop_reason,
-        execution_id=turn.execution_id,
-        tables=[_table(table) for table in turn.tables],
-        references=[_reference(reference) for reference in turn.references],
-    )
-
-
-def _milliseconds(at: str) -> int:
-    return round(datetime.fromisoformat(at).timestamp() * 1000)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import from_message, to_message
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.councils import at_work, council_name
@@ -100,14 +100,11 @@ class Councils:
     async def register(self, request: pb.RegisterAgentRequest) -> pb.RegisterAgentResponse:
         check_values(request)
         role = _role(request.role)
-        given = request.capabilities
-        member = CouncilMember(
+        member = from_message(
+            CouncilMember,
+            request.capabilities,
             agent_id=request.agent_id,
-            model_profile=given.model_profile,
             endpoint=request.endpoint,
-            max_concurrent_tasks=given.max_concurrent_tasks or 1,
-            supported_tasks=tuple(given.supported_tasks),
-            languages=tuple(given.languages),
             metadata=dict(request.metadata),
         )
         with _named(_AGENT_FIELDS):
@@ -139,18 +136,8 @@ class Councils:
 
 
 def _agent(member: CouncilMember, running: int) -> pb.AgentInfo:
-    return pb.AgentInfo(
-        agent_id=member.agent_id,
-        capabilities=pb.AgentCapabilities(
-            supported_tasks=member.supported_tasks,
-            model_profile=member.model_profile,
-            max_concurrent_tasks=member.max_concurrent_tasks,
-            languages=member.languages,
-        ),
-        endpoint=member.endpoint,
-        metadata=member.metadata,
-        registered_at_ms=milliseconds(member.registered_at),
-        running_tasks=running,
+    return to_message(
+        pb.AgentInfo, member, capabilities=to_message(pb.AgentCapabilities, member), running_tasks=running
     )
 
 

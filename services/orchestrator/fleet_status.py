@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import principal, tenant
-from services.orchestrator import responses
 from services.orchestrator.councils import Councils
+from swe_ai_fleet.adapters.contract import to_message
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -21,7 +21,6 @@ from swe_ai_fleet.domain.fleet_status import (
     EndpointUse,
     FleetStatus,
     HostStatus,
-    NodeStatus,
     ReplicaReport,
 )
 from swe_ai_fleet.domain.health import Component, ComponentState
@@ -62,7 +61,7 @@ class FleetStatuses:
         if not principal().may(AccessRole.ADMIN):
             return
         reply.hosts.extend(_host(host, replica) for replica in found.replicas for host in replica.hosts)
-        reply.nodes.extend(_node(node) for node in found.nodes)
+        reply.nodes.extend(to_message(pb.NodeStatus, node) for node in found.nodes)
         reply.model_endpoints.extend(_endpoint(one, use.get(one.url)) for one in found.endpoints)
         reply.replicas.extend(
             pb.ReplicaStatus(
@@ -74,7 +73,7 @@ class FleetStatuses:
             for name in names
         )
         reply.storage.extend(
-            pb.StorageStatus(name=one.name, messages=one.messages, bytes=one.bytes, max_bytes=one.max_bytes)
+            to_message(pb.StorageStatus, one)
             for one in (*found.storage, *(replace(one, name=f"tenant {one.name}") for one in found.tenants))
         )
 
@@ -94,56 +93,24 @@ async def active_councils(councils: Councils) -> int:
 
 
 def _host(host: HostStatus, replica: ReplicaReport) -> pb.HostStatus:
-    return pb.HostStatus(
-        host_id=host.host_id,
+    return to_message(
+        pb.HostStatus,
+        host,
         node_id=host.report.node.node_id if host.report else "",
         replica=replica.name,
-        running=host.running,
-        slots=host.slots,
         started_at_ms=_milliseconds(host.started_at),
-        alive=host.alive,
         memory_bytes=host.report.memory if host.report else 0,
-    )
-
-
-def _node(node: NodeStatus) -> pb.NodeStatus:
-    return pb.NodeStatus(
-        node_id=node.node_id,
-        name=node.name,
-        alive=node.alive,
-        cpus=node.cpus,
-        cpu_percent=node.cpu_percent,
-        memory_total_bytes=node.memory_total,
-        memory_used_bytes=node.memory_used,
-        gpu_count=node.gpu_count,
-        gpus=[
-            pb.GpuStatus(
-                index=gpu.index,
-                name=gpu.name,
-                utilization_percent=gpu.utilization_percent,
-                memory_total_bytes=gpu.memory_total,
-                memory_used_bytes=gpu.memory_used,
-            )
-            for gpu in node.gpus
-        ],
     )
 
 
 def _endpoint(endpoint: EndpointStatus, use: EndpointUse | None) -> pb.ModelEndpointStatus:
     fault = endpoint.message or (use.last_fault if use and endpoint.state is not ComponentState.UP else "")
-    return pb.ModelEndpointStatus(
-        url=endpoint.url,
-        state=responses.component_state(endpoint.state),
+    return to_message(
+        pb.ModelEndpointStatus,
+        endpoint,
         message=fault[:MAX_MESSAGE_CHARS],
-        model=endpoint.model,
-        profiles=endpoint.profiles,
-        running=endpoint.running,
-        waiting=endpoint.waiting,
-        kv_cache_usage=endpoint.kv_cache_usage,
-        prefix_cache_hit_rate=endpoint.prefix_cache_hit_rate,
         in_flight=use.in_flight if use else 0,
         sessions=use.sessions if use else 0,
-        latency_ms=endpoint.latency_ms,
     )
 
 

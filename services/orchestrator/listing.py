@@ -13,6 +13,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import from_enum
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -23,8 +24,6 @@ DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ROLES = {responses.role(role): role for role in Role}
-_STATUSES = {responses.status(status): status for status in ExecutionStatus}
 
 
 def page(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> pb.ListExecutionsResponse:
@@ -54,14 +53,15 @@ def page(projection: Projection, request: pb.ListExecutionsRequest, tenant: str)
 
 def _select(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> list[ExecutionState]:
     statuses: set[ExecutionStatus] = set()
-    for number, status in enumerate(request.statuses):
-        if status not in _STATUSES:
+    for number, asked in enumerate(request.statuses):
+        status = from_enum(ExecutionStatus, pb.DeliberationStatus, asked)
+        if status is None:
             raise InvalidRequest("no execution has this status", field=f"statuses[{number}]")
-        statuses.add(_STATUSES[status])
+        statuses.add(status)
     return projection.select(
         tenant,
         task_id=request.task_id,
-        role=_ROLES.get(request.role),
+        role=from_enum(Role, pb.Role, request.role),
         statuses=frozenset(statuses),
         created_after=_time(request.created_after_ms, "created_after_ms"),
         created_before=_time(request.created_before_ms, "created_before_ms"),

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
-from services.orchestrator import responses
-from services.orchestrator.quantities import usage
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import from_enum, to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import Role
@@ -34,7 +33,6 @@ OPERATIONS = (
     "check",
     "queue_wait",
 )
-_ROLES = {responses.role(role): role for role in Role}
 _LATEST_MS = 253_402_300_799_000
 _LONGEST_STEP = 366 * 86_400
 """The end of the year 9999."""
@@ -68,7 +66,7 @@ class Metrics:
             raise InvalidRequest(
                 f"step_seconds is {request.step_seconds}", field="step_seconds", hint=f"at most {_LONGEST_STEP}: a year"
             )
-        role = _ROLES.get(request.role)
+        role = from_enum(Role, pb.Role, request.role)
         found = await self.meter.measure(
             tenant(),
             start=request.start_time_ms / 1000,
@@ -92,7 +90,7 @@ class Metrics:
                 loops=total.loops,
             ),
             councils=await self.councils() if self.councils is not None else None,
-            usage=usage(total.usage),
+            usage=to_message(pb.Usage, total.usage),
             cache_hit_rate=_rate(total),
             executions=_counts(total.ended),
             series=[_point(one) for one in found.series],
@@ -121,7 +119,9 @@ def _rate(figures: Figures) -> float:
 
 
 def _counts(ended: Mapping[ExecutionStatus, int]) -> list[pb.StatusCount]:
-    return [pb.StatusCount(status=responses.status(status), count=ended[status]) for status in sorted(ended)]
+    return [
+        pb.StatusCount(status=to_enum(pb.DeliberationStatus, status), count=ended[status]) for status in sorted(ended)
+    ]
 
 
 def _point(point: Point) -> pb.MetricsPoint:

@@ -16,45 +16,28 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.auth import tenant
 from services.errors import Context
 from services.grpc_server import Service
-from services.orchestrator import responses
 from services.orchestrator.webhooks import Telling, open_listeners
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import from_message, to_message
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.notifications.book import WEBHOOKS_BUCKET, WebhookBook
 from swe_ai_fleet.notifications.deliveries import (
     DELIVERIES_BUCKET,
     DELIVERIES_KEPT_SECONDS,
     MAX_ATTEMPTS_KEPT,
-    Attempt,
     DeliveryBook,
-    DeliveryStatus,
 )
 from swe_ai_fleet.notifications.retrying import Schedule
 from swe_ai_fleet.notifications.signing import new_secret
-from swe_ai_fleet.notifications.webhook import USUAL, Filter, Format, Webhook, check_webhook, default_id, parse_event
+from swe_ai_fleet.notifications.webhook import USUAL, Webhook, check_webhook, default_id, parse_event
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.http.transport import public_authorities
 
 SERVICE = pb.DESCRIPTOR.services_by_name["NotificationService"].full_name
-_FORMATS = {
-    pb.WEBHOOK_FORMAT_UNSPECIFIED: Format.JSON,
-    pb.WEBHOOK_FORMAT_JSON: Format.JSON,
-    pb.WEBHOOK_FORMAT_SLACK: Format.SLACK,
-    pb.WEBHOOK_FORMAT_DISCORD: Format.DISCORD,
-    pb.WEBHOOK_FORMAT_TELEGRAM: Format.TELEGRAM,
-}
-_SHOWN_FORMATS = {form: number for number, form in _FORMATS.items()}
-_STATUSES = {
-    DeliveryStatus.DELIVERED: pb.DELIVERY_STATUS_DELIVERED,
-    DeliveryStatus.RETRYING: pb.DELIVERY_STATUS_RETRYING,
-    DeliveryStatus.DEAD: pb.DELIVERY_STATUS_DEAD,
-}
 
 
 class NotificationServicer(NotificationServiceServicer):
@@ -93,7 +76,7 @@ class NotificationServicer(NotificationServiceServicer):
     async def TestWebhook(self, request: pb.TestWebhookRequest, context: Context) -> pb.TestWebhookResponse:
         check_values(request)
         made, enabled = await self._telling.test(await self._telling.book.get(request.webhook_id, tenant()))
-        return pb.TestWebhookResponse(delivery=_delivery(made), enabled=enabled)
+        return pb.TestWebhookResponse(delivery=to_message(pb.Delivery, made), enabled=enabled)
 
     async def ListDeliveries(self, request: pb.ListDeliveriesRequest, context: Context) -> pb.ListDeliveriesResponse:
         check_values(request)
@@ -104,7 +87,7 @@ class NotificationServicer(NotificationServiceServicer):
         webhook = await self._telling.book.get(request.webhook_id, tenant())
         attempts = await self._telling.deliveries.last(webhook)
         shown = attempts[: request.limit or MAX_ATTEMPTS_KEPT]
-        return pb.ListDeliveriesResponse(deliveries=[_delivery(one) for one in shown])
+        return pb.ListDeliveriesResponse(deliveries=[to_message(pb.Delivery, one) for one in shown])
 
 
 @asynccontextmanager
@@ -162,79 +145,18 @@ def _webhook(request: pb.CreateWebhookRequest) -> Webhook:
         raise InvalidRequest("no URL given", field="url", hint="https://…")
     named = [parse_event(text, field=f"events[{number}]") for number, text in enumerate(request.events)]
     events = tuple(dict.fromkeys(named)) or USUAL
-    return Webhook(
+    for number, status in enumerate(request.filter.statuses):
+        if status == orchestrator.DELIBERATION_STATUS_UNKNOWN:
+            raise InvalidRequest("no status given", field=f"filter.statuses[{number}]")
+    return from_message(
+        Webhook,
+        request,
         webhook_id=request.webhook_id or default_id(tenant(), request.url, events),
         tenant=tenant(),
-        url=request.url,
         secret=request.secret or new_secret(),
         events=events,
-        format=_FORMATS[request.format],
-        filter=_filter(request.filter),
     )
-
-
-def _filter(asked: pb.WebhookFilter) -> Filter:
-    roles: list[Role] = []
-    for number, text in enumerate(asked.roles):
-        if not text.strip():
-            raise InvalidRequest("an empty role", field=f"filter.roles[{number}]", hint=f"one of {', '.join(Role)}")
-        try:
-            roles.append(Role.parse(text))
-        except InvalidRequest as fault:
-            raise InvalidRequest(fault.message, field=f"filter.roles[{number}]", hint=fault.hint) from None
-    statuses = [_status(number, index) for index, number in enumerate(asked.statuses)]
-    return Filter(
-        task_id_prefix=asked.task_id_prefix,
-        roles=tuple(dict.fromkeys(roles)),
-        statuses=tuple(dict.fromkeys(statuses)),
-        include_parts=asked.include_parts,
-    )
-
-
-def _status(number: int, index: int) -> ExecutionStatus:
-    name = orchestrator.DeliberationStatus.Name(cast("Any", number)).removeprefix("DELIBERATION_STATUS_")
-    if name not in ExecutionStatus.__members__:
-        raise InvalidRequest("no status given", field=f"filter.statuses[{index}]")
-    return ExecutionStatus[name]
 
 
 def _message(webhook: Webhook) -> pb.Webhook:
-    only = webhook.filter
-    return pb.Webhook(
-        webhook_id=webhook.webhook_id,
-        url=webhook.shown_url,
-        events=webhook.events,
-        format=_SHOWN_FORMATS[webhook.format],
-        filter=pb.WebhookFilter(
-            task_id_prefix=only.task_id_prefix,
-            roles=only.roles,
-            statuses=[responses.status(one) for one in only.statuses],
-            include_parts=only.include_parts,
-        ),
-        created_at_ms=_milliseconds(webhook.created_at),
-        active=webhook.active,
-        disabled_reason=webhook.disabled_reason,
-        disabled_at_ms=_milliseconds(webhook.disabled_at),
-        dead_letters=webhook.dead_letters,
-        last_error=webhook.last_error,
-        consumer=webhook.consumer,
-    )
-
-
-def _delivery(attempt: Attempt) -> pb.Delivery:
-    return pb.Delivery(
-        event_id=attempt.event_id,
-        type=attempt.type,
-        execution_id=attempt.execution_id,
-        attempt=attempt.number,
-        status=_STATUSES[attempt.status],
-        http_status=attempt.http_status,
-        error=attempt.error,
-        at_ms=_milliseconds(attempt.at),
-        duration_ms=attempt.duration_ms,
-        next_at_ms=_milliseconds(attempt.next_at),
-    )
-
-
-def _milliseconds(at: str) -> int:
-    return round(datetime.fromisoformat(at).timestamp() * 1000) if at else 0
+    return to_message(pb.Webhook, webhook, url=webhook.shown_url)

@@ -13,6 +13,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses, reviews
 from services.orchestrator.audit_heads import audit_head, audit_heads
 from services.orchestrator.subtasks import subtask_results
+from swe_ai_fleet.adapters.contract import to_enum
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ModelReplied, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -49,7 +50,7 @@ class Replies:
             duration_ms=state.duration_ms,
             metadata=metadata(state, passed_over),
             execution_id=state.execution_id,
-            status=responses.status(state.status),
+            status=to_enum(pb.DeliberationStatus, state.status),
             audit_head=audit_head(state),
             audit_heads=audit_heads(state),
             usage=responses.total_usage(state),
@@ -62,7 +63,7 @@ class Replies:
         return pb.JudgePatchesResponse(
             task_id=state.task.task_id,
             execution_id=state.execution_id,
-            status=responses.status(state.status),
+            status=to_enum(pb.DeliberationStatus, state.status),
             results=await self.candidates(state, room=self.max_bytes),
             winner_id=state.winner_id,
             baseline=responses.baseline(state),
@@ -82,7 +83,7 @@ class Replies:
             execution_id=state.execution_id,
             duration_ms=state.duration_ms,
             metadata=metadata(state, passed_over),
-            status=responses.status(state.status),
+            status=to_enum(pb.DeliberationStatus, state.status),
             commit_sha=state.delivered.commit_sha if state.delivered else "",
             branch=state.delivered.branch if state.delivered else "",
             subtasks=subtask_results(state),

@@ -12,26 +12,20 @@ from google.protobuf.message import Message
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import from_message
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
     UPLOAD,
-    ApprovalPolicy,
     CheckSpec,
     Constraints,
     ContextOptions,
-    Delivery,
     EnvironmentSpec,
-    MemoryOptions,
-    PlanningMode,
     RepoRef,
-    Role,
     Task,
     TaskKind,
-    TaskMcpServer,
-    UncommittedChanges,
     check_identifier,
 )
 
@@ -39,23 +33,6 @@ MAX_TASK_BYTES = 1024 * 1024
 MAX_EXIT_CODE = 255
 MAX_COST = 1e9
 
-_UNCOMMITTED = {
-    pb.UNCOMMITTED_CHANGES_UNSPECIFIED: UncommittedChanges.REFUSE,
-    pb.UNCOMMITTED_CHANGES_INCLUDE: UncommittedChanges.INCLUDE,
-    pb.UNCOMMITTED_CHANGES_IGNORE: UncommittedChanges.IGNORE,
-}
-_APPROVAL = {
-    pb.APPROVAL_POLICY_UNSPECIFIED: ApprovalPolicy.NONE,
-    pb.APPROVAL_POLICY_NONE: ApprovalPolicy.NONE,
-    pb.APPROVAL_POLICY_PLAN: ApprovalPolicy.PLAN,
-    pb.APPROVAL_POLICY_RISKY: ApprovalPolicy.RISKY,
-    pb.APPROVAL_POLICY_EVERY: ApprovalPolicy.EVERY,
-}
-_PLANNING = {
-    pb.PLANNING_MODE_SIMPLE: PlanningMode.SIMPLE,
-    pb.PLANNING_MODE_AGENTIC: PlanningMode.AGENTIC,
-    pb.PLANNING_MODE_HYBRID: PlanningMode.HYBRID,
-}
 _UPLOAD_ID = re.compile(r"[0-9a-f]{64}")
 _ORCHESTRATE_FIELDS = {
     "num_agents": "options.num_agents",
@@ -73,14 +50,11 @@ def deliberation_task(request: pb.DeliberateRequest) -> Task:
     _refuse_later_features(request)
     reviewed = request.enable_peer_review if request.HasField("enable_peer_review") else True
     return _bounded(
-        Task(
+        _task(
+            request,
             kind=TaskKind.DELIBERATE,
             num_agents=request.num_agents,
-            max_agents=request.max_agents,
-            probes=request.probes,
             rounds=(request.rounds or COUNCIL_ROUNDS) if reviewed else 0,
-            architect_top_k=request.architect_top_k,
-            **_common(request),
         )
     )
 
@@ -93,7 +67,8 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
     options = request.options
     reviewed = options.enable_peer_review or not request.HasField("options")
     return _bounded(
-        Task(
+        _task(
+            request,
             kind=TaskKind.ORCHESTRATE,
             num_agents=options.num_agents,
             max_agents=options.max_agents,
@@ -101,12 +76,9 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
             rounds=(options.deliberation_rounds or COUNCIL_ROUNDS) if reviewed else 0,
             architect_top_k=(options.architect_top_k or DEFAULT_TOP_K) if options.enable_architect_selection else 0,
             derive_subtasks=options.derive_subtasks,
-            delivery=_delivery(request.delivery),
-            case_id=request.case_id,
-            story_id=request.story_id,
-            plan_id=request.plan_id,
-            context_options=_context_options(request.context_options),
-            **_common(request),
+            context_options=from_message(
+                ContextOptions, request.context_options, phase=request.context_options.phase.strip().lower()
+            ),
         )
     )
 
@@ -157,18 +129,7 @@ def common_task(request: pb.JudgePatchesRequest, *, kind: TaskKind) -> Task:
     """The task of a request that no agent works on. Raises InvalidRequest and NotAvailable, naming the field."""
     check_values(request)
     _refuse_later_features(request)
-    return _bounded(
-        Task(
-            kind=kind,
-            task_id=_task_id(request.task_id),
-            description=request.task_description,
-            repo=repo_ref(request.repo),
-            constraints=_constraints(request.constraints),
-            environment=_environment(request.environment),
-            attempt=request.attempt or 1,
-            priority=request.priority,
-        )
-    )
+    return _bounded(_task(request, kind=kind))
 
 
 def _task_id(text: str) -> str:
@@ -177,30 +138,21 @@ def _task_id(text: str) -> str:
     return text
 
 
-def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, Any]:
-    """The fields of `Task` that both kinds of request have."""
-    return {
-        "task_id": _task_id(request.task_id),
-        "description": request.task_description,
-        "role": Role.parse(request.role),
-        "repo": repo_ref(request.repo),
-        "context": request.context,
-        "constraints": _constraints(request.constraints),
-        "environment": _environment(request.environment),
-        "enable_tools": request.enable_tools if request.HasField("enable_tools") else True,
-        "tools": tuple(request.tools),
-        "planning_mode": _PLANNING.get(request.planning_mode),
-        "model_profile": request.model_profile,
-        "approval": _APPROVAL[request.approval],
-        "attempt": request.attempt or 1,
-        "priority": request.priority,
-        "memory": MemoryOptions(
-            read=request.memory.read,
-            write=request.memory.write,
-            namespaces=tuple(request.memory.namespaces),
-            entities=tuple(request.memory.entities),
+def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest, **given: Any) -> Task:
+    """The task of a request; `given` is what its kind says in another way."""
+    return from_message(
+        Task,
+        request,
+        task_id=_task_id(request.task_id),
+        repo=repo_ref(request.repo),
+        constraints=_constraints(request.constraints),
+        environment=from_message(
+            EnvironmentSpec, request.environment, detect=not request.environment.disable_detection
         ),
-    }
+        # What is judged is stored first, and named then.
+        patches=(),
+        **given,
+    )
 
 
 def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest) -> None:
@@ -236,25 +188,11 @@ def repo_ref(repo: pb.RepoRef) -> RepoRef:
         check_identifier(repo.credential_ref, field="repo.credential_ref")
         if not repo.url:
             raise InvalidRequest("credentials are for URLs", field="repo.credential_ref", hint="leave it out")
-    return RepoRef(
-        location=UPLOAD + repo.upload_id if repo.upload_id else repo.path or repo.url,
-        ref=repo.ref,
-        commit=repo.commit,
-        subdirectory=repo.subdirectory,
-        credential=repo.credential_ref,
-        uncommitted=_UNCOMMITTED[repo.uncommitted],
-    )
+    location = UPLOAD + repo.upload_id if repo.upload_id else repo.path or repo.url
+    return from_message(RepoRef, repo, location=location)
 
 
 def _constraints(given: pb.TaskConstraints) -> Constraints:
-    default = Limits()
-    limits = Limits(
-        max_iterations=given.max_iterations or default.max_iterations,
-        max_tool_calls=given.max_tool_calls or default.max_tool_calls,
-        max_tokens=given.max_tokens or default.max_tokens,
-        timeout_seconds=float(given.timeout_seconds or default.timeout_seconds),
-        max_cost=given.max_cost or default.max_cost,
-    )
     for name, cost in (("max_cost", given.max_cost), ("total_max_cost", given.total_max_cost)):
         if not 0 <= cost <= MAX_COST:
             raise InvalidRequest(
@@ -262,34 +200,17 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
                 field=f"constraints.{name}",
                 hint="0 for no limit, or a positive amount",
             )
-    return Constraints(
-        rubric=given.rubric,
-        requirements=tuple(given.requirements),
-        metadata=dict(given.metadata),
-        limits=limits,
+    return from_message(
+        Constraints,
+        given,
+        limits=from_message(Limits, given),
         totals=Totals(
             max_tokens=given.total_max_tokens,
             max_tool_calls=given.total_max_tool_calls,
             max_cost=given.total_max_cost,
         ),
-        allowed_tools=tuple(given.allowed_tools),
-        denied_tools=tuple(given.denied_tools),
-        allowed_paths=tuple(given.allowed_paths),
         allowed_hosts=tuple(given.network.allowed_hosts) if given.HasField("network") else None,
         checks=_checks(given),
-        mcp_servers=tuple(
-            TaskMcpServer(
-                name=server.name,
-                command=tuple(server.command),
-                url=server.url,
-                variables=dict(server.variables),
-                tools=tuple(server.tools) or ("*",),
-                allowed_hosts=tuple(server.allowed_hosts),
-            )
-            for server in given.mcp_servers
-        ),
-        abort_on_error=given.abort_on_error,
-        require_verified=given.require_verified,
     )
 
 
@@ -302,52 +223,8 @@ def _checks(given: pb.TaskConstraints) -> tuple[CheckSpec, ...]:
         if one.expected_exit_code > MAX_EXIT_CODE:
             field = f"constraints.checks[{number}].expected_exit_code"
             raise InvalidRequest(f"no command exits with {one.expected_exit_code}", field=field, hint="0 to 255")
-        spec = CheckSpec(
-            name=name,
-            command=one.command,
-            required=one.required if one.HasField("required") else True,
-            expected_exit_code=one.expected_exit_code,
-        )
-        if one.timeout_seconds:
-            spec = CheckSpec(
-                name=name,
-                command=one.command,
-                timeout_seconds=float(one.timeout_seconds),
-                required=spec.required,
-                expected_exit_code=one.expected_exit_code,
-            )
-        checks[name] = spec
+        checks[name] = from_message(CheckSpec, one, name=name)
     return tuple(checks.values())
-
-
-def _environment(given: pb.EnvironmentSpec) -> EnvironmentSpec:
-    return EnvironmentSpec(
-        setup=tuple(given.setup_commands),
-        variables=dict(given.variables),
-        path=tuple(given.path_directories),
-        detect=not given.disable_detection,
-        test_command=given.test_command,
-    )
-
-
-def _context_options(given: pb.ContextOptions) -> ContextOptions:
-    return ContextOptions(
-        phase=given.phase.strip().lower(),
-        token_budget=given.token_budget,
-        include_decisions=given.include_decisions if given.HasField("include_decisions") else True,
-        include_history=given.include_history if given.HasField("include_history") else True,
-    )
-
-
-def _delivery(given: pb.Delivery) -> Delivery:
-    default = Delivery()
-    return Delivery(
-        branch=given.branch,
-        push=given.push,
-        author_name=given.author_name or default.author_name,
-        author_email=given.author_email or default.author_email,
-        message=given.message,
-    )
 
 
 def _bounded(task: Task) -> Task:

@@ -4,64 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypedDict, cast
+from typing import TypedDict
 
 from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import reviews
 from services.orchestrator.audit_heads import audit_heads
-from services.orchestrator.quantities import usage
 from services.orchestrator.subtasks import subtask_results
+from swe_ai_fleet.adapters.contract import to_enum, to_message
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain import budget, candidate, execution, health
+from swe_ai_fleet.domain import budget, candidate
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
-from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
+from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds
-from swe_ai_fleet.domain.task import ApprovalPolicy, Role, TaskKind
+from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.expenses import expenses
 from swe_ai_fleet.orchestrator.fates import fates
 
 MAX_ERROR_CHARS = 8_000
 
-_AGENT_STATUS = {
-    "running": pb.AGENT_STATUS_RUNNING,
-    "awaiting_approval": pb.AGENT_STATUS_AWAITING_APPROVAL,
-    "finished": pb.AGENT_STATUS_FINISHED,
-    "lost": pb.AGENT_STATUS_LOST,
-}
-
-
-def status(of: ExecutionStatus) -> pb.DeliberationStatus:
-    return cast("pb.DeliberationStatus", pb.DeliberationStatus.Value(f"DELIBERATION_STATUS_{of.name}"))
-
-
-def role(of: Role) -> pb.Role:
-    return cast("pb.Role", pb.Role.Value(f"ROLE_{of.name}"))
-
 
 def total_usage(state: ExecutionState) -> pb.Usage:
     """What the execution has cost so far; its own sum once it has ended."""
     if state.status.terminal and state.usage != budget.Usage():
-        return usage(state.usage)
-    return usage(sum((agent.usage for agent in state.agents.values()), budget.Usage()))
+        return to_message(pb.Usage, state.usage)
+    return to_message(pb.Usage, sum((agent.usage for agent in state.agents.values()), budget.Usage()))
 
 
 def spent(state: ExecutionState) -> list[pb.Expense]:
     """What agents' work was for, and what it bought."""
-    return [
-        pb.Expense(purpose=one.purpose, runs=one.runs, usage=usage(one.usage), bought=one.bought)
-        for one in expenses(state)
-    ]
+    return [to_message(pb.Expense, one) for one in expenses(state)]
 
 
 def artifact(of: BlobRef, execution_id: str, name: str = "") -> pb.ArtifactRef:
-    return pb.ArtifactRef(
-        digest=of.digest, size_bytes=of.size, media_type=of.media_type, name=name, execution_id=execution_id
-    )
+    return to_message(pb.ArtifactRef, of, name=name, execution_id=execution_id)
 
 
 def check_suite(report: CheckReport) -> pb.CheckSuite:
@@ -74,46 +54,14 @@ def check_suite(report: CheckReport) -> pb.CheckSuite:
     for result in report.results:
         match result.kind:
             case CheckKind.POLICY if not suite.HasField("policy"):
-                suite.policy.CopyFrom(_policy(result))
+                suite.policy.CopyFrom(to_message(pb.PolicyResult, result))
             case CheckKind.LINT if not suite.HasField("lint"):
-                suite.lint.CopyFrom(_lint(result))
+                suite.lint.CopyFrom(to_message(pb.LintResult, result))
             case CheckKind.DRY_RUN if not suite.HasField("dryrun"):
-                suite.dryrun.CopyFrom(_dry_run(result))
+                suite.dryrun.CopyFrom(to_message(pb.DryRunResult, result))
             case _:
                 suite.additional_checks.append(_check(result))
     return suite
-
-
-def _policy(of: candidate.CheckResult) -> pb.PolicyResult:
-    return pb.PolicyResult(
-        passed=of.passed,
-        violations=of.problems,
-        message=of.message,
-        duration_ms=of.duration_ms,
-        skipped_reason=of.skipped_reason,
-    )
-
-
-def _lint(of: candidate.CheckResult) -> pb.LintResult:
-    return pb.LintResult(
-        passed=of.passed,
-        error_count=len(of.problems),
-        warning_count=of.warnings,
-        errors=of.problems,
-        duration_ms=of.duration_ms,
-        skipped_reason=of.skipped_reason,
-    )
-
-
-def _dry_run(of: candidate.CheckResult) -> pb.DryRunResult:
-    return pb.DryRunResult(
-        passed=of.passed,
-        output=of.output,
-        exit_code=of.exit_code or 0,
-        message=of.message,
-        duration_ms=of.duration_ms,
-        skipped_reason=of.skipped_reason,
-    )
 
 
 def _check(of: candidate.CheckResult) -> pb.CheckResult:
@@ -124,15 +72,7 @@ def _check(of: candidate.CheckResult) -> pb.CheckResult:
         details["output"] = of.output
     if of.problems:
         details["problems"] = "\n".join(of.problems)
-    return pb.CheckResult(
-        check_type=of.name,
-        passed=of.passed,
-        score=of.score,
-        message=of.message,
-        details=details,
-        duration_ms=of.duration_ms,
-        skipped_reason=of.skipped_reason,
-    )
+    return to_message(pb.CheckResult, of, details=details)
 
 
 def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None) -> pb.DeliberationResult:
@@ -165,10 +105,10 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
             branch=left.branch,
             patch=patch,
             files_changed=left.files_changed,
-            tests=_tests(left.tests) if left.tests else None,
+            tests=to_message(pb.TestSummary, left.tests) if left.tests else None,
         ),
-        stop_reason=stop_reason(of.stop_reason),
-        usage=usage(of.usage),
+        stop_reason=to_enum(pb.StopReason, of.stop_reason),
+        usage=to_message(pb.Usage, of.usage),
         audit_head=of.audit_head,
         duplicates=ranked.duplicates if ranked else (),
         critiques=reviews.critiques(state, of.candidate_id),
@@ -206,8 +146,7 @@ class Judged(TypedDict):
 def _verdict(report: CheckReport | None) -> Judged:
     if report is None or report.verdict is None:
         return Judged(verdict=pb.EVIDENCE_VERDICT_UNSPECIFIED, verdict_reasons=())
-    value = pb.EvidenceVerdict.Value(f"EVIDENCE_VERDICT_{report.verdict.name}")
-    return Judged(verdict=cast("pb.EvidenceVerdict", value), verdict_reasons=report.reasons)
+    return Judged(verdict=to_enum(pb.EvidenceVerdict, report.verdict), verdict_reasons=report.reasons)
 
 
 def judged(state: ExecutionState) -> Judged:
@@ -220,76 +159,12 @@ def baseline(state: ExecutionState) -> pb.Baseline | None:
     found = state.baseline
     if found is None:
         return pb.Baseline(error_message=state.baseline_error) if state.baseline_error else None
-    return pb.Baseline(
-        summary=found.line,
-        suites=[
-            pb.SuiteBaseline(
-                command=suite.command,
-                tests=_tests(suite.tests) if suite.tests else None,
-                uncollected=suite.uncollected,
-                hung=suite.hung,
-                exit_code=suite.exit_code,
-                stopped=suite.stopped,
-                unusable=suite.unusable,
-                notes=suite.notes,
-                duration_ms=suite.duration_ms,
-            )
-            for suite in found.suites
-        ],
-    )
+    return to_message(pb.Baseline, found, error_message=None)
 
 
 def examination(state: ExecutionState) -> pb.Examination | None:
     """The new tests of candidates on each other's sources; None where none ran."""
-    found = state.examination
-    if found is None:
-        return None
-    return pb.Examination(
-        candidates=found.candidates,
-        sets=[
-            pb.ExaminedTests(
-                candidates=one.candidates,
-                tests=one.tests,
-                crossings=[
-                    pb.TestCrossing(
-                        candidate_id=crossing.candidate_id,
-                        passed=len(crossing.passed),
-                        failed=[
-                            pb.ForeignFailure(test=failure.test, message=failure.message, unchanged=failure.unchanged)
-                            for failure in crossing.failed
-                        ],
-                        unsaid=len(crossing.unsaid),
-                        note=crossing.note,
-                    )
-                    for crossing in one.crossings
-                ],
-            )
-            for one in found.sets
-        ],
-        conflicts=[
-            pb.TestConflict(
-                candidate_id=one.candidate_id, test=one.test, other_id=one.other_id, other_test=one.other_test
-            )
-            for one in found.conflicts
-        ],
-        notes=found.notes,
-        duration_ms=found.duration_ms,
-    )
-
-
-def stop_reason(of: str) -> pb.StopReason:
-    return cast("pb.StopReason", pb.StopReason.Value(f"STOP_REASON_{of.upper() or 'UNSPECIFIED'}"))
-
-
-def _tests(of: candidate.TestSummary) -> pb.TestSummary:
-    return pb.TestSummary(
-        passed=of.passed,
-        failed=of.failed,
-        errors=of.errors,
-        skipped=of.skipped,
-        duration_ms=of.duration_ms,
-        failing_tests=of.failing,
-    )
+    return to_message(pb.Examination, state.examination) if state.examination is not None else None
 
 
 def operation(stored: StoredEvent, body: ToolFinished, step: int) -> pb.ToolOperation:
@@ -326,36 +201,20 @@ def winner_agent(state: ExecutionState) -> str:
     return winner.author if winner else ""
 
 
-_KINDS = {
-    TaskKind.DELIBERATE: pb.EXECUTION_KIND_DELIBERATION,
-    TaskKind.ORCHESTRATE: pb.EXECUTION_KIND_ORCHESTRATION,
-    TaskKind.WORKFLOW: pb.EXECUTION_KIND_WORKFLOW,
-    TaskKind.JUDGE: pb.EXECUTION_KIND_JUDGEMENT,
-}
-
-
-POLICIES = {
-    ApprovalPolicy.NONE: pb.APPROVAL_POLICY_NONE,
-    ApprovalPolicy.PLAN: pb.APPROVAL_POLICY_PLAN,
-    ApprovalPolicy.RISKY: pb.APPROVAL_POLICY_RISKY,
-    ApprovalPolicy.EVERY: pb.APPROVAL_POLICY_EVERY,
-}
-
-
 def execution_message(state: ExecutionState, candidates: Iterable[pb.DeliberationResult] = ()) -> pb.Execution:
     """An execution as it stands."""
     results = list(candidates)
     return pb.Execution(
         execution_id=state.execution_id,
         task_id=state.task.task_id,
-        kind=_KINDS[state.task.kind],
-        status=status(state.status),
-        role=role(state.task.role),
+        kind=to_enum(pb.ExecutionKind, state.task.kind),
+        status=to_enum(pb.DeliberationStatus, state.status),
+        role=to_enum(pb.Role, state.task.role),
         task_description=state.task.description,
         created_at_ms=milliseconds(state.started_at),
         updated_at_ms=milliseconds(state.updated_at),
         finished_at_ms=milliseconds(state.finished_at),
-        agents=[_agent(one) for one in state.agents.values()],
+        agents=[to_message(pb.AgentProgress, one) for one in state.agents.values()],
         results=results,
         examination=examination(state) if results else None,
         winner_id=winner_agent(state),
@@ -371,31 +230,14 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         parent_execution_id=state.task.parent_execution_id,
         # Of an accepted task: as many as were seated. A list has no run of an agent to count, only what executions say.
         agent_count=0 if state.task.kind in (TaskKind.WORKFLOW, TaskKind.JUDGE) else state.task.num_agents,
-        approval=POLICIES[state.task.approval],
+        approval=to_enum(pb.ApprovalPolicy, state.task.approval),
         baseline=baseline(state),
         refused_ref=state.refused_kept.delivered.branch if state.refused_kept else "",
         hand_deliveries=[
-            pb.HandDelivery(
-                candidate_id=one.candidate_id,
-                commit_sha=one.delivered.commit_sha,
-                branch=one.delivered.branch,
-                by=one.by,
-                reason=one.reason,
-            )
+            to_message(pb.HandDelivery, one, commit_sha=one.delivered.commit_sha, branch=one.delivered.branch)
             for one in state.hand_deliveries
         ],
         **judged(state),
-    )
-
-
-def _agent(of: execution.AgentProgress) -> pb.AgentProgress:
-    return pb.AgentProgress(
-        agent_id=of.agent_id,
-        status=_AGENT_STATUS.get(of.status, pb.AGENT_STATUS_UNSPECIFIED),
-        step=of.step,
-        last_tool=of.last_tool,
-        usage=usage(of.usage),
-        stop_reason=stop_reason(of.stop_reason),
     )
 
 
@@ -419,17 +261,3 @@ def text_delta(execution_id: str, delta: TextDelta) -> pb.ExecutionEvent:
     return pb.ExecutionEvent(
         execution_id=execution_id, agent_id=delta.agent_id, type="text_delta", payload_json=to_json(delta).decode()
     )
-
-
-def component(of: health.Component) -> pb.ComponentStatus:
-    return pb.ComponentStatus(
-        name=of.name,
-        state=component_state(of.state),
-        message=of.message,
-        version=of.version,
-        latency_ms=of.latency_ms,
-    )
-
-
-def component_state(of: health.ComponentState) -> pb.ComponentState:
-    return cast("pb.ComponentState", pb.ComponentState.Value(f"COMPONENT_STATE_{of.name}"))

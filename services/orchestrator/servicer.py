@@ -27,6 +27,7 @@ from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import to_enum, to_message
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, StoredEvent
@@ -142,9 +143,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return pb.SubmitTaskResponse(
             execution_id=submission.execution_id,
             task_id=task_id,
-            status=responses.status(known.status if known else ExecutionStatus.PENDING),
+            status=to_enum(pb.DeliberationStatus, known.status if known else ExecutionStatus.PENDING),
             already_existed=submission.existed,
-            approval=responses.POLICIES[known.task.approval] if known else pb.APPROVAL_POLICY_UNSPECIFIED,
+            approval=to_enum(pb.ApprovalPolicy, known.task.approval if known else None),
         )
 
     async def JudgePatches(self, request: pb.JudgePatchesRequest, context: Context) -> pb.JudgePatchesResponse:
@@ -168,7 +169,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         ran = state.duration_ms if state.finished_at else _now_ms() - milliseconds(state.started_at)
         return pb.GetDeliberationResultResponse(
             task_id=state.task.task_id,
-            status=responses.status(state.status),
+            status=to_enum(pb.DeliberationStatus, state.status),
             results=await self._replies.candidates(state, room=MAX_REPLY_BYTES),
             winner_id=responses.winner_agent(state),
             duration_ms=max(ran, 0),
@@ -235,7 +236,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         after = await self._executions.cancel(tenant(), execution_id, request.reason)
         stopped = after.status is ExecutionStatus.CANCELLED and not before.status.terminal
         return pb.CancelExecutionResponse(
-            execution_id=execution_id, status=responses.status(after.status), already_ended=not stopped
+            execution_id=execution_id, status=to_enum(pb.DeliberationStatus, after.status), already_ended=not stopped
         )
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
@@ -244,7 +245,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             status=_overall(components),
             uptime_seconds=int(time.monotonic() - self._started_at),
             stats=_stats(self._executions.projection.all(tenant())) if request.include_stats else None,
-            components=[responses.component(seen_by(principal(), one)) for one in components],
+            components=[to_message(pb.ComponentStatus, seen_by(principal(), one)) for one in components],
         )
         if request.include_stats:
             reply.stats.active_councils = await active_councils(self._councils)
@@ -264,7 +265,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         state = await self._executions.resolve(tenant(), execution_id, resolution, by=principal().name)
         return pb.ResolveApprovalResponse(
             execution_id=execution_id,
-            status=responses.status(state.status),
+            status=to_enum(pb.DeliberationStatus, state.status),
             pending_approvals=len(state.pending),
         )
 
@@ -328,7 +329,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             async for stored in events:
                 progress.follow(stored)
                 update = kind(
-                    status=responses.status(progress.state.status),
+                    status=to_enum(pb.DeliberationStatus, progress.state.status),
                     progress_percent=progress.percent,
                     current_step=progress.step,
                     current_agent=progress.agent_id,

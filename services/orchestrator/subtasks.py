@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import repo_ref
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import to_enum
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -83,7 +83,7 @@ def _status(outcome: SubtaskOutcome, *, begun: bool) -> pb.DeliberationStatus:
         name = ExecutionStatus.FAILED.name
     else:
         name = ExecutionStatus(outcome.status).name
-    return cast("pb.DeliberationStatus", pb.DeliberationStatus.Value(f"DELIBERATION_STATUS_{name}"))
+    return to_enum(pb.DeliberationStatus, name)
 
 
 def atomic_task(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import cast
 
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from services.orchestrator import responses
-from services.orchestrator.quantities import usage
 from services.orchestrator.replies import MAX_REPLY_BYTES
+from swe_ai_fleet.adapters.contract import to_enum, to_message
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
@@ -21,10 +21,9 @@ def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
         name=workflow.name,
         description=workflow.description,
         inputs=[
-            pb.WorkflowInput(
-                name=one.name,
-                type=one.type,
-                description=one.description,
+            to_message(
+                pb.WorkflowInput,
+                one,
                 required=one.required and one.default is None,
                 default_json="" if one.default is None else json.dumps(one.default, ensure_ascii=False),
             )
@@ -39,11 +38,8 @@ def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
 def graph(workflow: Workflow) -> pb.WorkflowGraph:
     """What comes after what in a workflow."""
     return pb.WorkflowGraph(
-        nodes=[
-            pb.GraphNode(id=one.id, type=one.type.value, label=said_of(one), breakpoint=one.breakpoint, line=one.line)
-            for one in workflow.nodes
-        ],
-        edges=[pb.GraphEdge(source=one.source, target=one.target, label=one.label) for one in workflow.edges],
+        nodes=[to_message(pb.GraphNode, one, label=said_of(one)) for one in workflow.nodes],
+        edges=[to_message(pb.GraphEdge, one) for one in workflow.edges],
     )
 
 
@@ -57,10 +53,10 @@ def run_message(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
     run = pb.WorkflowRun(
         execution_id=state.execution_id,
         task_id=state.task.task_id,
-        status=responses.status(state.status),
+        status=to_enum(orchestrator.DeliberationStatus, state.status),
         workflow=order.workflow.name,
         error_message=state.error[: responses.MAX_ERROR_CHARS],
-        usage=usage(state.usage),
+        usage=to_message(orchestrator.Usage, state.usage),
         duration_ms=state.duration_ms,
         mermaid=mermaid(order.workflow, state.nodes),
         last_sequence=state.last_sequence,
@@ -88,19 +84,7 @@ def run_message(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
 
 
 def _node(state: ExecutionState, update: NodeUpdated) -> pb.NodeRun:
-    told = pb.NodeRun(
-        node_id=update.node_id,
-        status=cast("pb.NodeStatus", pb.NodeStatus.Value(f"NODE_STATUS_{update.status.upper()}")),
-        attempt=update.attempt,
-        failures=update.failures,
-        inputs_json=update.inputs,
-        output_json=update.output,
-        error_message=update.error,
-        execution_id=update.execution_id,
-        label=update.label,
-        usage=usage(update.usage),
-        duration_ms=update.duration_ms,
-    )
+    told = to_message(pb.NodeRun, update, inputs_json=update.inputs, output_json=update.output, output_artifact=None)
     if update.output_blob is not None:
         name = f"{update.node_id.replace('/', '.')}.json"
         told.output_artifact.CopyFrom(responses.artifact(update.output_blob, state.execution_id, name))

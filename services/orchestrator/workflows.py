@@ -19,10 +19,10 @@ from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context
 from services.grpc_server import Service
-from services.orchestrator import responses
 from services.orchestrator.requests import fields_of, orchestration_task
 from services.orchestrator.workflow_replies import graph, paused, run_message, summary
 from services.values import check_values
+from swe_ai_fleet.adapters.contract import to_enum, to_message
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -95,12 +95,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         try:
             workflow = await self._read(request.definition)
         except InvalidWorkflow as error:
-            return pb.ValidateWorkflowResponse(
-                faults=[
-                    pb.WorkflowFault(message=one.message, line=one.line, node=one.node, hint=one.hint)
-                    for one in error.faults
-                ]
-            )
+            return pb.ValidateWorkflowResponse(faults=[to_message(pb.WorkflowFault, one) for one in error.faults])
         return pb.ValidateWorkflowResponse(
             summary=summary(workflow, built_in=False),
             mermaid=mermaid(workflow),
@@ -115,7 +110,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         return pb.RunWorkflowResponse(
             execution_id=submission.execution_id,
             task_id=task.task_id,
-            status=responses.status(known.status if known else ExecutionStatus.PENDING),
+            status=to_enum(orchestrator.DeliberationStatus, known.status if known else ExecutionStatus.PENDING),
             already_existed=submission.existed,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
-from swe_ai_fleet.adapters.context_service import messages, outcome_messages
 from swe_ai_fleet.adapters.context_service.faults import fault_of
+from swe_ai_fleet.adapters.contract import from_message, to_message
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
@@ -94,51 +94,35 @@ class ContextServiceClient:
 
     async def gather(self, request: ContextRequest) -> GatheredContext:
         """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable."""
-        query = messages.context_query(request)
+        query = to_message(pb.GetContextRequest, request)
         reply = await self._answer(self._stub.GetContext, query, pb.GetContextResponse, tenant=request.tenant)
-        return messages.gathered_context(reply, tenant=request.tenant)
+        return from_message(GatheredContext, reply, recalled=_recalled(reply.recalled, request.tenant))
 
     async def remember(self, memory: Memory) -> bool:
         """Keep a memory; False where it was known. Raises InvalidRequest, ResourceExhausted, Unavailable."""
-        request = pb.AddFactRequest(
-            namespace=memory.namespace,
-            text=memory.text,
-            metadata=memory.metadata,
-            kind=messages.KINDS[memory.kind],
-            source=memory.source,
-        )
+        request = to_message(pb.AddFactRequest, memory)
         reply = await self._answer(self._stub.AddFact, request, pb.AddFactResponse, tenant=memory.tenant)
         return not reply.already_existed
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
         """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
-        request = pb.RecallRequest(
-            query=query,
-            namespaces=scope.namespaces,
-            kinds=[messages.KINDS[kind] for kind in scope.kinds],
-            metadata=scope.metadata,
-            limit=limit,
-        )
+        request = to_message(pb.RecallRequest, scope, query=query, limit=limit)
         reply = await self._answer(self._stub.Recall, request, pb.RecallResponse, tenant=scope.tenant)
-        return tuple(messages.recollection(one, tenant=scope.tenant) for one in reply.recollections)
+        return _recalled(reply.recollections, scope.tenant)
 
     async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
         """Remove these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable."""
-        request = pb.ClearMemoryRequest(
-            namespaces=scope.namespaces,
-            kinds=[messages.KINDS[kind] for kind in scope.kinds],
-            metadata=scope.metadata,
-            memory_ids=memory_ids,
-            everywhere=not scope.namespaces,
+        request = to_message(
+            pb.ClearMemoryRequest, scope, memory_ids=tuple(memory_ids), everywhere=not scope.namespaces
         )
         reply = await self._answer(self._stub.ClearMemory, request, pb.ClearMemoryResponse, tenant=scope.tenant)
         return reply.removed
 
     async def record_outcome(self, outcome: Outcome) -> Outcome:
         """Keep how a piece of work went; as it is kept. Raises InvalidRequest, Unavailable."""
-        request = pb.RecordOutcomeRequest(outcome=outcome_messages.outcome_message(outcome))
+        request = pb.RecordOutcomeRequest(outcome=to_message(pb.Outcome, outcome))
         reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, tenant=outcome.tenant)
-        return outcome_messages.outcome(reply.outcome, tenant=outcome.tenant)
+        return from_message(Outcome, reply.outcome, tenant=outcome.tenant)
 
     async def rate(
         self,
@@ -157,13 +141,13 @@ class ContextServiceClient:
         reply = await self._answer(
             self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, tenant=tenant, caller=by
         )
-        return outcome_messages.outcome(reply.outcome, tenant=tenant)
+        return from_message(Outcome, reply.outcome, tenant=tenant)
 
     async def recommend(self, question: Question, *, tenant: str = DEFAULT_TENANT) -> Recommendation:
         """What experience says about a task; the time is the service's own. Raises InvalidRequest, Unavailable."""
-        request = outcome_messages.recommendation_request(question)
+        request = to_message(pb.RecommendApproachRequest, question)
         reply = await self._answer(self._stub.RecommendApproach, request, pb.RecommendApproachResponse, tenant=tenant)
-        return outcome_messages.recommendation(reply)
+        return from_message(Recommendation, reply)
 
     async def ping(self) -> None:
         """Whether the service can do its work now. Raises Unavailable."""
@@ -212,3 +196,9 @@ class ContextServiceClient:
         if not isinstance(answer, kind):
             raise InternalFault(f"what the context service at {self.address} says cannot be read")
         return answer
+
+
+def _recalled(found: Iterable[pb.Recollection], tenant: str) -> tuple[Recollection, ...]:
+    return tuple(
+        from_message(Recollection, one, memory=from_message(Memory, one.memory, tenant=tenant)) for one in found
+    )

@@ -1,0 +1,329 @@
+"""Domain values and messages of the contract, made of each other by the names of their fields.
+
+Both sides name things alike, so that a field that is added to both needs no line of code. What holds everywhere:
+
+- a field takes the attribute of its own name; `x_at_ms` takes `x_at`, an ISO 8601 time, `x_bytes` takes `x`,
+  `error_message` takes `error`, `cost_usd` takes `cost`, `task_description` takes `description`;
+- a number takes the length of a list;
+- an enum's value is that of the member with the same name behind the enum's prefix, `..._UNSPECIFIED` is no value;
+- what a message leaves out has the default that the domain gives it, where the contract has no presence for it 0 and ""
+  count as left out;
+- lists are tuples (of members of an enum with each once), maps are dicts, messages are values or nothing.
+
+`_NAMES` and `_MEMBERS` have what is called differently on the two sides.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.moment import iso_time, milliseconds
+from swe_ai_fleet.tools.secrets import well_formed
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "fleet.orchestrator.v1.PolicyResult": {"violations": "problems"},
+    "fleet.orchestrator.v1.LintResult": {"errors": "problems", "error_count": "problems", "warning_count": "warnings"},
+    "fleet.orchestrator.v1.CheckResult": {"check_type": "name"},
+    "fleet.orchestrator.v1.TestSummary": {"failing_tests": "failing"},
+    "fleet.orchestrator.v1.Baseline": {"summary": "line"},
+    "fleet.orchestrator.v1.PendingApproval": {"proposal": "approach"},
+    "fleet.orchestrator.v1.Critique": {"created_at_ms": "at", "details": "findings", "findings": ""},
+    "fleet.orchestrator.v1.EnvironmentSpec": {"setup_commands": "setup", "path_directories": "path"},
+    "fleet.orchestrator.v1.RepoRef": {"credential_ref": "credential"},
+    "fleet.notification.v1.Delivery": {"attempt": "number"},
+    "fleet.conversation.v1.Answer": {"task_proposed": "proposed", "repeated_message": "repeated"},
+    "fleet.conversation.v1.Turn": {"answered_at_ms": "at"},
+    "fleet.conversation.v1.Conversation": {"turn_count": "count", "memory_namespaces": "namespaces"},
+    "fleet.planning.v1.PlanSession": {"results": "answer"},
+    "fleet.context.v1.GetContextResponse": {
+        "context_text": "text",
+        "token_count": "tokens",
+        "version_hash": "version",
+        "version": "",
+    },
+}
+"""By message: the attribute of a field that is called differently; none where the same name means another thing."""
+_MEMBERS: Mapping[str, Mapping[str, str]] = {
+    "fleet.orchestrator.v1.ExecutionKind": {
+        "DELIBERATE": "DELIBERATION",
+        "ORCHESTRATE": "ORCHESTRATION",
+        "JUDGE": "JUDGEMENT",
+    },
+}
+"""By enum: the member, without its prefix, of a value that has another name in the domain."""
+_EVERYWHERE = {"error_message": "error", "cost_usd": "cost", "task_description": "description"}
+_Getter = Callable[[Any], Any]
+
+
+def to_message(kind: type[M], value: object, /, **given: Any) -> M:
+    """The message of a value. `given` are fields that the value does not have, or not like this; None leaves one out.
+
+    Raises:
+        TypeError: The message has a field that neither the value nor `given` has.
+    """
+    found = {name: convert(value) for name, convert in _writers(kind, type(value)) if name not in given}
+    return kind(**{name: one for name, one in {**found, **given}.items() if one is not None})
+
+
+def from_message(kind: type[T], message: Message, /, **given: Any) -> T:
+    """The value of a message. `given` are attributes that the message does not have, or not like this.
+
+    Raises:
+        TypeError: The value has an attribute without a default that neither the message nor `given` has.
+        FleetError: What the value's own rules raise.
+    """
+    for name, convert in _readers(kind, type(message)):
+        if name not in given and (read := convert(message)) is not MISSING:
+            given[name] = read
+    return kind(**given)
+
+
+def to_enum(enum: Any, value: object) -> Any:
+    """The number that an enum of the contract (`pb.Role`) has for a member of the domain's; 0 for None and "".
+
+    Members in text may be in any case.
+    """
+    return _number(cast("EnumDescriptor", enum.DESCRIPTOR), value)
+
+
+def from_enum(kind: type[E], enum: Any, number: int) -> E | None:
+    """The domain's member that a number of an enum of the contract stands for; None for the one that says nothing."""
+    return _member(kind, cast("EnumDescriptor", enum.DESCRIPTOR), number)
+
+
+def _number(enum: EnumDescriptor, value: object) -> int:
+    if value is None or value == "":
+        return 0
+    name = value.name if isinstance(value, Enum) else str(value).upper()
+    return enum.values_by_name[_prefix(enum) + _MEMBERS.get(enum.full_name, {}).get(name, name)].number
+
+
+def _member(kind: type[E], enum: EnumDescriptor, number: int) -> E | None:
+    if number == 0:
+        return None
+    name = enum.values_by_number[number].name.removeprefix(_prefix(enum))
+    ours = {theirs: ours for ours, theirs in _MEMBERS.get(enum.full_name, {}).items()}
+    return kind[ours.get(name, name)]
+
+
+def _prefix(enum: EnumDescriptor) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
+
+
+def _attribute(field: FieldDescriptor, owner: type) -> str | None:
+    """What the domain calls a field; None where it has nothing like it."""
+    name = _NAMES.get(cast("Descriptor", field.containing_type).full_name, {}).get(field.name)
+    usual = (field.name, _EVERYWHERE.get(field.name, ""), field.name.removesuffix("_ms").removesuffix("_bytes"))
+    return next((one for one in (usual if name is None else (name,)) if _has(owner, one)), None)
+
+
+def _has(owner: type, name: str) -> bool:
+    return name in getattr(owner, "__dataclass_fields__", {}) or isinstance(getattr(owner, name, None), property)
+
+
+@cache
+def _writers(kind: type[Message], owner: type) -> list[tuple[str, _Getter]]:
+    """For each field of the message how it is made of a value. A field without an attribute has to be given."""
+
+    def writer(field: FieldDescriptor) -> _Getter:
+        attribute = _attribute(field, owner)
+        if attribute is None:
+
+            def refuse(_: object) -> Any:
+                raise TypeError(f"{owner.__qualname__} has nothing for {field.full_name}")
+
+            return refuse
+        convert = _writer(field)
+        return lambda value: convert(getattr(value, attribute))
+
+    return [(field.name, writer(field)) for field in cast("Descriptor", kind.DESCRIPTOR).fields]
+
+
+def _writer(field: FieldDescriptor) -> _Getter:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key = _single_writer(field.message_type.fields_by_name["key"])
+        inner = _single_writer(field.message_type.fields_by_name["value"])
+        return lambda found: {key(name): inner(one) for name, one in found.items()}
+    convert = _single_writer(field)
+    if field.is_repeated:
+        return lambda found: [convert(one) for one in found]
+    return lambda found: None if found is None else convert(found)
+
+
+def _single_writer(field: FieldDescriptor) -> _Getter:
+    if (enum := field.enum_type) is not None:
+        return lambda value: _number(enum, value)
+    if field.message_type is not None:
+        return _nested(field.message_type)
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return lambda text: well_formed(str(text))
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda data: bytes.fromhex(data) if isinstance(data, str) else data
+    if field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_BOOL):
+        return lambda value: value
+    return _integer
+
+
+def _integer(value: object) -> int:
+    match value:
+        case str():
+            return milliseconds(value)
+        case tuple() | frozenset():
+            return len(cast("tuple[object, ...]", value))
+        case _:
+            return int(cast("int", value))
+
+
+def _nested(descriptor: Descriptor) -> _Getter:
+    kind = message_factory.GetMessageClass(descriptor)
+    match descriptor.full_name:
+        case "google.protobuf.Timestamp":
+            return lambda at: _filled(kind, "FromDatetime", datetime.fromisoformat(at)) if at else None
+        case "google.protobuf.Struct":
+            return lambda found: json_format.ParseDict(dict(found), kind())
+        case _:
+            return lambda value: _made(kind, value)
+
+
+def _made(kind: type[M], value: object) -> M:
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, tuple):
+        # Lists of lists, and lists that can be left out, stand in messages of their own.
+        (only,) = cast("Descriptor", kind.DESCRIPTOR).fields
+        return kind(**{only.name: _writer(only)(value)})
+    return to_message(kind, value)
+
+
+def _filled(kind: type[Message], method: str, value: object) -> Message:
+    message = kind()
+    getattr(message, method)(value)
+    return message
+
+
+@cache
+def _readers(kind: type, source: type[Message]) -> list[tuple[str, _Getter]]:
+    """For each attribute of the value how it is read; the reader gives MISSING where the message says nothing."""
+    hints = get_type_hints(kind)
+    by_attribute = {
+        attribute: field
+        for field in cast("Descriptor", source.DESCRIPTOR).fields
+        if (attribute := _attribute(field, kind)) is not None
+    }
+    return [
+        (one.name, _reader(by_attribute[one.name], hints[one.name], bare=_bare(one)))
+        for one in fields(cast("Any", kind))
+        if one.init and one.name in by_attribute
+    ]
+
+
+def _bare(field: Any) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
+    """How an attribute is read. `bare` attributes have no default: for them 0 and "" are values."""
+    name, inner = field.name, _without_none(hint)
+    optional = inner is not hint
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        of = _single_reader(field.message_type.fields_by_name["value"], (get_args(inner) or (str, str))[1])
+        return lambda message: {key: of(one) for key, one in getattr(message, name).items()}
+    if field.is_repeated:
+        kind = (get_args(inner) or (str,))[0]
+        element = _single_reader(field, kind)
+
+        def entries(message: Message) -> Any:
+            found: list[Any] = []
+            for number, each in enumerate(getattr(message, name)):
+                with _inside(f"{name}[{number}]"):
+                    found.append(element(each))
+            if isinstance(kind, type) and issubclass(kind, Enum):
+                # A number that says nothing is no member, and each member is there once.
+                found = list(dict.fromkeys(one for one in found if one is not None))
+            return tuple(found) if found or bare else MISSING
+
+        return entries
+    nothing: Any = None if bare and optional else MISSING
+    timed = field.name.endswith("_ms") and inner is str
+    convert: _Getter = iso_time if timed else _single_reader(field, inner)
+
+    def read(message: Message) -> Any:
+        with _inside(name):
+            return single(message)
+
+    def single(message: Message) -> Any:
+        if field.has_presence:
+            return convert(getattr(message, name)) if message.HasField(name) else nothing
+        value = getattr(message, name)
+        if field.enum_type is not None:
+            return convert(value) if value else nothing
+        return convert(value) if value or (bare and not optional) else nothing
+
+    return read
+
+
+def _single_reader(field: FieldDescriptor, hint: Any) -> _Getter:
+    inner = _without_none(hint)
+    if (enum := field.enum_type) is not None:
+        return lambda number: _member(inner, enum, number)
+    if field.message_type is not None:
+        if field.message_type.full_name == "google.protobuf.Struct":
+            return json_format.MessageToDict
+        if get_origin(inner) is tuple:
+            (only,) = field.message_type.fields
+            return _reader(only, inner, bare=True)
+        return lambda message: from_message(inner, message)
+    if inner is float:
+        return float
+    if inner is str and field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda data: data.hex()
+    if isinstance(inner, type) and issubclass(inner, Enum):
+        return lambda text: _parsed(inner, text)
+    return lambda value: value
+
+
+def _parsed(kind: type[Enum], text: str) -> Enum:
+    """A member in text, as the domain reads it. Raises InvalidRequest; its field is the one that is being read."""
+    known = ", ".join(str(one.value) for one in kind)
+    if not text.strip():
+        raise InvalidRequest(f"an empty {kind.__name__.lower()}", hint=f"one of {known}")
+    try:
+        return cast("Callable[[str], Enum]", getattr(kind, "parse", kind))(text)
+    except InvalidRequest as fault:
+        raise InvalidRequest(fault.message, hint=fault.hint) from None
+    except ValueError:
+        raise InvalidRequest(f"{text[:64]!r} is no {kind.__name__.lower()}", hint=f"one of {known}") from None
+
+
+@contextmanager
+def _inside(place: str) -> Generator[None]:
+    """Inside, faults name their fields as they stand in the message that has `place`."""
+    try:
+        yield
+    except FleetError as error:
+        field = f"{place}.{error.field}" if error.field else place
+        raise type(error)(error.message, field=field, hint=error.hint) from None
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        left = [one for one in get_args(hint) if one is not type(None)]
+        return left[0] if len(left) == 1 else hint
+    return hint

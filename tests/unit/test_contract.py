@@ -1,0 +1,174 @@
+"""Domain values and messages of the contract: what was sent is sent the same, and what is sent comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from fleet.context.v1 import context_pb2 as context
+from fleet.conversation.v1 import conversation_pb2 as conversation
+from fleet.notification.v1 import notification_pb2 as notification
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.planning.v1 import planning_pb2 as planning
+from services.orchestrator import planning_messages, responses
+from services.orchestrator.replies import Replies
+from swe_ai_fleet.adapters.contract import from_enum, from_message, to_enum, to_message
+from swe_ai_fleet.agents.plan_session import AwaitingApproval, PlanResult, PlanSession, SessionCard
+from swe_ai_fleet.conversations.answer import Answer
+from swe_ai_fleet.conversations.session import Turn
+from swe_ai_fleet.domain import context as graph
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import Event, ExecutionStatus, StoredEvent, ToolFinished
+from swe_ai_fleet.domain.fleet_status import NodeStatus
+from swe_ai_fleet.domain.health import Component
+from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.domain.outcome import Outcome, Recommendation
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.notifications.deliveries import Attempt
+from swe_ai_fleet.notifications.webhook import Filter
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.sampling import sample, whole_state
+
+GOLDEN = Path(__file__).with_name("golden_wire.json")
+MEMORY = {"coverage": 1.5, "content": "c", "gaps": ["g"], "sources": ["s"]}
+RESEARCH = {"summary": "s", "sources": ["x"], "data_points": ["d"], "coverage": 2.0, "error": "e"}
+PROPOSAL = sample(AwaitingApproval, memory_results={**MEMORY, "research": RESEARCH})
+STORED = StoredEvent(sequence=1, event=sample(Event))
+SENT: Mapping[str, Callable[[], Message]] = {
+    "execution": lambda: responses.execution_message(whole_state(), responses.results(whole_state())),
+    "operation": lambda: responses.operation(STORED, sample(ToolFinished), 3),
+    "component": lambda: to_message(pb.ComponentStatus, sample(Component)),
+    "node": lambda: to_message(pb.NodeStatus, sample(NodeStatus)),
+    "proposal": lambda: planning_messages.proposal_message(PROPOSAL),
+    "plan_decision": lambda: planning_messages.decision_message(PROPOSAL),
+    "plan_result": lambda: planning_messages.result_message(sample(PlanResult)),
+    "plan_session": lambda: planning_messages.session_message(sample(PlanSession), str, working=True),
+    "plan_card": lambda: planning_messages.card_message(sample(SessionCard)),
+    "delivery": lambda: to_message(notification.Delivery, sample(Attempt)),
+    "turn": lambda: to_message(conversation.Turn, sample(Turn)),
+    "story": lambda: to_message(context.Story, sample(graph.Story)),
+    "story_task": lambda: to_message(context.Task, sample(graph.StoryTask)),
+    "decision": lambda: to_message(context.Decision, sample(graph.Decision)),
+    "work_record": lambda: to_message(context.WorkRecord, sample(graph.WorkRecord)),
+    "relation": lambda: to_message(context.Relation, sample(graph.Relation)),
+    "context": lambda: to_message(context.GetContextResponse, sample(graph.GatheredContext), version=3),
+    "context_request": lambda: to_message(context.GetContextRequest, sample(graph.ContextRequest)),
+    "outcome": lambda: to_message(context.Outcome, sample(Outcome)),
+    "recommendation": lambda: to_message(context.RecommendApproachResponse, sample(Recommendation)),
+}
+
+
+def missing(before: Any, now: Any, place: str = "") -> list[str]:
+    """Where what was said before is not said any more, or differs."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [one for key in before for one in missing(before[key], now.get(key), f"{place}.{key}")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [one for i, pair in enumerate(zip(before, now, strict=True)) for one in missing(*pair, f"{place}[{i}]")]
+    return [] if before == now else [f"{place}: {before!r} became {now!r}"]
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_what_was_sent_before_is_sent_the_same(name: str) -> None:
+    """`golden_wire.json` was written by converters that named each field by hand (November 2026)."""
+    now = json_format.MessageToDict(SENT[name](), preserving_proto_field_name=True)
+    assert not missing(json.loads(GOLDEN.read_text())[name], now)
+
+
+async def test_whole_replies_are_sent_the_same() -> None:
+    log = MemoryLog()
+    replies, state = Replies(log=log, blobs=log), whole_state()
+    for name, reply in (
+        ("deliberation", await replies.deliberation(state, ("a",))),
+        ("orchestration", await replies.orchestration(state, ("a",))),
+        ("judgement", await replies.judgement(state)),
+    ):
+        now = json_format.MessageToDict(reply, preserving_proto_field_name=True)
+        assert not missing(json.loads(GOLDEN.read_text())[name], now), name
+
+
+OF_THE_SERVER = {"tenant": "default"}
+"""What a value has and its message has not: whose it is says the call."""
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (context.Story, graph.Story),
+        (context.Task, graph.StoryTask),
+        (context.Decision, graph.Decision),
+        (context.WorkRecord, graph.WorkRecord),
+        (context.Relation, graph.Relation),
+        (context.GetContextRequest, graph.ContextRequest),
+        (context.Outcome, Outcome),
+        (context.RecommendApproachResponse, Recommendation),
+        (context.Memory, Memory),
+        (notification.WebhookFilter, Filter),
+        (conversation.Turn, Turn),
+        (planning.ToolCallMade, type(sample(PlanResult).tool_calls_made[0])),
+        (pb.NodeStatus, NodeStatus),
+        (pb.ComponentStatus, Component),
+    ],
+)
+def test_every_field_comes_back(message: type[Message], kind: Any) -> None:
+    there = {one.name for one in fields(kind)}
+    elsewhere = {name: getattr(sample(kind), name) for name in there & _ELSEWHERE.get(kind, set())}
+    value = sample(kind, **{name: value for name, value in OF_THE_SERVER.items() if name in there}, **elsewhere)
+    assert from_message(kind, to_message(message, value), **elsewhere) == value
+
+
+_ELSEWHERE: Mapping[Any, set[str]] = {Turn: {"channel", "message_id", "messages", "references"}}
+
+
+def test_what_is_left_out_has_the_domains_defaults() -> None:
+    story = from_message(graph.Story, context.Story(story_id="S"))
+    assert (story.phase, story.title, story.acceptance_criteria, story.created_at) == (graph.Phase.PLAN, "", (), "")
+    assert from_message(graph.ContextRequest, context.GetContextRequest()).include_history
+    assert not from_message(graph.ContextRequest, context.GetContextRequest(include_history=False)).include_history
+    unmeasured = replace(sample(NodeStatus), memory_used=None)
+    told = to_message(pb.NodeStatus, unmeasured)
+    assert not told.HasField("memory_used_bytes")
+    assert from_message(NodeStatus, told) == unmeasured
+    changed = from_message(graph.StoryUpdated, context.UpdateContextRequest(title="t", acceptance_criteria={}))
+    assert (changed.title, changed.description, changed.acceptance_criteria) == ("t", None, ())
+
+
+def test_members_have_the_numbers_of_their_names() -> None:
+    for kind, enum in ((Role, context.Role), (graph.Phase, context.Phase), (ExecutionStatus, pb.DeliberationStatus)):
+        numbers = {member: to_enum(enum, member) for member in kind}
+        assert len(set(numbers.values())) == len(kind) and 0 not in numbers.values()
+        for member, number in numbers.items():
+            assert enum.Name(number).endswith(f"_{member.name}") and from_enum(kind, enum, number) is member
+    assert to_enum(pb.ExecutionKind, "deliberate") == pb.EXECUTION_KIND_DELIBERATION
+    assert from_enum(Role, context.Role, 0) is None and to_enum(context.Role, None) == to_enum(context.Role, "") == 0
+    scope = from_message(MemoryScope, context.RecallRequest(kinds=[0, 1, 1, 2]))
+    assert [context.MemoryKind.Value(f"MEMORY_KIND_{one.name}") for one in scope.kinds] == [1, 2]
+
+
+def test_a_fault_names_the_place_in_the_message() -> None:
+    for roles, words in ((["dev", "chef"], "chef"), (["dev", " "], "empty")):
+        request = notification.CreateWebhookRequest(filter=notification.WebhookFilter(roles=roles))
+        with pytest.raises(InvalidRequest, match=words) as fault:
+            from_message(Filter, request.filter)
+        assert fault.value.field == "roles[1]" and "DEV" in fault.value.hint
+
+
+def test_a_field_that_the_value_lacks_is_a_bug_and_not_an_empty_field() -> None:
+    with pytest.raises(TypeError, match=r"Filter has nothing for fleet\.notification\.v1\.Webhook\.webhook_id"):
+        to_message(notification.Webhook, Filter())
+    with pytest.raises(TypeError, match="namespace"):
+        from_message(Memory, pb.Usage())
+
+
+def test_text_that_utf8_has_no_bytes_for_is_sent_as_far_as_it_goes() -> None:
+    answer = replace(sample(Answer), text="half \ud83d of one")
+    assert (
+        to_message(conversation.Answer, answer, prompt_tokens=0, completion_tokens=0, model_calls=0).text
+        == "half � of one"
+    )
