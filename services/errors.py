@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from services.values import check_values
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     AlreadyExists,
@@ -177,10 +178,13 @@ def _noting_what_is_none(deserializer: Callable[[bytes], Any]) -> Callable[[byte
 
 
 def _checked(request: Any) -> Any:
-    """The request, or the pieces of one. Raises InvalidRequest for what is no message."""
+    """The request, or the pieces of one. Raises InvalidRequest for what is no message, and what it may not hold."""
     if isinstance(request, _Malformed):
         raise InvalidRequest("the request is not a message of this method's kind", hint="the .proto files say which")
-    return _checked_pieces(request) if hasattr(request, "__aiter__") else request
+    if hasattr(request, "__aiter__"):
+        return _checked_pieces(request)
+    check_values(request)
+    return request
 
 
 async def _checked_pieces(requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:

@@ -1,45 +1,109 @@
-"""What no field of any request may hold."""
+"""What no field of any request may hold: in general, and by the bounds that the contract has for it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from fleet.options.v1 import options_pb2
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.moment import MAX_MS
+from swe_ai_fleet.domain.text import check_length
+
+if TYPE_CHECKING:
+    from fleet.options.v1.options_pb2 import Bounds
 
 MAX_ENTRIES = 10_000
-"""Of one field; what it really takes is mostly much less."""
+"""Of one field that says nothing else."""
+_NONE = options_pb2.Bounds(max_items=MAX_ENTRIES)
+
+
+@cache
+def bounds_of(field: FieldDescriptor) -> Bounds | None:
+    """What the contract asks of a field; None where it says nothing."""
+    # The stubs know extensions by a type of their own.
+    options, extension = cast("Any", field.GetOptions()), options_pb2.bounds
+    return cast("Bounds", options.Extensions[extension]) if options.HasExtension(extension) else None
+
+
+@cache
+def _required(message: Descriptor) -> list[FieldDescriptor]:
+    return [one for one in message.fields if (bounds := bounds_of(one)) is not None and bounds.required]
 
 
 def check_values(message: Message, path: str = "") -> None:
-    """Refuse what no field of any request may hold: negative numbers, unknown enum values, NUL characters, a flood."""
+    """Refuse what the contract does not allow, and what no field may hold: negative numbers, unknown enum values, NUL
+    characters, a flood of entries.
+
+    Raises:
+        InvalidRequest: The first such value, its field named from the request down.
+    """
+    for field in _required(cast("Descriptor", message.DESCRIPTOR)):
+        if not getattr(message, field.name):
+            raise InvalidRequest(f"no {field.name} given", field=_below(path, field.name))
     for field, value in message.ListFields():
-        name = f"{path}.{field.name}" if path else field.name
-        if field.is_repeated and len(value) > MAX_ENTRIES:
-            # Before each is looked at: a million of them fit a request, and would keep the server for a second.
-            raise InvalidRequest(f"{name} has {len(value)} entries", field=name, hint=f"at most {MAX_ENTRIES}")
+        name, bounds = _below(path, field.name), bounds_of(field) or _NONE
+        if field.is_repeated:
+            most = bounds.max_items if bounds.HasField("max_items") else MAX_ENTRIES
+            if len(value) > most:
+                # Before each is looked at: a million of them fit a request, and would keep the server for a second.
+                raise InvalidRequest(f"{name} has {len(value)} entries", field=name, hint=f"at most {most}")
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            inner = field.message_type.fields_by_name["value"]
+            keys, inner = (field.message_type.fields_by_name[one] for one in ("key", "value"))
             for key, one in cast("Mapping[object, object]", value).items():
-                _check_value(field.message_type.fields_by_name["key"], key, name)
-                _check_value(inner, one, f"{name}[{key}]")
+                _check_value(keys, key, name, bounds)
+                _check_value(inner, one, f"{name}[{key}]", bounds)
         elif field.is_repeated:
             for number, one in enumerate(cast("list[object]", value)):
-                _check_value(field, one, f"{name}[{number}]")
+                _check_value(field, one, f"{name}[{number}]", bounds)
         else:
-            _check_value(field, value, name)
+            _check_value(field, value, name, bounds)
 
 
-def _check_value(field: FieldDescriptor, value: object, name: str) -> None:
-    if isinstance(value, Message):
-        check_values(value, name)
-    elif isinstance(value, str) and "\0" in value:
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _check_value(field: FieldDescriptor, value: object, name: str, bounds: Bounds) -> None:
+    match value:
+        case Message():
+            check_values(value, name)
+        case str():
+            _check_text(value, name, bounds)
+        case bool() | bytes():
+            return
+        case int() | float() if field.enum_type is None:
+            _check_number(field, value, name, bounds)
+        case _ if field.enum_type is not None and value not in field.enum_type.values_by_number:
+            known = ", ".join(field.enum_type.values_by_name)
+            raise InvalidRequest(f"{name} has the unknown value {value}", field=name, hint=f"one of {known}")
+        case _:
+            return
+
+
+def _check_text(text: str, name: str, bounds: Bounds) -> None:
+    if "\0" in text:
         raise InvalidRequest(f"{name} has a NUL character", field=name)
-    elif field.enum_type is not None and value not in field.enum_type.values_by_number:
-        known = ", ".join(field.enum_type.values_by_name)
-        raise InvalidRequest(f"{name} has the unknown value {value}", field=name, hint=f"one of {known}")
-    elif isinstance(value, int) and value < 0:
-        raise InvalidRequest(f"{name} is {value}", field=name, hint="0 for the default, or a positive number")
+    if bounds.HasField("max_chars"):
+        check_length(text, bounds.max_chars, field=name)
+    if bounds.HasField("pattern") and not re.fullmatch(bounds.pattern, text):
+        raise InvalidRequest(f"{text[:64]!r} is not {bounds.form}", field=name)
+
+
+def _check_number(field: FieldDescriptor, number: float, name: str, bounds: Bounds) -> None:
+    whole = field.cpp_type not in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
+    if whole and number < 0:
+        raise InvalidRequest(f"{name} is {number}", field=name, hint="0 for the default, or a positive number")
+    if bounds.HasField("max") and not number <= bounds.max:
+        raise InvalidRequest(f"{name} is {number:g}", field=name, hint=f"at most {bounds.max:g}; 0 for the default")
+    if bounds.HasField("min") and number < bounds.min:
+        raise InvalidRequest(f"{name} is {number:g}", field=name, hint=f"at least {bounds.min:g}")
+    if bounds.HasField("max") and not whole and number < 0:
+        raise InvalidRequest(f"{name} is {number:g}", field=name, hint="0 for no limit, or a positive number")
+    if whole and field.name.endswith("_ms") and number > MAX_MS:
+        raise InvalidRequest(f"{name} is {number}", field=name, hint="milliseconds since 1970")

@@ -4,49 +4,21 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.moment import MAX_MS
-from swe_ai_fleet.domain.text import check_length
 
 M = TypeVar("M", bound=Message)
 
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 """A default gRPC client refuses replies of 4 MiB."""
-MAX_QUERY_CHARS = 4_000
-MAX_ITEMS = 50
-MAX_ITEM_CHARS = 1_000
 UNNAMED = "unnamed"
 """Stands for callers that do not name themselves."""
 _SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
-
-
-def few(items: Collection[str], *, field: str, most: int = MAX_ITEMS, chars: int = MAX_ITEM_CHARS) -> tuple[str, ...]:
-    """The items, if there are no more than `most` and none is longer than `chars`. Raises InvalidRequest."""
-    if len(items) > most:
-        raise InvalidRequest(f"{field} has {len(items)} entries", field=field, hint=f"at most {most}")
-    for number, item in enumerate(items):
-        check_length(item, chars, field=f"{field}[{number}]")
-    return tuple(items)
-
-
-def moment(at_ms: int, *, field: str) -> int:
-    """Milliseconds that are a time. Raises InvalidRequest."""
-    if at_ms > MAX_MS:
-        raise InvalidRequest(f"{field} is {at_ms}", field=field, hint="milliseconds since 1970")
-    return at_ms
-
-
-def within(number: int, most: int, *, field: str) -> int:
-    """The number, if it is no larger. Raises InvalidRequest."""
-    if number > most:
-        raise InvalidRequest(f"{field} is {number}", field=field, hint=f"at most {most}; 0 for the default")
-    return number
 
 
 def source_of(given: str, caller: str) -> str:

@@ -12,34 +12,27 @@ from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
 from services.context import graph_messages as wire
 from services.context.bounds import (
-    MAX_QUERY_CHARS,
     MAX_REPLY_BYTES,
-    few,
     fields_within,
     fitting,
     foreign,
-    within,
 )
 from services.context.pages import page_start, page_token
 from services.context.stories import stories_page
-from services.values import check_values
 from swe_ai_fleet.adapters.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
-from swe_ai_fleet.context.scope import MAX_SCOPES, ScopeVerdict, validate_scope
+from swe_ai_fleet.context.scope import ScopeVerdict, validate_scope
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, Phase, Relation, RelationKind, Story, StoryTask
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import Role, check_identifier
-from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
 
 T = TypeVar("T")
 
-MAX_SCOPE_CHARS = 300
-MAX_PAGE_SIZE = 1_000
 DEFAULT_PAGE_SIZE = 200
 MAX_PART_BYTES = 128 * 1024
 """For each list of a story: one story, of nearly 1 MiB itself, fits a reply beside the largest text for a prompt."""
@@ -62,8 +55,7 @@ class GraphCalls:
     mask: SecretMask
 
     async def get_context(self, query: pb.GetContextRequest) -> pb.GetContextResponse:
-        check_values(query)
-        request = _context_request(query)
+        request = from_message(ContextRequest, query, tenant=tenant())
         # Read before: whoever writes behind a version has to have seen all that it holds.
         version = self._version(request)
         gathered = await self.source.gather(request)
@@ -73,7 +65,6 @@ class GraphCalls:
         return to_message(pb.GetContextResponse, gathered, version=version)
 
     async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
-        check_values(request)
         state = await self.book.update(
             tenant(), request.story_id, wire.update(request), expected_version=_expected(request)
         )
@@ -87,7 +78,6 @@ class GraphCalls:
         )
 
     async def rehydrate(self, request: pb.RehydrateSessionRequest) -> pb.RehydrateSessionResponse:
-        check_values(request)
         session = await self._newest(
             lambda graph: rehydrate(
                 graph,
@@ -102,28 +92,24 @@ class GraphCalls:
         return await asyncio.to_thread(_rehydrated, session, version)
 
     async def validate_scope(self, request: pb.ValidateScopeRequest) -> pb.ValidateScopeResponse:
-        check_values(request)
         role, phase = from_enum(Role, pb.Role, request.role), from_enum(Phase, pb.Phase, request.phase)
         if role is None:
             raise InvalidRequest("no role given", field="role", hint="whose context it is")
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint="what it is for")
-        scopes = few(request.scopes, field="scopes", most=MAX_SCOPES, chars=MAX_SCOPE_CHARS)
 
         async def judged(graph: ContextGraph) -> ScopeVerdict:
-            return validate_scope(graph, role, phase, scopes, story_id=request.story_id)
+            return validate_scope(graph, role, phase, tuple(request.scopes), story_id=request.story_id)
 
         verdict = await self._newest(judged)
         return pb.ValidateScopeResponse(allowed=verdict.allowed, missing=verdict.missing, extra=verdict.extra)
 
     async def create_story(self, request: pb.CreateStoryRequest) -> pb.CreateStoryResponse:
-        check_values(request)
         with fields_within("story"):
             state = await self.book.create_story(tenant(), from_message(Story, request.story))
         return pb.CreateStoryResponse(version=state.version, story=_story(state))
 
     async def create_task(self, request: pb.CreateTaskRequest) -> pb.CreateTaskResponse:
-        check_values(request)
         with fields_within("task", expected_version="expected_version"):
             state = await self.book.create_task(
                 tenant(), from_message(StoryTask, request.task), expected_version=_expected(request)
@@ -131,7 +117,6 @@ class GraphCalls:
         return pb.CreateTaskResponse(version=state.version, task=to_message(pb.Task, state.tasks[request.task.task_id]))
 
     async def add_decision(self, request: pb.AddProjectDecisionRequest, caller: str) -> pb.AddProjectDecisionResponse:
-        check_values(request)
         with fields_within("decision", expected_version="expected_version"):
             state = await self.book.add_decision(
                 tenant(), wire.decision(request.decision, caller=caller), expected_version=_expected(request)
@@ -140,7 +125,6 @@ class GraphCalls:
         return pb.AddProjectDecisionResponse(version=state.version, decision=wire.decision_message(kept))
 
     async def change_phase(self, request: pb.TransitionPhaseRequest, caller: str) -> pb.TransitionPhaseResponse:
-        check_values(request)
         phase = from_enum(Phase, pb.Phase, request.phase)
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint=f"one of {', '.join(pb.Phase.keys()[1:])}")
@@ -160,12 +144,10 @@ class GraphCalls:
         )
 
     async def stories(self, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
-        check_values(request)
         return stories_page(self.book.graph(tenant()), request)
 
     async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
-        check_values(request)
-        size = within(request.page_size, MAX_PAGE_SIZE, field="page_size") or DEFAULT_PAGE_SIZE
+        size = request.page_size or DEFAULT_PAGE_SIZE
         kinds = [kind for one in request.kinds if (kind := from_enum(RelationKind, pb.RelationKind, one)) is not None]
 
         async def around(graph: ContextGraph) -> Neighbourhood:
@@ -187,7 +169,6 @@ class GraphCalls:
         )
 
     async def record(self, request: pb.RecordOperationsRequest) -> pb.RecordOperationsResponse:
-        check_values(request)
         with fields_within("record"):
             record = wire.work_record(request.record)
             await self._check_foreign(foreign(record.execution_id, field="execution_id"))
@@ -226,13 +207,6 @@ class GraphCalls:
             except (NotFound, InvalidRequest):
                 return 0
         return graph.version(story_id)
-
-
-def _context_request(query: pb.GetContextRequest) -> ContextRequest:
-    for name in ("case_id", "story_id", "task_id"):
-        check_length(getattr(query, name), 128, field=name)
-    check_length(query.query, MAX_QUERY_CHARS, field="query")
-    return from_message(ContextRequest, query, tenant=tenant())
 
 
 def _expected(

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
-from services.context.bounds import MAX_QUERY_CHARS, few, fields_within, foreign, moment
-from services.values import check_values
+from services.context.bounds import fields_within, foreign
 from swe_ai_fleet.adapters.contract import from_enum, from_message, to_message
 from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -15,13 +14,8 @@ from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.learning.recommending import Question
 from swe_ai_fleet.learning.tracker import LearningTracker
-
-MAX_AGENTS = 1_000
-_NAME_CHARS = 200
-_NAMES = ("goal_type", "role", "approach", "council", "model", "model_profile", "status")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +29,6 @@ class LearningCalls:
     outcomes: LearningTracker
 
     async def record(self, request: pb.RecordOutcomeRequest, caller: str) -> pb.RecordOutcomeResponse:
-        check_values(request)
         match request.WhichOneof("said"):
             case "outcome":
                 with fields_within("outcome"):
@@ -59,18 +52,8 @@ class LearningCalls:
         return pb.GetOutcomeResponse(outcome=to_message(pb.Outcome, outcome))
 
     async def recommend(self, request: pb.RecommendApproachRequest) -> pb.RecommendApproachResponse:
-        check_values(request)
         if not request.goal.strip():
             raise InvalidRequest("no goal given", field="goal", hint="what is wanted, in words")
-        if len(request.agents) > 50:
-            raise InvalidRequest(f"{len(request.agents)} numbers of agents", field="agents", hint="at most 50")
-        for number, agents in enumerate(request.agents):
-            if not 1 <= agents <= MAX_AGENTS:
-                raise InvalidRequest(f"{agents} agents", field=f"agents[{number}]", hint=f"from 1 to {MAX_AGENTS}")
-        check_length(request.goal, MAX_QUERY_CHARS, field="goal")
-        check_length(request.repository, 4_096, field="repository")
-        for name in ("councils", "model_profiles", "approaches"):
-            few(getattr(request, name), field=name, chars=_NAME_CHARS)
         role = from_enum(Role, pb.Role, request.role) or ""
         question = from_message(Question, request, now=now(), role=role)
         return to_message(pb.RecommendApproachResponse, await self.outcomes.recommend(question, tenant()))
@@ -78,10 +61,6 @@ class LearningCalls:
 
 def _outcome(message: pb.Outcome, caller: str) -> Outcome:
     """An outcome as a caller tells it. Raises InvalidRequest, naming the field inside of it."""
-    for name in _NAMES:
-        check_length(getattr(message, name), _NAME_CHARS, field=name)
-    few(message.agents_used, field="agents_used", most=MAX_AGENTS, chars=_NAME_CHARS)
-    moment(message.ended_at_ms, field="ended_at_ms")
     foreign(message.subject_id, field="subject_id")
     outcome = from_message(Outcome, message, tenant=tenant())
     return replace(

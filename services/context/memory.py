@@ -6,18 +6,15 @@ from dataclasses import dataclass
 
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
-from services.context.bounds import MAX_QUERY_CHARS, few, fitting, source_of, within
-from services.values import check_values
+from services.context.bounds import fitting, source_of
 from swe_ai_fleet.adapters.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.domain.text import check_length
-from swe_ai_fleet.memory.admission import MAX_RECALLED
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
 
 DEFAULT_RECALLED = 3
-MAX_FORGOTTEN = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +30,6 @@ class MemoryCalls:
     mask: SecretMask
 
     async def add_interaction(self, request: pb.AddInteractionRequest, caller: str) -> pb.AddInteractionResponse:
-        check_values(request)
         if not request.user.strip() and not request.assistant.strip():
             raise InvalidRequest("nothing was said", field="user", hint="set user, assistant or both")
         said = (("User", request.user), ("Assistant", request.assistant))
@@ -50,7 +46,6 @@ class MemoryCalls:
         return pb.AddInteractionResponse(memory_id=memory.memory_id, already_existed=not new)
 
     async def add_fact(self, request: pb.AddFactRequest, caller: str) -> pb.AddFactResponse:
-        check_values(request)
         memory = Memory(
             tenant=tenant(),
             namespace=request.namespace,
@@ -63,22 +58,19 @@ class MemoryCalls:
         return pb.AddFactResponse(memory_id=memory.memory_id, already_existed=not new)
 
     async def recall(self, request: pb.RecallRequest) -> pb.RecallResponse:
-        check_values(request)
         found = await self.memories.recall(
-            check_length(request.query, MAX_QUERY_CHARS, field="query"),
+            request.query,
             _scope(request),
-            limit=within(request.limit, MAX_RECALLED, field="limit") or DEFAULT_RECALLED,
+            limit=request.limit or DEFAULT_RECALLED,
         )
         return pb.RecallResponse(recollections=fitting(to_message(pb.Recollection, one) for one in found))
 
     async def clear(self, request: pb.ClearMemoryRequest) -> pb.ClearMemoryResponse:
-        check_values(request)
         if not request.namespaces and not request.everywhere:
             raise InvalidRequest("no namespace given", field="namespaces", hint="or say everywhere")
         if request.namespaces and request.everywhere:
             raise InvalidRequest("namespaces, and everywhere", field="everywhere", hint="one of the two")
-        memory_ids = few(request.memory_ids, field="memory_ids", most=MAX_FORGOTTEN, chars=64)
-        return pb.ClearMemoryResponse(removed=await self.memories.forget(_scope(request), memory_ids))
+        return pb.ClearMemoryResponse(removed=await self.memories.forget(_scope(request), tuple(request.memory_ids)))
 
     def _masked(self, text: str, *, field: str) -> str:
         return self.mask(well_formed(check_length(text, MAX_MEMORY_CHARS, field=field))).strip()[:MAX_MEMORY_CHARS]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.context.v1 import context_pb2 as pb
-from services.context.bounds import MAX_REPLY_BYTES, fitting, within
+from services.context.bounds import MAX_REPLY_BYTES, fitting
 from services.context.pages import page_behind, page_token
 from swe_ai_fleet.adapters.contract import from_enum, to_message
 from swe_ai_fleet.context.drafts import OPEN
@@ -11,16 +11,13 @@ from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import Phase, Story
 from swe_ai_fleet.domain.moment import milliseconds
-from swe_ai_fleet.domain.text import check_length
 
-MAX_PAGE_SIZE = 500
 DEFAULT_PAGE_SIZE = 50
 
 
 def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
     """The page asked for, the story that was changed last first. Raises InvalidRequest."""
-    size = within(request.page_size, MAX_PAGE_SIZE, field="page_size") or DEFAULT_PAGE_SIZE
-    check_length(request.case_id, 128, field="case_id")
+    size = request.page_size or DEFAULT_PAGE_SIZE
     phases = {from_enum(Phase, pb.Phase, one) for one in request.phases} - {None}
     behind = page_behind(request)
     states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())

@@ -13,7 +13,6 @@ from services.auth import principal, tenant
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.pages import page_of
-from services.values import check_values
 from swe_ai_fleet.adapters.contract import from_enum, to_message
 from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.conversations.chat import Chat
@@ -56,7 +55,6 @@ class ConversationServicer(ConversationServiceServicer):
         return self._chats(tenant())
 
     async def Send(self, request: pb.SendRequest, context: Context) -> AsyncIterator[pb.SendResponse]:
-        check_values(request)
         try:
             namespaces = check_namespaces(tuple(request.memory_namespaces) or None)
         except InvalidRequest as fault:
@@ -78,7 +76,6 @@ class ConversationServicer(ConversationServiceServicer):
                     yield _progress(one)
 
     async def GetConversation(self, request: pb.GetConversationRequest, context: Context) -> pb.GetConversationResponse:
-        check_values(request)
         session = await self._chat.session(request.session_id)
         told, room = _conversation(session), MAX_REPLY_BYTES
         turns: list[pb.Turn] = []
@@ -94,7 +91,6 @@ class ConversationServicer(ConversationServiceServicer):
     async def ListConversations(
         self, request: pb.ListConversationsRequest, context: Context
     ) -> pb.ListConversationsResponse:
-        check_values(request)
         found = await self._chat.sessions()
         shown, following = page_of(request, found, lambda one: (one.updated_at or one.started_at, one.session_id))
         return pb.ListConversationsResponse(
@@ -102,7 +98,6 @@ class ConversationServicer(ConversationServiceServicer):
         )
 
     async def EndConversation(self, request: pb.EndConversationRequest, context: Context) -> pb.EndConversationResponse:
-        check_values(request)
         return pb.EndConversationResponse(existed=await self._chat.end(request.session_id))
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
-from services.values import check_values
 from swe_ai_fleet.adapters.contract import from_message, to_message
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
@@ -44,7 +43,6 @@ class Councils:
     models: Mapping[str, str] = field(default_factory=dict[str, str])
 
     async def create(self, request: pb.CreateCouncilRequest) -> pb.CreateCouncilResponse:
-        check_values(request)
         config = request.config
         role = _role(request.role)
         settings = Council(
@@ -66,7 +64,6 @@ class Councils:
         )
 
     async def list(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
-        check_values(request)
         role = _role(request.role_filter, field="role_filter") if request.role_filter else None
         councils = await self.book.list(tenant(), role)
         states = self.states(tenant())
@@ -85,7 +82,6 @@ class Councils:
         )
 
     async def delete(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
-        check_values(request)
         role = _role(request.role)
         deletion = await self.book.delete(tenant(), role)
         if deletion.council is None:
@@ -98,7 +94,6 @@ class Councils:
         )
 
     async def register(self, request: pb.RegisterAgentRequest) -> pb.RegisterAgentResponse:
-        check_values(request)
         role = _role(request.role)
         member = from_message(
             CouncilMember,
@@ -114,7 +109,6 @@ class Councils:
         return pb.RegisterAgentResponse(success=True, message=message, council_id=done.council.council_id)
 
     async def unregister(self, request: pb.UnregisterAgentRequest) -> pb.UnregisterAgentResponse:
-        check_values(request)
         role = _role(request.role)
         if not request.agent_id:
             raise InvalidRequest("no agent id given", field="agent_id")

@@ -16,6 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import submitted_task
+from services.values import check_values
 from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
@@ -120,10 +121,12 @@ def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == 
 
 def _parsed(work: Work, message: M) -> M:
     try:
-        return json_format.Parse(work.data, message, max_recursion_depth=64)
+        json_format.Parse(work.data, message, max_recursion_depth=64)
     except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
         kind = message.DESCRIPTOR.name
         raise InvalidRequest(f"the message is no JSON of a {kind}: {fault}"[:1000], field="message") from None
+    check_values(message)
+    return message
 
 
 def _tenant(work: Work, prefix: str, known: Callable[[str], bool]) -> tuple[str, list[str]]:

@@ -16,7 +16,6 @@ from swe_ai_fleet.ports import BlobStore
 
 MAX_DIFF_BYTES = 3 * 1024 * 1024
 """Of all patches of a request together: what a gRPC message of the usual size can carry."""
-MAX_SUMMARY_CHARS = 4_000
 MAX_APPROVER_CHARS = 120
 PATCH_MEDIA_TYPE = "text/x-diff"
 
@@ -63,8 +62,6 @@ def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDeliv
     """What a person asks for. `caller` is who authenticated; empty where one token is everybody's."""
     if not request.candidate_id:
         raise InvalidRequest("no candidate given", field="candidate_id", hint="as in DeliberationResult.candidate_id")
-    if len(request.reason) > MAX_SUMMARY_CHARS:
-        raise InvalidRequest("the reason is too long", field="reason", hint=f"at most {MAX_SUMMARY_CHARS} characters")
     # However long or odd the name is that they give themselves, behind it stands who they are.
     named = plain_line(request.approver, MAX_APPROVER_CHARS)
     by = f"{named} ({caller})" if named and caller and named != caller else named or caller or "somebody"
@@ -85,6 +82,3 @@ def _check_sizes(patches: Sequence[pb.SubmittedPatch]) -> None:
     for number, patch in enumerate(patches):
         if not patch.diff.strip():
             raise InvalidRequest("the patch is empty", field=f"patches[{number}].diff")
-        if len(patch.summary) > MAX_SUMMARY_CHARS:
-            hint = f"at most {MAX_SUMMARY_CHARS} characters"
-            raise InvalidRequest("the summary is too long", field=f"patches[{number}].summary", hint=hint)

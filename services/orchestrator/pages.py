@@ -12,7 +12,6 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 T = TypeVar("T")
 
 DEFAULT_PAGE_SIZE = 50
-MAX_PAGE_SIZE = 200
 
 
 class Paged(Protocol):
@@ -34,12 +33,8 @@ def page_of(request: Paged, found: Sequence[T], place: Callable[[T], tuple[str, 
         place: When one was worked on last, and its id. The one that a token names need not be there any more.
 
     Raises:
-        InvalidRequest: Too large a page, or a token that is none.
+        InvalidRequest: The token is none.
     """
-    if request.page_size > MAX_PAGE_SIZE:
-        raise InvalidRequest(
-            f"page_size is {request.page_size}", field="page_size", hint=f"at most {MAX_PAGE_SIZE}; 0 for the default"
-        )
     start = _start([place(one) for one in found], request.page_token)
     end = start + (request.page_size or DEFAULT_PAGE_SIZE)
     shown = found[start:end]

@@ -12,7 +12,6 @@ from services.auth import caller_of, tenant
 from services.errors import Context
 from services.orchestrator.requests import repo_ref
 from services.orchestrator.subtasks import atomic_task
-from services.values import check_values
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.child_tasks import child_task_id
@@ -27,7 +26,6 @@ _MARGIN_SECONDS = 0.5
 
 def planning_event(request: pb.ProcessPlanningEventRequest) -> PlanningEvent:
     """The event of a request. Raises InvalidRequest naming the field."""
-    check_values(request)
     if request.ByteSize() > MAX_EVENT_BYTES:
         raise InvalidRequest(
             f"the event has {request.ByteSize()} bytes",

@@ -20,7 +20,6 @@ from services.orchestrator.planning_messages import (
     result_message,
     session_message,
 )
-from services.values import check_values
 from swe_ai_fleet.agents.plan_session import LEASE_SECONDS, LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
@@ -64,7 +63,6 @@ class PlanningServicer(PlanningServiceServicer):
         return self._desks(tenant())
 
     async def ExecutePlan(self, request: pb.ExecutePlanRequest, context: Context) -> pb.ExecutePlanResponse:
-        check_values(request)
         await self._admit(tenant())
         answer = await self._desk.execute_plan(
             request.goal,
@@ -77,7 +75,6 @@ class PlanningServicer(PlanningServiceServicer):
         return proposal_message(answer)
 
     async def ApproveApproach(self, request: pb.ApproveApproachRequest, context: Context) -> pb.ApproveApproachResponse:
-        check_values(request)
         await self._admit(tenant())
         answer = await self._desk.approve(
             request.session_id,
@@ -89,12 +86,10 @@ class PlanningServicer(PlanningServiceServicer):
         return decision_message(answer)
 
     async def ContinuePlan(self, request: pb.ContinuePlanRequest, context: Context) -> pb.ContinuePlanResponse:
-        check_values(request)
         await self._admit(tenant())
         return result_message(await self._desk.continue_plan(request.session_id))
 
     async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
-        check_values(request)
         # Asked first: a session that nobody works on any more is then read as it was left.
         working = await self._desk.working(request.session_id)
         session = await self._desk.session(request.session_id)
@@ -103,7 +98,6 @@ class PlanningServicer(PlanningServiceServicer):
     async def ListPlanSessions(
         self, request: pb.ListPlanSessionsRequest, context: Context
     ) -> pb.ListPlanSessionsResponse:
-        check_values(request)
         found = await self._desk.sessions()
         shown, following = page_of(request, found, lambda card: (card.updated_at, card.session_id))
         return pb.ListPlanSessionsResponse(sessions=[card_message(card) for card in shown], next_page_token=following)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -26,7 +25,6 @@ from services.orchestrator.planning import answer_planning_event
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
-from services.values import check_values
 from swe_ai_fleet.adapters.contract import to_enum, to_message
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
@@ -155,9 +153,8 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def DeliverCandidate(
         self, request: pb.DeliverCandidateRequest, context: Context
     ) -> pb.DeliverCandidateResponse:
-        check_values(request)
         asked = judgements.hand_delivery(request, principal().name)
-        delivered = await self._executions.deliver(tenant(), _execution_id(request.execution_id), asked)
+        delivered = await self._executions.deliver(tenant(), request.execution_id, asked)
         return pb.DeliverCandidateResponse(
             execution_id=request.execution_id, commit_sha=delivered.commit_sha, branch=delivered.branch
         )
@@ -181,8 +178,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def GetArtifact(
         self, request: pb.GetArtifactRequest, context: Context
     ) -> AsyncIterator[pb.GetArtifactResponse]:
-        check_values(request)
-        execution_id = _execution_id(request.execution_id)
+        execution_id = request.execution_id
         if not _DIGEST.fullmatch(request.digest):
             raise InvalidRequest("not a SHA-256 digest", field="digest", hint="64 lower-case hexadecimal digits")
         name = f"{tenant()}/{execution_id}/{request.digest}"
@@ -200,7 +196,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             yield pb.GetArtifactResponse(chunk=data[offset : offset + CHUNK_BYTES])
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
-        state = await self._executions.get(tenant(), _execution_id(request.execution_id))
+        state = await self._executions.get(tenant(), request.execution_id)
         told = responses.execution_message(state)
         told.pending_approvals.extend(approvals.pending(state, room=MAX_REPLY_BYTES // 2))
         told.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - told.ByteSize()) // 4))
@@ -213,7 +209,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def StreamExecution(
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> AsyncIterator[pb.ExecutionEvent]:
-        execution_id = _execution_id(request.execution_id)
+        execution_id = request.execution_id
         events = self._executions.watch(tenant(), execution_id, request.from_sequence)
         async with aclosing(events):
             if not request.include_text:
@@ -227,7 +223,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                     )
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
-        execution_id = _execution_id(request.execution_id)
+        execution_id = request.execution_id
         if len(request.reason) > MAX_REASON_CHARS:
             raise InvalidRequest(
                 "the reason is too long", field="reason", hint=f"at most {MAX_REASON_CHARS} characters"
@@ -259,8 +255,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return await self._uploads.receive(request_iterator)
 
     async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
-        check_values(request)
-        execution_id = _execution_id(request.execution_id)
+        execution_id = request.execution_id
         resolution = approvals.resolution(request, context)
         state = await self._executions.resolve(tenant(), execution_id, resolution, by=principal().name)
         return pb.ResolveApprovalResponse(
@@ -343,17 +338,6 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
 def _ends(stored: StoredEvent) -> bool:
     return isinstance(stored.event.body, ExecutionFinished)
-
-
-def _execution_id(text: str) -> str:
-    """The id itself, if it can be one. Raises InvalidRequest."""
-    try:
-        canonical = str(uuid.UUID(text))
-    except ValueError:
-        canonical = ""
-    if canonical != text or not text:
-        raise InvalidRequest(f"{text[:64]!r} is not an execution id", field="execution_id", hint="a lower-case UUID")
-    return text
 
 
 def _overall(components: Sequence[Component]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import repo_ref
-from services.values import check_values
 from swe_ai_fleet.adapters.contract import to_enum
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -22,7 +21,6 @@ MAX_ERROR_CHARS = 500
 
 def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:
     """The plan of a request. Raises InvalidRequest naming the field."""
-    check_values(request)
     roles: list[Role] = []
     for number, name in enumerate(request.roles):
         try:

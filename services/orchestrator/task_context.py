@@ -11,7 +11,6 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
 from services.errors import NotAvailable
 from services.orchestrator.requests import repo_ref
-from services.values import check_values
 from swe_ai_fleet.agents.offer import first_line
 from swe_ai_fleet.agents.opening import opening_messages
 from swe_ai_fleet.context.blocks import rendered, tokens
@@ -46,7 +45,6 @@ class TaskContexts:
 
     async def get(self, request: pb.GetTaskContextRequest) -> pb.GetTaskContextResponse:
         """The context of a task and role. Raises InvalidRequest, NotFound, NotAvailable, Unavailable."""
-        check_values(request)
         _refuse_what_a_clone_has(request)
         task, handed_in = await self._task(request)
         task = _asked(request, task)

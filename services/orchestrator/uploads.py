@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
-from services.values import check_values
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
 from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
@@ -93,7 +92,6 @@ class Uploads:
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidRequest("the first message has no header", field="header")
         header = first.header
-        check_values(header, "header")
         if header.digest and not _DIGEST.fullmatch(header.digest):
             raise InvalidRequest(
                 "not a SHA-256 digest", field="header.digest", hint="64 lower-case hexadecimal digits, or leave it out"

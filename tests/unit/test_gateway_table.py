@@ -14,7 +14,6 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
 from services.gateway.rest.comments import comments_of, kept_comments
-from services.gateway.rest.limits import limited
 from services.gateway.rest.openapi import document
 from services.gateway.rest.operation import Operation, field_of
 from services.gateway.rest.table import ELSEWHERE, OPERATIONS
@@ -53,11 +52,6 @@ def test_a_row_fits_its_rpc(row: Operation) -> None:
     assert target.server_streaming == (row.kind in ("last", "bytes"))
     if row.events:
         assert RPCS[row.events].input_type is target.input_type
-
-
-def test_limits_are_of_fields_that_there_are() -> None:
-    known = {field.full_name for file in FILES for kind in file.message_types_by_name.values() for field in kind.fields}
-    assert limited() <= known
 
 
 def test_the_document_refers_to_nothing_that_is_not_there(made: dict[str, Any]) -> None:

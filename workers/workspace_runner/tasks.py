@@ -15,6 +15,7 @@ from google.protobuf import json_format
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
 from services.orchestrator.requests import submitted_task
+from services.values import check_values
 from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
 from swe_ai_fleet.agents.results import agent_result
@@ -144,6 +145,7 @@ def read_task(work: Work) -> Task:
         raise InvalidRequest(
             f"the message is no JSON of a SubmitTaskRequest: {fault}"[:1000], field="message"
         ) from None
+    check_values(request)
     task = submitted_task(request)
     tenant = check_identifier(rest[0], field="subject") if rest else DEFAULT_TENANT
     priority = task.priority or (_PRIORITIES[rest[1]] if len(rest) > 1 else 0)

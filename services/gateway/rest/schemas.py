@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from services.gateway.rest.limits import limits_of
 from services.gateway.rest.scalars import RANGES
+from services.values import bounds_of
 
 Schema = dict[str, Any]
 _INTEGERS: Mapping[int, str] = {
@@ -91,7 +91,7 @@ class Schemas:
             schema = self._one(field)
             if field.is_repeated:
                 schema = {"type": "array", "items": schema}
-        schema.update(limits_of(field.full_name))
+        schema.update(_bounds(schema, field))
         return self._describe(schema, field.full_name)
 
     def _one(self, field: FieldDescriptor) -> Schema:
@@ -148,3 +148,25 @@ def _choices(kind: Descriptor) -> str:
 
 def _fields(kind: Descriptor) -> list[FieldDescriptor]:
     return list(kind.fields)
+
+
+def _bounds(schema: Schema, field: FieldDescriptor) -> Schema:
+    """What the contract asks of a value, in JSON schema's words; of a list's entries in those of the list's items."""
+    if (bounds := bounds_of(field)) is None:
+        return {}
+    one: Schema = {}
+    if bounds.HasField("max_chars"):
+        one["maxLength"] = bounds.max_chars
+    if bounds.HasField("pattern"):
+        one["pattern"] = f"^{bounds.pattern}$"
+    if bounds.HasField("max"):
+        one["maximum"] = int(bounds.max) if bounds.max.is_integer() else bounds.max
+        one["minimum"] = 0
+    if bounds.HasField("min"):
+        one["minimum"] = int(bounds.min) if bounds.min.is_integer() else bounds.min
+    if schema.get("type") == "object":
+        return {"maxProperties": bounds.max_items} if bounds.HasField("max_items") else {}
+    if not field.is_repeated:
+        return one
+    told: Schema = {"maxItems": bounds.max_items} if bounds.HasField("max_items") else {}
+    return {**told, "items": {**schema["items"], **one}}

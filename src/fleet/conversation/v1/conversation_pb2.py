@@ -22,53 +22,64 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fleet.options.v1 import options_pb2 as fleet_dot_options_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(fleet/conversation/v1/conversation.proto\x12\x15\x66leet.conversation.v1\"\xb5\x01\n\x0bSendRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12/\n\x07\x63hannel\x18\x03 \x01(\x0e\x32\x1e.fleet.conversation.v1.Channel\x12\x12\n\nmessage_id\x18\x04 \x01(\t\x12\x19\n\x11memory_namespaces\x18\x05 \x03(\t\x12\x16\n\tseen_turn\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_seen_turn\"\xd1\x01\n\x0cSendResponse\x12\x38\n\x0btool_called\x18\x01 \x01(\x0b\x32!.fleet.conversation.v1.ToolCalledH\x00\x12\x36\n\ntool_ended\x18\x02 \x01(\x0b\x32 .fleet.conversation.v1.ToolEndedH\x00\x12\x14\n\ntext_delta\x18\x03 \x01(\tH\x00\x12/\n\x06\x61nswer\x18\x04 \x01(\x0b\x32\x1d.fleet.conversation.v1.AnswerH\x00\x42\x08\n\x06update\"\x1a\n\nToolCalled\x12\x0c\n\x04tool\x18\x01 \x01(\t\"*\n\tToolEnded\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12\x0f\n\x07success\x18\x02 \x01(\x08\"\xee\x02\n\x06\x41nswer\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\r\n\x05pages\x18\x04 \x03(\t\x12,\n\x06tables\x18\x05 \x03(\x0b\x32\x1c.fleet.conversation.v1.Table\x12\x0f\n\x07success\x18\x06 \x01(\x08\x12\x13\n\x0bstop_reason\x18\x07 \x01(\t\x12\x34\n\nreferences\x18\x08 \x03(\x0b\x32 .fleet.conversation.v1.Reference\x12\r\n\x05tools\x18\t \x03(\t\x12\x15\n\rtask_proposed\x18\n \x01(\x08\x12\x14\n\x0c\x65xecution_id\x18\x0b \x01(\t\x12\x18\n\x10repeated_message\x18\x0c \x01(\x08\x12\x15\n\rprompt_tokens\x18\r \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x0e \x01(\x03\x12\x13\n\x0bmodel_calls\x18\x0f \x01(\x05\"V\n\x05Table\x12\r\n\x05title\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12-\n\x04rows\x18\x03 \x03(\x0b\x32\x1f.fleet.conversation.v1.TableRow\"\x19\n\x08TableRow\x12\r\n\x05\x63\x65lls\x18\x01 \x03(\t\"\x8a\x01\n\tReference\x12\x0e\n\x06phrase\x18\x01 \x01(\t\x12:\n\x08standing\x18\x02 \x01(\x0e\x32(.fleet.conversation.v1.ReferenceStanding\x12\x31\n\x06things\x18\x03 \x03(\x0b\x32!.fleet.conversation.v1.NamedThing\":\n\nNamedThing\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x05\"\xfb\x01\n\x04Turn\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x03 \x01(\t\x12\x16\n\x0e\x61nswered_at_ms\x18\x04 \x01(\x03\x12\r\n\x05tools\x18\x05 \x03(\t\x12\x0f\n\x07success\x18\x06 \x01(\x08\x12\x13\n\x0bstop_reason\x18\x07 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x08 \x01(\t\x12,\n\x06tables\x18\t \x03(\x0b\x32\x1c.fleet.conversation.v1.Table\x12\x34\n\nreferences\x18\n \x03(\x0b\x32 .fleet.conversation.v1.Reference\"\xd5\x01\n\x0c\x43onversation\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x15\n\rstarted_at_ms\x18\x02 \x01(\x03\x12\x15\n\rupdated_at_ms\x18\x03 \x01(\x03\x12\x12\n\nturn_count\x18\x04 \x01(\x05\x12\x19\n\x11memory_namespaces\x18\x05 \x03(\t\x12\x11\n\tlast_text\x18\x06 \x01(\t\x12*\n\x05turns\x18\x07 \x03(\x0b\x32\x1b.fleet.conversation.v1.Turn\x12\x15\n\rtask_proposed\x18\x08 \x01(\x08\",\n\x16GetConversationRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"T\n\x17GetConversationResponse\x12\x39\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32#.fleet.conversation.v1.Conversation\"A\n\x18ListConversationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"p\n\x19ListConversationsResponse\x12:\n\rconversations\x18\x01 \x03(\x0b\x32#.fleet.conversation.v1.Conversation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x16\x45ndConversationRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"*\n\x17\x45ndConversationResponse\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08*a\n\x07\x43hannel\x12\x17\n\x13\x43HANNEL_UNSPECIFIED\x10\x00\x12\x11\n\rCHANNEL_PLAIN\x10\x01\x12\x14\n\x10\x43HANNEL_MARKDOWN\x10\x02\x12\x14\n\x10\x43HANNEL_TELEGRAM\x10\x03*\xd7\x01\n\x11ReferenceStanding\x12\"\n\x1eREFERENCE_STANDING_UNSPECIFIED\x10\x00\x12\x1f\n\x1bREFERENCE_STANDING_RESOLVED\x10\x01\x12 \n\x1cREFERENCE_STANDING_AMBIGUOUS\x10\x02\x12\x1c\n\x18REFERENCE_STANDING_STALE\x10\x03\x12\x1d\n\x19REFERENCE_STANDING_BEYOND\x10\x04\x12\x1e\n\x1aREFERENCE_STANDING_UNKNOWN\x10\x05\x32\xc4\x03\n\x13\x43onversationService\x12Q\n\x04Send\x12\".fleet.conversation.v1.SendRequest\x1a#.fleet.conversation.v1.SendResponse0\x01\x12p\n\x0fGetConversation\x12-.fleet.conversation.v1.GetConversationRequest\x1a..fleet.conversation.v1.GetConversationResponse\x12v\n\x11ListConversations\x12/.fleet.conversation.v1.ListConversationsRequest\x1a\x30.fleet.conversation.v1.ListConversationsResponse\x12p\n\x0f\x45ndConversation\x12-.fleet.conversation.v1.EndConversationRequest\x1a..fleet.conversation.v1.EndConversationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(fleet/conversation/v1/conversation.proto\x12\x15\x66leet.conversation.v1\x1a\x1e\x66leet/options/v1/options.proto\"\x9b\x02\n\x0bSendRequest\x12o\n\nsession_id\x18\x01 \x01(\tB[\x9a\xf4\x18W*\x1e[A-Za-z0-9][A-Za-z0-9_-]{0,63}25the name of a chat (1 to 64 letters, digits, _ and -)\x12\x15\n\x04text\x18\x02 \x01(\tB\x07\x9a\xf4\x18\x03\x08\x80}\x12/\n\x07\x63hannel\x18\x03 \x01(\x0e\x32\x1e.fleet.conversation.v1.Channel\x12\x12\n\nmessage_id\x18\x04 \x01(\t\x12\x19\n\x11memory_namespaces\x18\x05 \x03(\t\x12\x16\n\tseen_turn\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_seen_turn\"\xd1\x01\n\x0cSendResponse\x12\x38\n\x0btool_called\x18\x01 \x01(\x0b\x32!.fleet.conversation.v1.ToolCalledH\x00\x12\x36\n\ntool_ended\x18\x02 \x01(\x0b\x32 .fleet.conversation.v1.ToolEndedH\x00\x12\x14\n\ntext_delta\x18\x03 \x01(\tH\x00\x12/\n\x06\x61nswer\x18\x04 \x01(\x0b\x32\x1d.fleet.conversation.v1.AnswerH\x00\x42\x08\n\x06update\"\x1a\n\nToolCalled\x12\x0c\n\x04tool\x18\x01 \x01(\t\"*\n\tToolEnded\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12\x0f\n\x07success\x18\x02 \x01(\x08\"\xee\x02\n\x06\x41nswer\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\r\n\x05pages\x18\x04 \x03(\t\x12,\n\x06tables\x18\x05 \x03(\x0b\x32\x1c.fleet.conversation.v1.Table\x12\x0f\n\x07success\x18\x06 \x01(\x08\x12\x13\n\x0bstop_reason\x18\x07 \x01(\t\x12\x34\n\nreferences\x18\x08 \x03(\x0b\x32 .fleet.conversation.v1.Reference\x12\r\n\x05tools\x18\t \x03(\t\x12\x15\n\rtask_proposed\x18\n \x01(\x08\x12\x14\n\x0c\x65xecution_id\x18\x0b \x01(\t\x12\x18\n\x10repeated_message\x18\x0c \x01(\x08\x12\x15\n\rprompt_tokens\x18\r \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x0e \x01(\x03\x12\x13\n\x0bmodel_calls\x18\x0f \x01(\x05\"V\n\x05Table\x12\r\n\x05title\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12-\n\x04rows\x18\x03 \x03(\x0b\x32\x1f.fleet.conversation.v1.TableRow\"\x19\n\x08TableRow\x12\r\n\x05\x63\x65lls\x18\x01 \x03(\t\"\x8a\x01\n\tReference\x12\x0e\n\x06phrase\x18\x01 \x01(\t\x12:\n\x08standing\x18\x02 \x01(\x0e\x32(.fleet.conversation.v1.ReferenceStanding\x12\x31\n\x06things\x18\x03 \x03(\x0b\x32!.fleet.conversation.v1.NamedThing\":\n\nNamedThing\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x05\"\xfb\x01\n\x04Turn\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x03 \x01(\t\x12\x16\n\x0e\x61nswered_at_ms\x18\x04 \x01(\x03\x12\r\n\x05tools\x18\x05 \x03(\t\x12\x0f\n\x07success\x18\x06 \x01(\x08\x12\x13\n\x0bstop_reason\x18\x07 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x08 \x01(\t\x12,\n\x06tables\x18\t \x03(\x0b\x32\x1c.fleet.conversation.v1.Table\x12\x34\n\nreferences\x18\n \x03(\x0b\x32 .fleet.conversation.v1.Reference\"\xd5\x01\n\x0c\x43onversation\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x15\n\rstarted_at_ms\x18\x02 \x01(\x03\x12\x15\n\rupdated_at_ms\x18\x03 \x01(\x03\x12\x12\n\nturn_count\x18\x04 \x01(\x05\x12\x19\n\x11memory_namespaces\x18\x05 \x03(\t\x12\x11\n\tlast_text\x18\x06 \x01(\t\x12*\n\x05turns\x18\x07 \x03(\x0b\x32\x1b.fleet.conversation.v1.Turn\x12\x15\n\rtask_proposed\x18\x08 \x01(\x08\"\x89\x01\n\x16GetConversationRequest\x12o\n\nsession_id\x18\x01 \x01(\tB[\x9a\xf4\x18W*\x1e[A-Za-z0-9][A-Za-z0-9_-]{0,63}25the name of a chat (1 to 64 letters, digits, _ and -)\"T\n\x17GetConversationResponse\x12\x39\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32#.fleet.conversation.v1.Conversation\"P\n\x18ListConversationsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\x9a\xf4\x18\t!\x00\x00\x00\x00\x00\x00i@\x12\x12\n\npage_token\x18\x02 \x01(\t\"p\n\x19ListConversationsResponse\x12:\n\rconversations\x18\x01 \x03(\x0b\x32#.fleet.conversation.v1.Conversation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x89\x01\n\x16\x45ndConversationRequest\x12o\n\nsession_id\x18\x01 \x01(\tB[\x9a\xf4\x18W*\x1e[A-Za-z0-9][A-Za-z0-9_-]{0,63}25the name of a chat (1 to 64 letters, digits, _ and -)\"*\n\x17\x45ndConversationResponse\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08*a\n\x07\x43hannel\x12\x17\n\x13\x43HANNEL_UNSPECIFIED\x10\x00\x12\x11\n\rCHANNEL_PLAIN\x10\x01\x12\x14\n\x10\x43HANNEL_MARKDOWN\x10\x02\x12\x14\n\x10\x43HANNEL_TELEGRAM\x10\x03*\xd7\x01\n\x11ReferenceStanding\x12\"\n\x1eREFERENCE_STANDING_UNSPECIFIED\x10\x00\x12\x1f\n\x1bREFERENCE_STANDING_RESOLVED\x10\x01\x12 \n\x1cREFERENCE_STANDING_AMBIGUOUS\x10\x02\x12\x1c\n\x18REFERENCE_STANDING_STALE\x10\x03\x12\x1d\n\x19REFERENCE_STANDING_BEYOND\x10\x04\x12\x1e\n\x1aREFERENCE_STANDING_UNKNOWN\x10\x05\x32\xc4\x03\n\x13\x43onversationService\x12Q\n\x04Send\x12\".fleet.conversation.v1.SendRequest\x1a#.fleet.conversation.v1.SendResponse0\x01\x12p\n\x0fGetConversation\x12-.fleet.conversation.v1.GetConversationRequest\x1a..fleet.conversation.v1.GetConversationResponse\x12v\n\x11ListConversations\x12/.fleet.conversation.v1.ListConversationsRequest\x1a\x30.fleet.conversation.v1.ListConversationsResponse\x12p\n\x0f\x45ndConversation\x12-.fleet.conversation.v1.EndConversationRequest\x1a..fleet.conversation.v1.EndConversationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.conversation.v1.conversation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHANNEL']._serialized_start=2093
-  _globals['_CHANNEL']._serialized_end=2190
-  _globals['_REFERENCESTANDING']._serialized_start=2193
-  _globals['_REFERENCESTANDING']._serialized_end=2408
-  _globals['_SENDREQUEST']._serialized_start=68
-  _globals['_SENDREQUEST']._serialized_end=249
-  _globals['_SENDRESPONSE']._serialized_start=252
-  _globals['_SENDRESPONSE']._serialized_end=461
-  _globals['_TOOLCALLED']._serialized_start=463
-  _globals['_TOOLCALLED']._serialized_end=489
-  _globals['_TOOLENDED']._serialized_start=491
-  _globals['_TOOLENDED']._serialized_end=533
-  _globals['_ANSWER']._serialized_start=536
-  _globals['_ANSWER']._serialized_end=902
-  _globals['_TABLE']._serialized_start=904
-  _globals['_TABLE']._serialized_end=990
-  _globals['_TABLEROW']._serialized_start=992
-  _globals['_TABLEROW']._serialized_end=1017
-  _globals['_REFERENCE']._serialized_start=1020
-  _globals['_REFERENCE']._serialized_end=1158
-  _globals['_NAMEDTHING']._serialized_start=1160
-  _globals['_NAMEDTHING']._serialized_end=1218
-  _globals['_TURN']._serialized_start=1221
-  _globals['_TURN']._serialized_end=1472
-  _globals['_CONVERSATION']._serialized_start=1475
-  _globals['_CONVERSATION']._serialized_end=1688
-  _globals['_GETCONVERSATIONREQUEST']._serialized_start=1690
-  _globals['_GETCONVERSATIONREQUEST']._serialized_end=1734
-  _globals['_GETCONVERSATIONRESPONSE']._serialized_start=1736
-  _globals['_GETCONVERSATIONRESPONSE']._serialized_end=1820
-  _globals['_LISTCONVERSATIONSREQUEST']._serialized_start=1822
-  _globals['_LISTCONVERSATIONSREQUEST']._serialized_end=1887
-  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_start=1889
-  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_end=2001
-  _globals['_ENDCONVERSATIONREQUEST']._serialized_start=2003
-  _globals['_ENDCONVERSATIONREQUEST']._serialized_end=2047
-  _globals['_ENDCONVERSATIONRESPONSE']._serialized_start=2049
-  _globals['_ENDCONVERSATIONRESPONSE']._serialized_end=2091
-  _globals['_CONVERSATIONSERVICE']._serialized_start=2411
-  _globals['_CONVERSATIONSERVICE']._serialized_end=2863
+  _globals['_SENDREQUEST'].fields_by_name['session_id']._loaded_options = None
+  _globals['_SENDREQUEST'].fields_by_name['session_id']._serialized_options = b'\232\364\030W*\036[A-Za-z0-9][A-Za-z0-9_-]{0,63}25the name of a chat (1 to 64 letters, digits, _ and -)'
+  _globals['_SENDREQUEST'].fields_by_name['text']._loaded_options = None
+  _globals['_SENDREQUEST'].fields_by_name['text']._serialized_options = b'\232\364\030\003\010\200}'
+  _globals['_GETCONVERSATIONREQUEST'].fields_by_name['session_id']._loaded_options = None
+  _globals['_GETCONVERSATIONREQUEST'].fields_by_name['session_id']._serialized_options = b'\232\364\030W*\036[A-Za-z0-9][A-Za-z0-9_-]{0,63}25the name of a chat (1 to 64 letters, digits, _ and -)'
+  _globals['_LISTCONVERSATIONSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTCONVERSATIONSREQUEST'].fields_by_name['page_size']._serialized_options = b'\232\364\030\t!\000\000\000\000\000\000i@'
+  _globals['_ENDCONVERSATIONREQUEST'].fields_by_name['session_id']._loaded_options = None
+  _globals['_ENDCONVERSATIONREQUEST'].fields_by_name['session_id']._serialized_options = b'\232\364\030W*\036[A-Za-z0-9][A-Za-z0-9_-]{0,63}25the name of a chat (1 to 64 letters, digits, _ and -)'
+  _globals['_CHANNEL']._serialized_start=2430
+  _globals['_CHANNEL']._serialized_end=2527
+  _globals['_REFERENCESTANDING']._serialized_start=2530
+  _globals['_REFERENCESTANDING']._serialized_end=2745
+  _globals['_SENDREQUEST']._serialized_start=100
+  _globals['_SENDREQUEST']._serialized_end=383
+  _globals['_SENDRESPONSE']._serialized_start=386
+  _globals['_SENDRESPONSE']._serialized_end=595
+  _globals['_TOOLCALLED']._serialized_start=597
+  _globals['_TOOLCALLED']._serialized_end=623
+  _globals['_TOOLENDED']._serialized_start=625
+  _globals['_TOOLENDED']._serialized_end=667
+  _globals['_ANSWER']._serialized_start=670
+  _globals['_ANSWER']._serialized_end=1036
+  _globals['_TABLE']._serialized_start=1038
+  _globals['_TABLE']._serialized_end=1124
+  _globals['_TABLEROW']._serialized_start=1126
+  _globals['_TABLEROW']._serialized_end=1151
+  _globals['_REFERENCE']._serialized_start=1154
+  _globals['_REFERENCE']._serialized_end=1292
+  _globals['_NAMEDTHING']._serialized_start=1294
+  _globals['_NAMEDTHING']._serialized_end=1352
+  _globals['_TURN']._serialized_start=1355
+  _globals['_TURN']._serialized_end=1606
+  _globals['_CONVERSATION']._serialized_start=1609
+  _globals['_CONVERSATION']._serialized_end=1822
+  _globals['_GETCONVERSATIONREQUEST']._serialized_start=1825
+  _globals['_GETCONVERSATIONREQUEST']._serialized_end=1962
+  _globals['_GETCONVERSATIONRESPONSE']._serialized_start=1964
+  _globals['_GETCONVERSATIONRESPONSE']._serialized_end=2048
+  _globals['_LISTCONVERSATIONSREQUEST']._serialized_start=2050
+  _globals['_LISTCONVERSATIONSREQUEST']._serialized_end=2130
+  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_start=2132
+  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_end=2244
+  _globals['_ENDCONVERSATIONREQUEST']._serialized_start=2247
+  _globals['_ENDCONVERSATIONREQUEST']._serialized_end=2384
+  _globals['_ENDCONVERSATIONRESPONSE']._serialized_start=2386
+  _globals['_ENDCONVERSATIONRESPONSE']._serialized_end=2428
+  _globals['_CONVERSATIONSERVICE']._serialized_start=2748
+  _globals['_CONVERSATIONSERVICE']._serialized_end=3200
 # @@protoc_insertion_point(module_scope)

@@ -22,46 +22,51 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fleet.options.v1 import options_pb2 as fleet_dot_options_dot_v1_dot_options__pb2
 from fleet.orchestrator.v1 import orchestrator_pb2 as fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(fleet/notification/v1/notification.proto\x12\x15\x66leet.notification.v1\x1a(fleet/orchestrator/v1/orchestrator.proto\"\x8a\x01\n\rWebhookFilter\x12\x16\n\x0etask_id_prefix\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12;\n\x08statuses\x18\x03 \x03(\x0e\x32).fleet.orchestrator.v1.DeliberationStatus\x12\x15\n\rinclude_parts\x18\x04 \x01(\x08\"\xba\x02\n\x07Webhook\x12\x12\n\nwebhook_id\x18\x01 \x01(\t\x12\x0b\n\x03url\x18\x02 \x01(\t\x12\x0e\n\x06\x65vents\x18\x03 \x03(\t\x12\x34\n\x06\x66ormat\x18\x04 \x01(\x0e\x32$.fleet.notification.v1.WebhookFormat\x12\x34\n\x06\x66ilter\x18\x05 \x01(\x0b\x32$.fleet.notification.v1.WebhookFilter\x12\x15\n\rcreated_at_ms\x18\x06 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x07 \x01(\x08\x12\x17\n\x0f\x64isabled_reason\x18\x08 \x01(\t\x12\x16\n\x0e\x64isabled_at_ms\x18\t \x01(\x03\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\n \x01(\x05\x12\x12\n\nlast_error\x18\x0b \x01(\t\x12\x10\n\x08\x63onsumer\x18\x0c \x01(\t\"\xc3\x01\n\x14\x43reateWebhookRequest\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x0e\n\x06\x65vents\x18\x02 \x03(\t\x12\x34\n\x06\x66ormat\x18\x03 \x01(\x0e\x32$.fleet.notification.v1.WebhookFormat\x12\x34\n\x06\x66ilter\x18\x04 \x01(\x0b\x32$.fleet.notification.v1.WebhookFilter\x12\x12\n\nwebhook_id\x18\x05 \x01(\t\x12\x0e\n\x06secret\x18\x06 \x01(\t\"q\n\x15\x43reateWebhookResponse\x12/\n\x07webhook\x18\x01 \x01(\x0b\x32\x1e.fleet.notification.v1.Webhook\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x17\n\x0f\x61lready_existed\x18\x03 \x01(\x08\"\x15\n\x13ListWebhooksRequest\"H\n\x14ListWebhooksResponse\x12\x30\n\x08webhooks\x18\x01 \x03(\x0b\x32\x1e.fleet.notification.v1.Webhook\"*\n\x14\x44\x65leteWebhookRequest\x12\x12\n\nwebhook_id\x18\x01 \x01(\t\"(\n\x15\x44\x65leteWebhookResponse\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08\"(\n\x12TestWebhookRequest\x12\x12\n\nwebhook_id\x18\x01 \x01(\t\"Y\n\x13TestWebhookResponse\x12\x31\n\x08\x64\x65livery\x18\x01 \x01(\x0b\x32\x1f.fleet.notification.v1.Delivery\x12\x0f\n\x07\x65nabled\x18\x02 \x01(\x08\":\n\x15ListDeliveriesRequest\x12\x12\n\nwebhook_id\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"M\n\x16ListDeliveriesResponse\x12\x33\n\ndeliveries\x18\x01 \x03(\x0b\x32\x1f.fleet.notification.v1.Delivery\"\xe4\x01\n\x08\x44\x65livery\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x35\n\x06status\x18\x05 \x01(\x0e\x32%.fleet.notification.v1.DeliveryStatus\x12\x13\n\x0bhttp_status\x18\x06 \x01(\x05\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\r\n\x05\x61t_ms\x18\x08 \x01(\x03\x12\x13\n\x0b\x64uration_ms\x18\t \x01(\x03\x12\x12\n\nnext_at_ms\x18\n \x01(\x03*\x9b\x01\n\rWebhookFormat\x12\x1e\n\x1aWEBHOOK_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n\x13WEBHOOK_FORMAT_JSON\x10\x01\x12\x18\n\x14WEBHOOK_FORMAT_SLACK\x10\x02\x12\x1a\n\x16WEBHOOK_FORMAT_DISCORD\x10\x03\x12\x1b\n\x17WEBHOOK_FORMAT_TELEGRAM\x10\x04*\x88\x01\n\x0e\x44\x65liveryStatus\x12\x1f\n\x1b\x44\x45LIVERY_STATUS_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x44\x45LIVERY_STATUS_DELIVERED\x10\x01\x12\x1c\n\x18\x44\x45LIVERY_STATUS_RETRYING\x10\x02\x12\x18\n\x14\x44\x45LIVERY_STATUS_DEAD\x10\x03\x32\xab\x04\n\x13NotificationService\x12j\n\rCreateWebhook\x12+.fleet.notification.v1.CreateWebhookRequest\x1a,.fleet.notification.v1.CreateWebhookResponse\x12g\n\x0cListWebhooks\x12*.fleet.notification.v1.ListWebhooksRequest\x1a+.fleet.notification.v1.ListWebhooksResponse\x12j\n\rDeleteWebhook\x12+.fleet.notification.v1.DeleteWebhookRequest\x1a,.fleet.notification.v1.DeleteWebhookResponse\x12\x64\n\x0bTestWebhook\x12).fleet.notification.v1.TestWebhookRequest\x1a*.fleet.notification.v1.TestWebhookResponse\x12m\n\x0eListDeliveries\x12,.fleet.notification.v1.ListDeliveriesRequest\x1a-.fleet.notification.v1.ListDeliveriesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(fleet/notification/v1/notification.proto\x12\x15\x66leet.notification.v1\x1a\x1e\x66leet/options/v1/options.proto\x1a(fleet/orchestrator/v1/orchestrator.proto\"\x8a\x01\n\rWebhookFilter\x12\x16\n\x0etask_id_prefix\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12;\n\x08statuses\x18\x03 \x03(\x0e\x32).fleet.orchestrator.v1.DeliberationStatus\x12\x15\n\rinclude_parts\x18\x04 \x01(\x08\"\xba\x02\n\x07Webhook\x12\x12\n\nwebhook_id\x18\x01 \x01(\t\x12\x0b\n\x03url\x18\x02 \x01(\t\x12\x0e\n\x06\x65vents\x18\x03 \x03(\t\x12\x34\n\x06\x66ormat\x18\x04 \x01(\x0e\x32$.fleet.notification.v1.WebhookFormat\x12\x34\n\x06\x66ilter\x18\x05 \x01(\x0b\x32$.fleet.notification.v1.WebhookFilter\x12\x15\n\rcreated_at_ms\x18\x06 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x07 \x01(\x08\x12\x17\n\x0f\x64isabled_reason\x18\x08 \x01(\t\x12\x16\n\x0e\x64isabled_at_ms\x18\t \x01(\x03\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\n \x01(\x05\x12\x12\n\nlast_error\x18\x0b \x01(\t\x12\x10\n\x08\x63onsumer\x18\x0c \x01(\t\"\xcb\x01\n\x14\x43reateWebhookRequest\x12\x13\n\x03url\x18\x01 \x01(\tB\x06\x9a\xf4\x18\x02\x38\x01\x12\x0e\n\x06\x65vents\x18\x02 \x03(\t\x12\x34\n\x06\x66ormat\x18\x03 \x01(\x0e\x32$.fleet.notification.v1.WebhookFormat\x12\x34\n\x06\x66ilter\x18\x04 \x01(\x0b\x32$.fleet.notification.v1.WebhookFilter\x12\x12\n\nwebhook_id\x18\x05 \x01(\t\x12\x0e\n\x06secret\x18\x06 \x01(\t\"q\n\x15\x43reateWebhookResponse\x12/\n\x07webhook\x18\x01 \x01(\x0b\x32\x1e.fleet.notification.v1.Webhook\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x17\n\x0f\x61lready_existed\x18\x03 \x01(\x08\"\x15\n\x13ListWebhooksRequest\"H\n\x14ListWebhooksResponse\x12\x30\n\x08webhooks\x18\x01 \x03(\x0b\x32\x1e.fleet.notification.v1.Webhook\"*\n\x14\x44\x65leteWebhookRequest\x12\x12\n\nwebhook_id\x18\x01 \x01(\t\"(\n\x15\x44\x65leteWebhookResponse\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08\"(\n\x12TestWebhookRequest\x12\x12\n\nwebhook_id\x18\x01 \x01(\t\"Y\n\x13TestWebhookResponse\x12\x31\n\x08\x64\x65livery\x18\x01 \x01(\x0b\x32\x1f.fleet.notification.v1.Delivery\x12\x0f\n\x07\x65nabled\x18\x02 \x01(\x08\"I\n\x15ListDeliveriesRequest\x12\x12\n\nwebhook_id\x18\x01 \x01(\t\x12\x1c\n\x05limit\x18\x02 \x01(\x05\x42\r\x9a\xf4\x18\t!\x00\x00\x00\x00\x00\x00I@\"M\n\x16ListDeliveriesResponse\x12\x33\n\ndeliveries\x18\x01 \x03(\x0b\x32\x1f.fleet.notification.v1.Delivery\"\xe4\x01\n\x08\x44\x65livery\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x35\n\x06status\x18\x05 \x01(\x0e\x32%.fleet.notification.v1.DeliveryStatus\x12\x13\n\x0bhttp_status\x18\x06 \x01(\x05\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\r\n\x05\x61t_ms\x18\x08 \x01(\x03\x12\x13\n\x0b\x64uration_ms\x18\t \x01(\x03\x12\x12\n\nnext_at_ms\x18\n \x01(\x03*\x9b\x01\n\rWebhookFormat\x12\x1e\n\x1aWEBHOOK_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n\x13WEBHOOK_FORMAT_JSON\x10\x01\x12\x18\n\x14WEBHOOK_FORMAT_SLACK\x10\x02\x12\x1a\n\x16WEBHOOK_FORMAT_DISCORD\x10\x03\x12\x1b\n\x17WEBHOOK_FORMAT_TELEGRAM\x10\x04*\x88\x01\n\x0e\x44\x65liveryStatus\x12\x1f\n\x1b\x44\x45LIVERY_STATUS_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x44\x45LIVERY_STATUS_DELIVERED\x10\x01\x12\x1c\n\x18\x44\x45LIVERY_STATUS_RETRYING\x10\x02\x12\x18\n\x14\x44\x45LIVERY_STATUS_DEAD\x10\x03\x32\xab\x04\n\x13NotificationService\x12j\n\rCreateWebhook\x12+.fleet.notification.v1.CreateWebhookRequest\x1a,.fleet.notification.v1.CreateWebhookResponse\x12g\n\x0cListWebhooks\x12*.fleet.notification.v1.ListWebhooksRequest\x1a+.fleet.notification.v1.ListWebhooksResponse\x12j\n\rDeleteWebhook\x12+.fleet.notification.v1.DeleteWebhookRequest\x1a,.fleet.notification.v1.DeleteWebhookResponse\x12\x64\n\x0bTestWebhook\x12).fleet.notification.v1.TestWebhookRequest\x1a*.fleet.notification.v1.TestWebhookResponse\x12m\n\x0eListDeliveries\x12,.fleet.notification.v1.ListDeliveriesRequest\x1a-.fleet.notification.v1.ListDeliveriesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.notification.v1.notification_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WEBHOOKFORMAT']._serialized_start=1567
-  _globals['_WEBHOOKFORMAT']._serialized_end=1722
-  _globals['_DELIVERYSTATUS']._serialized_start=1725
-  _globals['_DELIVERYSTATUS']._serialized_end=1861
-  _globals['_WEBHOOKFILTER']._serialized_start=110
-  _globals['_WEBHOOKFILTER']._serialized_end=248
-  _globals['_WEBHOOK']._serialized_start=251
-  _globals['_WEBHOOK']._serialized_end=565
-  _globals['_CREATEWEBHOOKREQUEST']._serialized_start=568
-  _globals['_CREATEWEBHOOKREQUEST']._serialized_end=763
-  _globals['_CREATEWEBHOOKRESPONSE']._serialized_start=765
-  _globals['_CREATEWEBHOOKRESPONSE']._serialized_end=878
-  _globals['_LISTWEBHOOKSREQUEST']._serialized_start=880
-  _globals['_LISTWEBHOOKSREQUEST']._serialized_end=901
-  _globals['_LISTWEBHOOKSRESPONSE']._serialized_start=903
-  _globals['_LISTWEBHOOKSRESPONSE']._serialized_end=975
-  _globals['_DELETEWEBHOOKREQUEST']._serialized_start=977
-  _globals['_DELETEWEBHOOKREQUEST']._serialized_end=1019
-  _globals['_DELETEWEBHOOKRESPONSE']._serialized_start=1021
-  _globals['_DELETEWEBHOOKRESPONSE']._serialized_end=1061
-  _globals['_TESTWEBHOOKREQUEST']._serialized_start=1063
-  _globals['_TESTWEBHOOKREQUEST']._serialized_end=1103
-  _globals['_TESTWEBHOOKRESPONSE']._serialized_start=1105
-  _globals['_TESTWEBHOOKRESPONSE']._serialized_end=1194
-  _globals['_LISTDELIVERIESREQUEST']._serialized_start=1196
-  _globals['_LISTDELIVERIESREQUEST']._serialized_end=1254
-  _globals['_LISTDELIVERIESRESPONSE']._serialized_start=1256
-  _globals['_LISTDELIVERIESRESPONSE']._serialized_end=1333
-  _globals['_DELIVERY']._serialized_start=1336
-  _globals['_DELIVERY']._serialized_end=1564
-  _globals['_NOTIFICATIONSERVICE']._serialized_start=1864
-  _globals['_NOTIFICATIONSERVICE']._serialized_end=2419
+  _globals['_CREATEWEBHOOKREQUEST'].fields_by_name['url']._loaded_options = None
+  _globals['_CREATEWEBHOOKREQUEST'].fields_by_name['url']._serialized_options = b'\232\364\030\0028\001'
+  _globals['_LISTDELIVERIESREQUEST'].fields_by_name['limit']._loaded_options = None
+  _globals['_LISTDELIVERIESREQUEST'].fields_by_name['limit']._serialized_options = b'\232\364\030\t!\000\000\000\000\000\000I@'
+  _globals['_WEBHOOKFORMAT']._serialized_start=1622
+  _globals['_WEBHOOKFORMAT']._serialized_end=1777
+  _globals['_DELIVERYSTATUS']._serialized_start=1780
+  _globals['_DELIVERYSTATUS']._serialized_end=1916
+  _globals['_WEBHOOKFILTER']._serialized_start=142
+  _globals['_WEBHOOKFILTER']._serialized_end=280
+  _globals['_WEBHOOK']._serialized_start=283
+  _globals['_WEBHOOK']._serialized_end=597
+  _globals['_CREATEWEBHOOKREQUEST']._serialized_start=600
+  _globals['_CREATEWEBHOOKREQUEST']._serialized_end=803
+  _globals['_CREATEWEBHOOKRESPONSE']._serialized_start=805
+  _globals['_CREATEWEBHOOKRESPONSE']._serialized_end=918
+  _globals['_LISTWEBHOOKSREQUEST']._serialized_start=920
+  _globals['_LISTWEBHOOKSREQUEST']._serialized_end=941
+  _globals['_LISTWEBHOOKSRESPONSE']._serialized_start=943
+  _globals['_LISTWEBHOOKSRESPONSE']._serialized_end=1015
+  _globals['_DELETEWEBHOOKREQUEST']._serialized_start=1017
+  _globals['_DELETEWEBHOOKREQUEST']._serialized_end=1059
+  _globals['_DELETEWEBHOOKRESPONSE']._serialized_start=1061
+  _globals['_DELETEWEBHOOKRESPONSE']._serialized_end=1101
+  _globals['_TESTWEBHOOKREQUEST']._serialized_start=1103
+  _globals['_TESTWEBHOOKREQUEST']._serialized_end=1143
+  _globals['_TESTWEBHOOKRESPONSE']._serialized_start=1145
+  _globals['_TESTWEBHOOKRESPONSE']._serialized_end=1234
+  _globals['_LISTDELIVERIESREQUEST']._serialized_start=1236
+  _globals['_LISTDELIVERIESREQUEST']._serialized_end=1309
+  _globals['_LISTDELIVERIESRESPONSE']._serialized_start=1311
+  _globals['_LISTDELIVERIESRESPONSE']._serialized_end=1388
+  _globals['_DELIVERY']._serialized_start=1391
+  _globals['_DELIVERY']._serialized_end=1619
+  _globals['_NOTIFICATIONSERVICE']._serialized_start=1919
+  _globals['_NOTIFICATIONSERVICE']._serialized_end=2474
 # @@protoc_insertion_point(module_scope)

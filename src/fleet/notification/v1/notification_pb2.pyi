@@ -1,3 +1,4 @@
+from fleet.options.v1 import options_pb2 as _options_pb2
 from fleet.orchestrator.v1 import orchestrator_pb2 as _orchestrator_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper

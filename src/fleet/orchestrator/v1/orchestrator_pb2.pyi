@@ -1,5 +1,6 @@
 import datetime
 
+from fleet.options.v1 import options_pb2 as _options_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers

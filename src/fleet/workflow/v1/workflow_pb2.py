@@ -22,61 +22,66 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fleet.options.v1 import options_pb2 as fleet_dot_options_dot_v1_dot_options__pb2
 from fleet.orchestrator.v1 import orchestrator_pb2 as fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n fleet/workflow/v1/workflow.proto\x12\x11\x66leet.workflow.v1\x1a(fleet/orchestrator/v1/orchestrator.proto\x1a\x1cgoogle/protobuf/struct.proto\"h\n\rWorkflowInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x10\n\x08required\x18\x04 \x01(\x08\x12\x14\n\x0c\x64\x65\x66\x61ult_json\x18\x05 \x01(\t\"\x98\x01\n\x0fWorkflowSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x30\n\x06inputs\x18\x03 \x03(\x0b\x32 .fleet.workflow.v1.WorkflowInput\x12\x0f\n\x07outputs\x18\x04 \x03(\t\x12\r\n\x05nodes\x18\x05 \x01(\x05\x12\x10\n\x08\x62uilt_in\x18\x06 \x01(\x08\"i\n\rWorkflowGraph\x12+\n\x05nodes\x18\x01 \x03(\x0b\x32\x1c.fleet.workflow.v1.GraphNode\x12+\n\x05\x65\x64ges\x18\x02 \x03(\x0b\x32\x1c.fleet.workflow.v1.GraphEdge\"V\n\tGraphNode\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12\x12\n\nbreakpoint\x18\x04 \x01(\x08\x12\x0c\n\x04line\x18\x05 \x01(\x05\":\n\tGraphEdge\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\"J\n\rWorkflowFault\x12\x0f\n\x07message\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\x05\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0c\n\x04hint\x18\x04 \x01(\t\"\x16\n\x14ListWorkflowsRequest\"^\n\x15ListWorkflowsResponse\x12\x35\n\tworkflows\x18\x01 \x03(\x0b\x32\".fleet.workflow.v1.WorkflowSummary\x12\x0e\n\x06\x62roken\x18\x02 \x03(\t\"\"\n\x12GetWorkflowRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xad\x01\n\x13GetWorkflowResponse\x12\x33\n\x07summary\x18\x01 \x01(\x0b\x32\".fleet.workflow.v1.WorkflowSummary\x12\x12\n\ndefinition\x18\x02 \x01(\t\x12\x0f\n\x07mermaid\x18\x03 \x01(\t\x12\x0b\n\x03svg\x18\x04 \x01(\t\x12/\n\x05graph\x18\x05 \x01(\x0b\x32 .fleet.workflow.v1.WorkflowGraph\"-\n\x17ValidateWorkflowRequest\x12\x12\n\ndefinition\x18\x01 \x01(\t\"\xd0\x01\n\x18ValidateWorkflowResponse\x12\x30\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32 .fleet.workflow.v1.WorkflowFault\x12\x33\n\x07summary\x18\x02 \x01(\x0b\x32\".fleet.workflow.v1.WorkflowSummary\x12\x0f\n\x07mermaid\x18\x03 \x01(\t\x12\x0b\n\x03svg\x18\x04 \x01(\t\x12/\n\x05graph\x18\x05 \x01(\x0b\x32 .fleet.workflow.v1.WorkflowGraph\"\x89\x05\n\x12RunWorkflowRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x12\x14\n\ndefinition\x18\x03 \x01(\tH\x00\x12\'\n\x06inputs\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x13\n\x0binputs_json\x18\x05 \x01(\t\x12,\n\x04repo\x18\x06 \x01(\x0b\x32\x1e.fleet.orchestrator.v1.RepoRef\x12;\n\x0b\x63onstraints\x18\x07 \x01(\x0b\x32&.fleet.orchestrator.v1.TaskConstraints\x12\x37\n\x08\x61pproval\x18\x08 \x01(\x0e\x32%.fleet.orchestrator.v1.ApprovalPolicy\x12\x34\n\x06memory\x18\t \x01(\x0b\x32$.fleet.orchestrator.v1.MemoryOptions\x12;\n\x0b\x65nvironment\x18\n \x01(\x0b\x32&.fleet.orchestrator.v1.EnvironmentSpec\x12\x15\n\rmodel_profile\x18\x0b \x01(\t\x12\x0f\n\x07\x63ontext\x18\x0c \x01(\t\x12\x0f\n\x07\x63\x61se_id\x18\r \x01(\t\x12\x10\n\x08story_id\x18\x0e \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0f \x01(\x05\x12\x10\n\x08priority\x18\x10 \x01(\x05\x12\x31\n\x08\x64\x65livery\x18\x11 \x01(\x0b\x32\x1f.fleet.orchestrator.v1.Delivery\x12:\n\rplanning_mode\x18\x12 \x01(\x0e\x32#.fleet.orchestrator.v1.PlanningModeB\n\n\x08workflow\"\x90\x01\n\x13RunWorkflowResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x39\n\x06status\x18\x03 \x01(\x0e\x32).fleet.orchestrator.v1.DeliberationStatus\x12\x17\n\x0f\x61lready_existed\x18\x04 \x01(\x08\"y\n\x14SteerWorkflowRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12.\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x1e.fleet.workflow.v1.SteerAction\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\n\n\x02\x62y\x18\x04 \x01(\t\"=\n\x15SteerWorkflowResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x03(\t\"%\n\rGetRunRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"=\n\x0eGetRunResponse\x12+\n\x03run\x18\x01 \x01(\x0b\x32\x1e.fleet.workflow.v1.WorkflowRun\"\xc6\x03\n\x0bWorkflowRun\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x39\n\x06status\x18\x03 \x01(\x0e\x32).fleet.orchestrator.v1.DeliberationStatus\x12\x10\n\x08workflow\x18\x04 \x01(\t\x12)\n\x05nodes\x18\x05 \x03(\x0b\x32\x1a.fleet.workflow.v1.NodeRun\x12\x14\n\x0coutputs_json\x18\x06 \x01(\t\x12;\n\x0foutput_artifact\x18\x07 \x01(\x0b\x32\".fleet.orchestrator.v1.ArtifactRef\x12\x15\n\rerror_message\x18\x08 \x01(\t\x12+\n\x05usage\x18\t \x01(\x0b\x32\x1c.fleet.orchestrator.v1.Usage\x12\x13\n\x0b\x64uration_ms\x18\n \x01(\x03\x12\x13\n\x0binputs_json\x18\x0b \x01(\t\x12\x0f\n\x07mermaid\x18\x0c \x01(\t\x12\x15\n\rlast_sequence\x18\r \x01(\x03\x12/\n\x05graph\x18\x0e \x01(\x0b\x32 .fleet.workflow.v1.WorkflowGraph\"\xd1\x02\n\x07NodeRun\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12-\n\x06status\x18\x02 \x01(\x0e\x32\x1d.fleet.workflow.v1.NodeStatus\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x10\n\x08\x66\x61ilures\x18\x04 \x01(\x05\x12\x13\n\x0binputs_json\x18\x05 \x01(\t\x12\x13\n\x0boutput_json\x18\x06 \x01(\t\x12;\n\x0foutput_artifact\x18\x07 \x01(\x0b\x32\".fleet.orchestrator.v1.ArtifactRef\x12\x15\n\rerror_message\x18\x08 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\t \x01(\t\x12\r\n\x05label\x18\n \x01(\t\x12+\n\x05usage\x18\x0b \x01(\x0b\x32\x1c.fleet.orchestrator.v1.Usage\x12\x13\n\x0b\x64uration_ms\x18\x0c \x01(\x03*\xd8\x01\n\nNodeStatus\x12\x1b\n\x17NODE_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13NODE_STATUS_PENDING\x10\x01\x12\x17\n\x13NODE_STATUS_RUNNING\x10\x02\x12\x17\n\x13NODE_STATUS_WAITING\x10\x03\x12\x16\n\x12NODE_STATUS_PAUSED\x10\x04\x12\x19\n\x15NODE_STATUS_COMPLETED\x10\x05\x12\x16\n\x12NODE_STATUS_FAILED\x10\x06\x12\x17\n\x13NODE_STATUS_SKIPPED\x10\x07*u\n\x0bSteerAction\x12\x1c\n\x18STEER_ACTION_UNSPECIFIED\x10\x00\x12\x16\n\x12STEER_ACTION_PAUSE\x10\x01\x12\x15\n\x11STEER_ACTION_STEP\x10\x02\x12\x19\n\x15STEER_ACTION_CONTINUE\x10\x03\x32\xd1\x04\n\x0fWorkflowService\x12\x62\n\rListWorkflows\x12\'.fleet.workflow.v1.ListWorkflowsRequest\x1a(.fleet.workflow.v1.ListWorkflowsResponse\x12\\\n\x0bGetWorkflow\x12%.fleet.workflow.v1.GetWorkflowRequest\x1a&.fleet.workflow.v1.GetWorkflowResponse\x12k\n\x10ValidateWorkflow\x12*.fleet.workflow.v1.ValidateWorkflowRequest\x1a+.fleet.workflow.v1.ValidateWorkflowResponse\x12\\\n\x0bRunWorkflow\x12%.fleet.workflow.v1.RunWorkflowRequest\x1a&.fleet.workflow.v1.RunWorkflowResponse\x12\x62\n\rSteerWorkflow\x12\'.fleet.workflow.v1.SteerWorkflowRequest\x1a(.fleet.workflow.v1.SteerWorkflowResponse\x12M\n\x06GetRun\x12 .fleet.workflow.v1.GetRunRequest\x1a!.fleet.workflow.v1.GetRunResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n fleet/workflow/v1/workflow.proto\x12\x11\x66leet.workflow.v1\x1a\x1e\x66leet/options/v1/options.proto\x1a(fleet/orchestrator/v1/orchestrator.proto\x1a\x1cgoogle/protobuf/struct.proto\"h\n\rWorkflowInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x10\n\x08required\x18\x04 \x01(\x08\x12\x14\n\x0c\x64\x65\x66\x61ult_json\x18\x05 \x01(\t\"\x98\x01\n\x0fWorkflowSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x30\n\x06inputs\x18\x03 \x03(\x0b\x32 .fleet.workflow.v1.WorkflowInput\x12\x0f\n\x07outputs\x18\x04 \x03(\t\x12\r\n\x05nodes\x18\x05 \x01(\x05\x12\x10\n\x08\x62uilt_in\x18\x06 \x01(\x08\"i\n\rWorkflowGraph\x12+\n\x05nodes\x18\x01 \x03(\x0b\x32\x1c.fleet.workflow.v1.GraphNode\x12+\n\x05\x65\x64ges\x18\x02 \x03(\x0b\x32\x1c.fleet.workflow.v1.GraphEdge\"V\n\tGraphNode\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12\x12\n\nbreakpoint\x18\x04 \x01(\x08\x12\x0c\n\x04line\x18\x05 \x01(\x05\":\n\tGraphEdge\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\"J\n\rWorkflowFault\x12\x0f\n\x07message\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\x05\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0c\n\x04hint\x18\x04 \x01(\t\"\x16\n\x14ListWorkflowsRequest\"^\n\x15ListWorkflowsResponse\x12\x35\n\tworkflows\x18\x01 \x03(\x0b\x32\".fleet.workflow.v1.WorkflowSummary\x12\x0e\n\x06\x62roken\x18\x02 \x03(\t\"\"\n\x12GetWorkflowRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xad\x01\n\x13GetWorkflowResponse\x12\x33\n\x07summary\x18\x01 \x01(\x0b\x32\".fleet.workflow.v1.WorkflowSummary\x12\x12\n\ndefinition\x18\x02 \x01(\t\x12\x0f\n\x07mermaid\x18\x03 \x01(\t\x12\x0b\n\x03svg\x18\x04 \x01(\t\x12/\n\x05graph\x18\x05 \x01(\x0b\x32 .fleet.workflow.v1.WorkflowGraph\"-\n\x17ValidateWorkflowRequest\x12\x12\n\ndefinition\x18\x01 \x01(\t\"\xd0\x01\n\x18ValidateWorkflowResponse\x12\x30\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32 .fleet.workflow.v1.WorkflowFault\x12\x33\n\x07summary\x18\x02 \x01(\x0b\x32\".fleet.workflow.v1.WorkflowSummary\x12\x0f\n\x07mermaid\x18\x03 \x01(\t\x12\x0b\n\x03svg\x18\x04 \x01(\t\x12/\n\x05graph\x18\x05 \x01(\x0b\x32 .fleet.workflow.v1.WorkflowGraph\"\x89\x05\n\x12RunWorkflowRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x12\x14\n\ndefinition\x18\x03 \x01(\tH\x00\x12\'\n\x06inputs\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x13\n\x0binputs_json\x18\x05 \x01(\t\x12,\n\x04repo\x18\x06 \x01(\x0b\x32\x1e.fleet.orchestrator.v1.RepoRef\x12;\n\x0b\x63onstraints\x18\x07 \x01(\x0b\x32&.fleet.orchestrator.v1.TaskConstraints\x12\x37\n\x08\x61pproval\x18\x08 \x01(\x0e\x32%.fleet.orchestrator.v1.ApprovalPolicy\x12\x34\n\x06memory\x18\t \x01(\x0b\x32$.fleet.orchestrator.v1.MemoryOptions\x12;\n\x0b\x65nvironment\x18\n \x01(\x0b\x32&.fleet.orchestrator.v1.EnvironmentSpec\x12\x15\n\rmodel_profile\x18\x0b \x01(\t\x12\x0f\n\x07\x63ontext\x18\x0c \x01(\t\x12\x0f\n\x07\x63\x61se_id\x18\r \x01(\t\x12\x10\n\x08story_id\x18\x0e \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0f \x01(\x05\x12\x10\n\x08priority\x18\x10 \x01(\x05\x12\x31\n\x08\x64\x65livery\x18\x11 \x01(\x0b\x32\x1f.fleet.orchestrator.v1.Delivery\x12:\n\rplanning_mode\x18\x12 \x01(\x0e\x32#.fleet.orchestrator.v1.PlanningModeB\n\n\x08workflow\"\x90\x01\n\x13RunWorkflowResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x39\n\x06status\x18\x03 \x01(\x0e\x32).fleet.orchestrator.v1.DeliberationStatus\x12\x17\n\x0f\x61lready_existed\x18\x04 \x01(\x08\"\xd4\x01\n\x14SteerWorkflowRequest\x12o\n\x0c\x65xecution_id\x18\x01 \x01(\tBY\x9a\xf4\x18U*)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}2&an execution id (a UUID in lower case)8\x01\x12.\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x1e.fleet.workflow.v1.SteerAction\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\n\n\x02\x62y\x18\x04 \x01(\t\"=\n\x15SteerWorkflowResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x03(\t\"\x80\x01\n\rGetRunRequest\x12o\n\x0c\x65xecution_id\x18\x01 \x01(\tBY\x9a\xf4\x18U*)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}2&an execution id (a UUID in lower case)8\x01\"=\n\x0eGetRunResponse\x12+\n\x03run\x18\x01 \x01(\x0b\x32\x1e.fleet.workflow.v1.WorkflowRun\"\xc6\x03\n\x0bWorkflowRun\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x39\n\x06status\x18\x03 \x01(\x0e\x32).fleet.orchestrator.v1.DeliberationStatus\x12\x10\n\x08workflow\x18\x04 \x01(\t\x12)\n\x05nodes\x18\x05 \x03(\x0b\x32\x1a.fleet.workflow.v1.NodeRun\x12\x14\n\x0coutputs_json\x18\x06 \x01(\t\x12;\n\x0foutput_artifact\x18\x07 \x01(\x0b\x32\".fleet.orchestrator.v1.ArtifactRef\x12\x15\n\rerror_message\x18\x08 \x01(\t\x12+\n\x05usage\x18\t \x01(\x0b\x32\x1c.fleet.orchestrator.v1.Usage\x12\x13\n\x0b\x64uration_ms\x18\n \x01(\x03\x12\x13\n\x0binputs_json\x18\x0b \x01(\t\x12\x0f\n\x07mermaid\x18\x0c \x01(\t\x12\x15\n\rlast_sequence\x18\r \x01(\x03\x12/\n\x05graph\x18\x0e \x01(\x0b\x32 .fleet.workflow.v1.WorkflowGraph\"\xd1\x02\n\x07NodeRun\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12-\n\x06status\x18\x02 \x01(\x0e\x32\x1d.fleet.workflow.v1.NodeStatus\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x10\n\x08\x66\x61ilures\x18\x04 \x01(\x05\x12\x13\n\x0binputs_json\x18\x05 \x01(\t\x12\x13\n\x0boutput_json\x18\x06 \x01(\t\x12;\n\x0foutput_artifact\x18\x07 \x01(\x0b\x32\".fleet.orchestrator.v1.ArtifactRef\x12\x15\n\rerror_message\x18\x08 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\t \x01(\t\x12\r\n\x05label\x18\n \x01(\t\x12+\n\x05usage\x18\x0b \x01(\x0b\x32\x1c.fleet.orchestrator.v1.Usage\x12\x13\n\x0b\x64uration_ms\x18\x0c \x01(\x03*\xd8\x01\n\nNodeStatus\x12\x1b\n\x17NODE_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13NODE_STATUS_PENDING\x10\x01\x12\x17\n\x13NODE_STATUS_RUNNING\x10\x02\x12\x17\n\x13NODE_STATUS_WAITING\x10\x03\x12\x16\n\x12NODE_STATUS_PAUSED\x10\x04\x12\x19\n\x15NODE_STATUS_COMPLETED\x10\x05\x12\x16\n\x12NODE_STATUS_FAILED\x10\x06\x12\x17\n\x13NODE_STATUS_SKIPPED\x10\x07*u\n\x0bSteerAction\x12\x1c\n\x18STEER_ACTION_UNSPECIFIED\x10\x00\x12\x16\n\x12STEER_ACTION_PAUSE\x10\x01\x12\x15\n\x11STEER_ACTION_STEP\x10\x02\x12\x19\n\x15STEER_ACTION_CONTINUE\x10\x03\x32\xd1\x04\n\x0fWorkflowService\x12\x62\n\rListWorkflows\x12\'.fleet.workflow.v1.ListWorkflowsRequest\x1a(.fleet.workflow.v1.ListWorkflowsResponse\x12\\\n\x0bGetWorkflow\x12%.fleet.workflow.v1.GetWorkflowRequest\x1a&.fleet.workflow.v1.GetWorkflowResponse\x12k\n\x10ValidateWorkflow\x12*.fleet.workflow.v1.ValidateWorkflowRequest\x1a+.fleet.workflow.v1.ValidateWorkflowResponse\x12\\\n\x0bRunWorkflow\x12%.fleet.workflow.v1.RunWorkflowRequest\x1a&.fleet.workflow.v1.RunWorkflowResponse\x12\x62\n\rSteerWorkflow\x12\'.fleet.workflow.v1.SteerWorkflowRequest\x1a(.fleet.workflow.v1.SteerWorkflowResponse\x12M\n\x06GetRun\x12 .fleet.workflow.v1.GetRunRequest\x1a!.fleet.workflow.v1.GetRunResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.workflow.v1.workflow_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODESTATUS']._serialized_start=3194
-  _globals['_NODESTATUS']._serialized_end=3410
-  _globals['_STEERACTION']._serialized_start=3412
-  _globals['_STEERACTION']._serialized_end=3529
-  _globals['_WORKFLOWINPUT']._serialized_start=127
-  _globals['_WORKFLOWINPUT']._serialized_end=231
-  _globals['_WORKFLOWSUMMARY']._serialized_start=234
-  _globals['_WORKFLOWSUMMARY']._serialized_end=386
-  _globals['_WORKFLOWGRAPH']._serialized_start=388
-  _globals['_WORKFLOWGRAPH']._serialized_end=493
-  _globals['_GRAPHNODE']._serialized_start=495
-  _globals['_GRAPHNODE']._serialized_end=581
-  _globals['_GRAPHEDGE']._serialized_start=583
-  _globals['_GRAPHEDGE']._serialized_end=641
-  _globals['_WORKFLOWFAULT']._serialized_start=643
-  _globals['_WORKFLOWFAULT']._serialized_end=717
-  _globals['_LISTWORKFLOWSREQUEST']._serialized_start=719
-  _globals['_LISTWORKFLOWSREQUEST']._serialized_end=741
-  _globals['_LISTWORKFLOWSRESPONSE']._serialized_start=743
-  _globals['_LISTWORKFLOWSRESPONSE']._serialized_end=837
-  _globals['_GETWORKFLOWREQUEST']._serialized_start=839
-  _globals['_GETWORKFLOWREQUEST']._serialized_end=873
-  _globals['_GETWORKFLOWRESPONSE']._serialized_start=876
-  _globals['_GETWORKFLOWRESPONSE']._serialized_end=1049
-  _globals['_VALIDATEWORKFLOWREQUEST']._serialized_start=1051
-  _globals['_VALIDATEWORKFLOWREQUEST']._serialized_end=1096
-  _globals['_VALIDATEWORKFLOWRESPONSE']._serialized_start=1099
-  _globals['_VALIDATEWORKFLOWRESPONSE']._serialized_end=1307
-  _globals['_RUNWORKFLOWREQUEST']._serialized_start=1310
-  _globals['_RUNWORKFLOWREQUEST']._serialized_end=1959
-  _globals['_RUNWORKFLOWRESPONSE']._serialized_start=1962
-  _globals['_RUNWORKFLOWRESPONSE']._serialized_end=2106
-  _globals['_STEERWORKFLOWREQUEST']._serialized_start=2108
-  _globals['_STEERWORKFLOWREQUEST']._serialized_end=2229
-  _globals['_STEERWORKFLOWRESPONSE']._serialized_start=2231
-  _globals['_STEERWORKFLOWRESPONSE']._serialized_end=2292
-  _globals['_GETRUNREQUEST']._serialized_start=2294
-  _globals['_GETRUNREQUEST']._serialized_end=2331
-  _globals['_GETRUNRESPONSE']._serialized_start=2333
-  _globals['_GETRUNRESPONSE']._serialized_end=2394
-  _globals['_WORKFLOWRUN']._serialized_start=2397
-  _globals['_WORKFLOWRUN']._serialized_end=2851
-  _globals['_NODERUN']._serialized_start=2854
-  _globals['_NODERUN']._serialized_end=3191
-  _globals['_WORKFLOWSERVICE']._serialized_start=3532
-  _globals['_WORKFLOWSERVICE']._serialized_end=4125
+  _globals['_STEERWORKFLOWREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_STEERWORKFLOWREQUEST'].fields_by_name['execution_id']._serialized_options = b'\232\364\030U*)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}2&an execution id (a UUID in lower case)8\001'
+  _globals['_GETRUNREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_GETRUNREQUEST'].fields_by_name['execution_id']._serialized_options = b'\232\364\030U*)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}2&an execution id (a UUID in lower case)8\001'
+  _globals['_NODESTATUS']._serialized_start=3410
+  _globals['_NODESTATUS']._serialized_end=3626
+  _globals['_STEERACTION']._serialized_start=3628
+  _globals['_STEERACTION']._serialized_end=3745
+  _globals['_WORKFLOWINPUT']._serialized_start=159
+  _globals['_WORKFLOWINPUT']._serialized_end=263
+  _globals['_WORKFLOWSUMMARY']._serialized_start=266
+  _globals['_WORKFLOWSUMMARY']._serialized_end=418
+  _globals['_WORKFLOWGRAPH']._serialized_start=420
+  _globals['_WORKFLOWGRAPH']._serialized_end=525
+  _globals['_GRAPHNODE']._serialized_start=527
+  _globals['_GRAPHNODE']._serialized_end=613
+  _globals['_GRAPHEDGE']._serialized_start=615
+  _globals['_GRAPHEDGE']._serialized_end=673
+  _globals['_WORKFLOWFAULT']._serialized_start=675
+  _globals['_WORKFLOWFAULT']._serialized_end=749
+  _globals['_LISTWORKFLOWSREQUEST']._serialized_start=751
+  _globals['_LISTWORKFLOWSREQUEST']._serialized_end=773
+  _globals['_LISTWORKFLOWSRESPONSE']._serialized_start=775
+  _globals['_LISTWORKFLOWSRESPONSE']._serialized_end=869
+  _globals['_GETWORKFLOWREQUEST']._serialized_start=871
+  _globals['_GETWORKFLOWREQUEST']._serialized_end=905
+  _globals['_GETWORKFLOWRESPONSE']._serialized_start=908
+  _globals['_GETWORKFLOWRESPONSE']._serialized_end=1081
+  _globals['_VALIDATEWORKFLOWREQUEST']._serialized_start=1083
+  _globals['_VALIDATEWORKFLOWREQUEST']._serialized_end=1128
+  _globals['_VALIDATEWORKFLOWRESPONSE']._serialized_start=1131
+  _globals['_VALIDATEWORKFLOWRESPONSE']._serialized_end=1339
+  _globals['_RUNWORKFLOWREQUEST']._serialized_start=1342
+  _globals['_RUNWORKFLOWREQUEST']._serialized_end=1991
+  _globals['_RUNWORKFLOWRESPONSE']._serialized_start=1994
+  _globals['_RUNWORKFLOWRESPONSE']._serialized_end=2138
+  _globals['_STEERWORKFLOWREQUEST']._serialized_start=2141
+  _globals['_STEERWORKFLOWREQUEST']._serialized_end=2353
+  _globals['_STEERWORKFLOWRESPONSE']._serialized_start=2355
+  _globals['_STEERWORKFLOWRESPONSE']._serialized_end=2416
+  _globals['_GETRUNREQUEST']._serialized_start=2419
+  _globals['_GETRUNREQUEST']._serialized_end=2547
+  _globals['_GETRUNRESPONSE']._serialized_start=2549
+  _globals['_GETRUNRESPONSE']._serialized_end=2610
+  _globals['_WORKFLOWRUN']._serialized_start=2613
+  _globals['_WORKFLOWRUN']._serialized_end=3067
+  _globals['_NODERUN']._serialized_start=3070
+  _globals['_NODERUN']._serialized_end=3407
+  _globals['_WORKFLOWSERVICE']._serialized_start=3748
+  _globals['_WORKFLOWSERVICE']._serialized_end=4341
 # @@protoc_insertion_point(module_scope)
