@@ -12,6 +12,7 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from fleet.agent.v1 import agent_pb2 as agent
 from fleet.context.v1 import context_pb2 as context
 from fleet.conversation.v1 import conversation_pb2 as conversation
 from fleet.notification.v1 import notification_pb2 as notification
@@ -24,6 +25,7 @@ from swe_ai_fleet.agents.plan_session import AwaitingApproval, PlanResult, PlanS
 from swe_ai_fleet.conversations.answer import Answer
 from swe_ai_fleet.conversations.session import Turn
 from swe_ai_fleet.domain import context as graph
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import Event, ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.fleet_status import NodeStatus
@@ -172,3 +174,14 @@ def test_text_that_utf8_has_no_bytes_for_is_sent_as_far_as_it_goes() -> None:
         to_message(conversation.Answer, answer, prompt_tokens=0, completion_tokens=0, model_calls=0).text
         == "half � of one"
     )
+
+
+def test_all_services_call_what_was_spent_the_same() -> None:
+    """Messages of several packages, since clients import them by name; what they share has one name and one meaning."""
+    value = sample(Usage)
+    for package in (pb, context, planning, agent):
+        told = to_message(package.Usage, value)
+        assert from_message(Usage, told) == value, package.__name__
+        assert told.cost_usd == value.cost
+    # A client from before knows only the older name.
+    assert from_message(Usage, context.Usage(cost=0.5)).cost == from_message(Usage, agent.Usage(cost=0.5)).cost == 0.5

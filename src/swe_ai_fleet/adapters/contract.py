@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from datetime import datetime
@@ -222,16 +222,23 @@ def _filled(kind: type[Message], method: str, value: object) -> Message:
 def _readers(kind: type, source: type[Message]) -> list[tuple[str, _Getter]]:
     """For each attribute of the value how it is read; the reader gives MISSING where the message says nothing."""
     hints = get_type_hints(kind)
-    by_attribute = {
-        attribute: field
-        for field in cast("Descriptor", source.DESCRIPTOR).fields
-        if (attribute := _attribute(field, kind)) is not None
-    }
+    by_attribute: dict[str, list[FieldDescriptor]] = {}
+    for field in cast("Descriptor", source.DESCRIPTOR).fields:
+        if (attribute := _attribute(field, kind)) is not None:
+            # What took the place of a deprecated field stands behind it, and counts.
+            by_attribute.setdefault(attribute, []).insert(0, field)
     return [
-        (one.name, _reader(by_attribute[one.name], hints[one.name], bare=_bare(one)))
+        (one.name, _first([_reader(field, hints[one.name], bare=_bare(one)) for field in by_attribute[one.name]]))
         for one in fields(cast("Any", kind))
         if one.init and one.name in by_attribute
     ]
+
+
+def _first(readers: Sequence[_Getter]) -> _Getter:
+    """The first of several that reads something."""
+    if len(readers) == 1:
+        return readers[0]
+    return lambda message: next((found for read in readers if (found := read(message)) is not MISSING), MISSING)
 
 
 def _bare(field: Any) -> bool:

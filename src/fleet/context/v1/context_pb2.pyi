@@ -188,7 +188,7 @@ class TestSummary(_message.Message):
     def __init__(self, passed: _Optional[int] = ..., failed: _Optional[int] = ..., errors: _Optional[int] = ..., skipped: _Optional[int] = ..., duration_ms: _Optional[int] = ..., failing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms", "cost")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms", "cost", "cost_usd")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,7 @@ class Usage(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
+    COST_USD_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -203,7 +204,8 @@ class Usage(_message.Message):
     tool_calls: int
     duration_ms: int
     cost: float
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., duration_ms: _Optional[int] = ..., cost: _Optional[float] = ...) -> None: ...
+    cost_usd: float
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., duration_ms: _Optional[int] = ..., cost: _Optional[float] = ..., cost_usd: _Optional[float] = ...) -> None: ...
 
 class WorkRecord(_message.Message):
     __slots__ = ("execution_id", "task_id", "story_id", "case_id", "plan_id", "kind", "role", "repository", "instruction", "status", "summary", "commits", "branch", "files_changed", "operations", "tests", "checks", "parent_execution_id", "usage", "duration_ms", "ended_at_ms", "verdict")

@@ -150,20 +150,24 @@ class ToolCallMade(_message.Message):
     def __init__(self, step: _Optional[int] = ..., tool: _Optional[str] = ..., arguments: _Optional[str] = ..., success: _Optional[bool] = ..., outcome: _Optional[str] = ..., result: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "model_calls", "tool_calls", "cost", "duration_ms")
+    __slots__ = ("prompt_tokens", "completion_tokens", "model_calls", "tool_calls", "cost", "duration_ms", "cached_tokens", "cost_usd")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MODEL_CALLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COST_USD_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     model_calls: int
     tool_calls: int
     cost: float
     duration_ms: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., cost: _Optional[float] = ..., duration_ms: _Optional[int] = ...) -> None: ...
+    cached_tokens: int
+    cost_usd: float
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., cost: _Optional[float] = ..., duration_ms: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cost_usd: _Optional[float] = ...) -> None: ...
 
 class PlanSession(_message.Message):
     __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working", "repository", "ref")

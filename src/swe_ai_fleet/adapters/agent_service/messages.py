@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from fleet.agent.v1 import agent_pb2 as pb
+from swe_ai_fleet.adapters.contract import from_message, to_message
 from swe_ai_fleet.agents.outside_agent import AgentFault, HandedIn, Handout, Said
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
@@ -21,6 +22,7 @@ MAX_COST = 1e9
 MAX_CRITIQUES = 16
 MAX_TEXT_CHARS = 16_000
 _MOST_FINDINGS = 50
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms")
 
 
 def requests_of(handout: Handout, mask: SecretMask) -> Iterator[pb.SolveRequest]:
@@ -108,7 +110,7 @@ def _constraints(task: Task, mask: SecretMask) -> pb.Constraints:
 
 
 def _perspective(given: Perspective) -> pb.Perspective:
-    return pb.Perspective(temperature=given.temperature, seed=given.seed, instructions=given.instructions)
+    return to_message(pb.Perspective, given)
 
 
 def _checks(report: CheckReport, mask: SecretMask) -> list[pb.CheckResult]:
@@ -144,13 +146,12 @@ def _critique(critique: Critique, mask: SecretMask) -> pb.Critique:
 
 def _usage(told: pb.Usage) -> Usage:
     """An agent's own count, kept to what a count can be."""
-    return Usage(
-        prompt_tokens=_count(told.prompt_tokens),
-        completion_tokens=_count(told.completion_tokens),
-        cached_tokens=_count(told.cached_tokens),
-        model_calls=_count(told.model_calls),
-        tool_calls=_count(told.tool_calls),
-        cost=min(max(told.cost, 0.0), MAX_COST) if math.isfinite(told.cost) else 0.0,
+    cost = told.cost_usd or told.cost
+    return from_message(
+        Usage,
+        told,
+        **{one: _count(getattr(told, one)) for one in _COUNTS},
+        cost=min(max(cost, 0.0), MAX_COST) if math.isfinite(cost) else 0.0,
     )
 
 
