@@ -17,7 +17,6 @@ from fleet.context.v1 import context_pb2_grpc as ctx_grpc
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.context.files import file_node
-from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.memory_script import LESSON, POISON, POISONED, RECALLS
@@ -152,21 +151,3 @@ async def test_a_poisoned_memory_does_no_harm(fleet_clients: Fleet, tmp_path: Pa
     assert answer.winner_id != credulous.candidate_id
     assert not credulous.checks.all_passed
     assert results[answer.winner_id].checks.all_passed
-
-
-@pytest.mark.parametrize(
-    ("memory", "field"),
-    [
-        (pb.MemoryOptions(read=True, namespaces=["elsewhere"]), "memory.namespaces[0]"),
-        (pb.MemoryOptions(read=True, namespaces=["fleet"] * 17), "memory.namespaces"),
-        (pb.MemoryOptions(namespaces=["fleet"]), "memory.read"),
-    ],
-)
-async def test_malformed_options_are_refused_by_field(
-    fleet_clients: Fleet, tmp_path: Path, memory: pb.MemoryOptions, field: str
-) -> None:
-    repository = make_repository(tmp_path / "refused", HELLO_FILES)
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await fleet_clients.deliberate("anything", repository, memory=memory)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert named_field(refused.value) == field

@@ -333,19 +333,6 @@ async def test_an_end_too_large_for_a_message_is_found_where_it_lies(world: Worl
     assert work.record.status == "failed"
 
 
-async def test_what_others_tell_of_an_execution_of_ours_is_refused(world: World, tmp_path: Path, nats: EmbeddedNats):
-    from fleet.context.v1 import context_pb2 as pb
-    from services.context.graph import GraphCalls
-    from swe_ai_fleet.domain.errors import PreconditionFailed
-
-    [execution_id] = await world.run(a_name())
-    calls = GraphCalls(book=world.recorder.book, source=None, log=world.log, mask=Secrets())
-    forged = pb.RecordOperationsRequest(record=pb.WorkRecord(execution_id=execution_id, task_id="T", summary="lies"))
-    with pytest.raises(PreconditionFailed) as refused:
-        await calls.record(forged)
-    assert refused.value.field == "record.execution_id"
-
-
 # --- kill -9 ------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -26,7 +25,6 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from tests.lost_answers import Proxy
 
 TENANT = "acme"
-WRITER = Path(__file__).with_name("context_writer.py")
 
 
 @asynccontextmanager
@@ -138,39 +136,6 @@ async def until_equal(left: ContextBook, right: ContextBook, folded: ContextGrap
     async with asyncio.timeout(20):
         while not left.graph(TENANT) == right.graph(TENANT) == folded:
             await asyncio.sleep(0.01)
-
-
-async def test_kill_9_of_the_process_and_of_nats_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    async with EmbeddedNats(tmp_path) as first:
-        address = first.address
-        async with connected(address) as log, opened(log) as book:
-            for story in range(4):
-                await book.create_story(TENANT, Story(story_id=f"S-{story}", title="t"))
-        writer = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(WRITER), address.url, address.token, TENANT), stdout=asyncio.subprocess.PIPE
-        )
-        assert writer.stdout is not None
-        try:
-            async with asyncio.timeout(60):
-                for _ in range(40):
-                    assert await writer.stdout.readline()
-        finally:
-            writer.kill()
-        await kill(first)
-        acknowledged = 40 + len((await writer.stdout.read()).splitlines())
-        await writer.wait()
-    async with EmbeddedNats(tmp_path) as second, connected(second.address) as log, opened(log) as book:
-        graph = book.graph(TENANT)
-        assert graph == fold(await everything(log))[TENANT]
-        for number in range(acknowledged):
-            assert f"T-{number}" in graph.story(f"S-{number % 4}").tasks
-            assert graph.execution(f"e-{number}") is not None
-        # What was on its way may be there or not, and the next one goes on behind it.
-        written = sum(len(state.tasks) for state in graph.stories.values())
-        assert acknowledged <= written <= acknowledged + 1
-        state = await book.update(TENANT, "S-0", StoryUpdated(title="after"), expected_version=graph.version("S-0"))
-        assert state.story is not None
-        assert state.story.title == "after"
 
 
 async def test_what_is_known_does_not_grow_old(nats_server: EmbeddedNats) -> None:

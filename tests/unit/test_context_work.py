@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from swe_ai_fleet.context.work import work_record
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
@@ -19,7 +17,7 @@ from swe_ai_fleet.domain.candidate import (
     RankedCandidate,
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
-from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
+from swe_ai_fleet.domain.context import WorkRecord
 from swe_ai_fleet.domain.event import (
     CandidatesRanked,
     CandidateSubmitted,
@@ -30,12 +28,10 @@ from swe_ai_fleet.domain.event import (
     ExecutionStarted,
     ExecutionStatus,
     StoredEvent,
-    SubtaskEnded,
     ToolFinished,
     WinnerDelivered,
 )
 from swe_ai_fleet.domain.execution import APPROVAL_TOOL, fold
-from swe_ai_fleet.domain.subtask import SubtaskOutcome
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -183,31 +179,10 @@ def test_of_an_execution_without_a_winner_the_nearest_tells_what_failed() -> Non
     assert record.checks["tests"] == "failed"
 
 
-def test_what_subtasks_merged_counts_as_commits() -> None:
-    one, two = SubtaskOutcome(subtask_id="one", commit_sha="1" * 40), SubtaskOutcome(subtask_id="two")
-    record = recorded(
-        started(),
-        ("_", SubtaskEnded(outcome=one)),
-        ("_", SubtaskEnded(outcome=two)),
-        (
-            "_",
-            WinnerDelivered(delivered=Delivered(commit_sha="1" * 40, branch="b"), report=CheckReport(candidate_id="")),
-        ),
-        ended(ExecutionStatus.COMPLETED),
-    )
-    assert record.commits == ("1" * 40,)
-
-
 def test_without_checks_the_agents_own_tests_stand() -> None:
     record = recorded(started(), submitted("a"), ended(ExecutionStatus.COMPLETED, "a"))
     assert record.tests == Summary(passed=99)
     assert recorded(started(), ended(ExecutionStatus.FAILED, error="no model")).summary == "no model"
-
-
-@pytest.mark.parametrize(("story_id", "case_id"), [("", ""), ("a story of mine", "x/y"), ("../up", ".")])
-def test_names_that_cannot_stand_in_the_graph_are_left_out(story_id: str, case_id: str) -> None:
-    record = recorded(started(replace(TASK, story_id=story_id, case_id=case_id)), ended(ExecutionStatus.CANCELLED))
-    assert (record.story_id, record.case_id) == (NO_STORY, "")
 
 
 def test_long_texts_are_cut() -> None:
