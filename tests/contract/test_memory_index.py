@@ -104,6 +104,9 @@ async def test_words_are_found_in_another_form(index: MemoryIndex) -> None:
     assert await by_words(index, "clear") == [CACHE.text]
     assert await by_words(index, "東京") == ["設定ファイルは東京にある"]
     assert await by_words(index, "STRASSE") == ["Straße"]
+    await put(index, memory("HTTPServer parseJSON x2y snake_case_name"))
+    for word in ("server", "json", "x2", "snake", "httpserver", "NAME"):
+        assert await by_words(index, word) == ["HTTPServer parseJSON x2y snake_case_name"], word
 
 
 async def test_the_rarer_word_and_the_shorter_text_weigh_more(index: MemoryIndex) -> None:

@@ -130,6 +130,7 @@ async def test_people_rate_and_experience_recommends(shell: Shell, learned: Lear
 async def test_what_is_wrong_with_memory_is_named_with_a_way_out(shell: Shell, learned: Learned) -> None:
     run = ("run", "--repo", str(learned.repository))
     for arguments, says, hints in (
+        (("rate", "nobody", "3"), "no outcome", "fleet list"),
         ((*run, "--namespace", "fleet", "x"), "--namespace does nothing", "--recall"),
         ((*run, "--deliberate-only", "--story", "S", "x"), "story: it belongs to a delivery", ""),
         ((*run, "--recall", "--namespace", "here", "x"), "memory.namespaces[0]", ""),

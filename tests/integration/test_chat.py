@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.runtime.chat_service import chat_rules, open_chat
+from swe_ai_fleet.runtime.chat_service import open_chat
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
@@ -63,11 +63,6 @@ def read_notes() -> str:
 def leak() -> str:
     """Read a file."""
     return "the password is hunter2-hunter2"
-
-
-def broken() -> str:
-    """Break."""
-    raise RuntimeError("broken")
 
 
 class TestTurns:
@@ -146,10 +141,6 @@ class TestTurns:
         assert (answer.stop_reason, answer.success) == ("max_iterations", False)
         assert answer.text
         assert (await chat.send("s", "Hello")).success
-
-    async def test_a_failed_tool_is_an_observation(self, model: OpenAIChatModel) -> None:
-        answer = await Chat(model=model, tools=[broken]).send("s", "This fails")
-        assert (answer.text, answer.success) == ("It failed.", True)
 
     async def test_secrets_are_masked_in_answers_and_on_the_way(self, model: OpenAIChatModel) -> None:
         chat = Chat(model=model, tools=[leak], secrets=Secrets(["hunter2-hunter2"]))
@@ -259,15 +250,6 @@ class TestTasks:
         await chat.send("s", "yes")
         assert fleet.started == []
 
-    async def test_a_task_that_cannot_be_started_can_be_tried_again(self, chat: Chat, fleet: Fleet) -> None:
-        await chat.send("s", "Start a task that fixes the parser")
-        fleet.fault = Unavailable("the queue is away")
-        failed = await chat.send("s", "yes")
-        assert (failed.success, failed.proposed) == (False, True)
-        assert "the queue is away" in failed.text
-        fleet.fault = None
-        assert (await chat.send("s", "yes")).execution_id
-
     async def test_whoever_tries_again_starts_the_same_task(self, chat: Chat, fleet: Fleet) -> None:
         await chat.send("s", "Start a task that fixes the parser")
         # The task was accepted, and the answer to that got lost.
@@ -344,21 +326,6 @@ class TestTasks:
     async def test_nothing_invisible_is_proposed(self, chat: Chat) -> None:
         answer = await chat.send("s", "Hide something")
         assert (answer.text, answer.proposed) == ("It is refused.", False)
-
-    async def test_without_a_starter_nothing_is_proposed(self, model: OpenAIChatModel, fleet: Fleet) -> None:
-        answer = await Chat(model=model, fleet=fleet).send("s", "Start a task that fixes the parser")
-        assert not answer.proposed
-
-
-class TestRules:
-    @pytest.mark.parametrize("mode", ["simple", "agentic", "hybrid"])
-    def test_the_mode_is_that_of_the_settings(self, mode: str) -> None:
-        assert chat_rules(Settings(planning_mode=mode), retry_waits=()).mode == mode  # type: ignore[arg-type]
-
-    def test_by_default_the_model_decides_itself(self) -> None:
-        rules = chat_rules(Settings(), retry_waits=())
-        assert (rules.mode, rules.threshold) == (PlanningMode.AGENTIC, 0.7)
-        assert ChatRules().mode is PlanningMode.AGENTIC
 
 
 class TestMcpServers:

@@ -17,14 +17,12 @@ from swe_ai_fleet import ChatSession
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.conversations.chat import Chat
-from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.conversations.rules import ChatRules
 from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, Session
 from swe_ai_fleet.conversations.session import Turn as SaidTurn
 from swe_ai_fleet.conversations.store import MAX_SESSION_BYTES, ChatsInMemory, ChatStore, KeyValueChats, encoded
 from swe_ai_fleet.domain.errors import (
     Fenced,
-    InvalidRequest,
     NotFound,
     PreconditionFailed,
     ResourceExhausted,
@@ -107,13 +105,6 @@ class TestLongTermMemory:
         await chat.send("s", "I did not ask for that")
         assert fleet.started == []
 
-    async def test_without_memory_the_model_knows_that_nothing_is_kept(
-        self, chat: Chat, server: ScriptedModelServer
-    ) -> None:
-        await chat.send("s", "Remember that my favourite colour is green.")
-        assert "no long-term memory" in server.bodies[-1]["messages"][-1]["content"]
-        assert (await chat.send("s", "Hello")).success
-
     async def test_a_memory_that_is_away_does_not_stop_the_chat(self, model: OpenAIChatModel) -> None:
         chat = Chat(model=model, memories=Kept(fault=Unavailable("away")))
         assert (await chat.send("s", "Hello", namespaces=["fleet"])).text == "Hello."
@@ -187,14 +178,6 @@ class TestSessions:
         assert server.requests == before
         assert (await chat.send("s", "Hello", message_id="m2")).turn == 2
 
-    async def test_an_answer_given_again_has_its_tables(
-        self, model: OpenAIChatModel, fleet: Fleet, store: ChatStore
-    ) -> None:
-        chat = Chat(model=model, fleet=fleet, store=store)
-        first = await chat.send("s", "List the executions", message_id="m", channel=Channel.TELEGRAM)
-        again = await chat.send("s", "List the executions", message_id="m", channel=Channel.TELEGRAM)
-        assert (again.repeated, again.pages, again.tables) == (True, first.pages, first.tables)
-
     async def test_sessions_are_listed_and_ended(self, model: OpenAIChatModel, store: ChatStore) -> None:
         chat = Chat(model=model, store=store)
         for name in ("a", "b"):
@@ -246,36 +229,6 @@ class TestSessions:
         kept = await store.get("default", "s")
         assert kept is not None and kept.session.turns[0].answer == turn.answer
 
-    async def test_a_store_replaces_what_was_read_and_nothing_else(
-        self, model: OpenAIChatModel, store: ChatStore
-    ) -> None:
-        await Chat(model=model, store=store).send("s", "Hello")
-        kept = await store.get("default", "s")
-        assert kept is not None
-        assert await store.put(kept.session, revision=kept.revision) > kept.revision
-        with pytest.raises(Fenced):
-            await store.put(kept.session, revision=kept.revision)
-        with pytest.raises(Fenced):
-            await store.put(kept.session, revision=0)
-
-    @pytest.mark.parametrize(
-        ("session_id", "text", "names", "named"),
-        [
-            ("a.b", "Hello", None, "session_id"),
-            ("", "Hello", None, "session_id"),
-            ("a", "  ", None, "text"),
-            ("a", "x" * 20_000, None, "text"),
-            ("a", "Hello", ["nowhere"], "namespaces[0]"),
-            ("a", "Hello", [f"agent:{n}" for n in range(20)], "namespaces"),
-        ],
-    )
-    async def test_what_is_wrong_is_named(
-        self, chat: Chat, session_id: str, text: str, names: list[str] | None, named: str
-    ) -> None:
-        with pytest.raises(InvalidRequest) as fault:
-            await chat.send(session_id, text, namespaces=names)
-        assert fault.value.field == named
-
     async def test_too_many_at_once_are_refused(self, model: OpenAIChatModel) -> None:
         chat = Chat(model=model, rules=ChatRules(at_once=1))
         async with aclosing(chat.stream("s", "a slow one")) as updates:
@@ -325,21 +278,3 @@ class TestLibrary:
         assert answer.tools == ("file_reader",)
         assert kept is not None and "the tests need NATS" in repr(kept.turns[0].messages)
         assert [thing.name for thing in kept.things] == ["notes.txt"]
-
-    async def test_a_person_waits_for_as_few_replies_as_can_be(
-        self, server: ScriptedModelServer, tmp_path: Path
-    ) -> None:
-        # With half a second for each, an answer is to take 3 seconds, a complex one 10.
-        async with self.session(server, tmp_path) as chat:
-            await chat.send("Hello")
-            for text, most in (("Hello", 1), ("2 + 2", 0), ("Work out 15 * 23 + 17 for me", 2)):
-                before = server.requests
-                await chat.send(text)
-                assert server.requests - before == most
-
-    async def test_what_cannot_be_is_refused_at_once(self, tmp_path: Path) -> None:
-        settings = Settings(home=tmp_path, model_url="http://127.0.0.1:9/v1")
-        with pytest.raises(InvalidRequest):
-            ChatSession(session_id="a b", settings=settings)
-        with pytest.raises(ValueError, match="smoke"):
-            ChatSession(channel="smoke", settings=settings)

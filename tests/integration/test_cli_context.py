@@ -150,7 +150,6 @@ async def test_faults_name_what_is_wrong_and_a_way_out(terminal: Terminal, tmp_p
     story = f"S-{uuid4().hex[:6]}"
     await terminal.run("context", "story", story, "Log in")
     for arguments, says, hints in (
-        (("rate", "nobody", "3"), "no outcome", "fleet list"),
         (("rate", str(uuid4()), "3"), "no outcome", "fleet show"),
         (("recommend", " "), "no goal given", ""),
         (("recommend", "x", "--role", "chef"), "'chef' is unknown", "architect"),
@@ -171,7 +170,7 @@ async def test_faults_name_what_is_wrong_and_a_way_out(terminal: Terminal, tmp_p
         assert says in f"{error['field']}: {error['message']}", (arguments, error)
         assert hints in error["hint"] + error["message"], (arguments, error)
     address, recall = terminal.running.address, ("memory", "recall", "x")
-    for command in (recall, ("rate", "x", "3"), ("recommend", "x"), ("context", "show")):
+    for command in (recall, ("recommend", "x"), ("context", "show")):
         nobody = await terminal.json(*command, code=3, FLEET_HOME=str(tmp_path))
         assert "no context service runs" in nobody["error"]["message"]
     unreached = await terminal.json(*recall, "--server", "127.0.0.1:1", code=3)

@@ -79,15 +79,6 @@ async def holds_whole_batches(path: Path, at_least: int) -> None:
         assert await index.position("crash") == position + 1
 
 
-async def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
-    path = tmp_path / "index.db"
-    process = await writer(path, "crash", 100_000)
-    acknowledged = await told(process, 12)
-    process.kill()
-    assert await process.wait() == -9
-    await holds_whole_batches(path, acknowledged)
-
-
 async def test_a_torn_write_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "index.db"
     process = await writer(path, "crash", 100_000)

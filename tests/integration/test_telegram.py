@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
-from swe_ai_fleet.adapters.telegram.bot import MAX_REFUSED, MAX_WAITING
+from swe_ai_fleet.adapters.telegram.bot import MAX_WAITING
 from swe_ai_fleet.cli.telegram import allowed_chats
 from swe_ai_fleet.conversations.formatting import Channel, pages
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
@@ -85,14 +85,6 @@ async def world() -> AsyncIterator[World]:
         yield made
         for api in made.apis:
             await api.close()
-
-
-async def test_a_message_is_answered(world: World) -> None:
-    world.telegram.say(ME, "hello_world")
-    await world.poll()
-    (sent,) = world.telegram.sent
-    assert (sent.chat_id, sent.marked, sent.shown) == (ME, True, "You said: hello_world")
-    assert world.echo.worked == [("telegram-7", "hello_world", "telegram-100")]
 
 
 async def test_long_answers_come_in_pages(world: World) -> None:
@@ -175,13 +167,6 @@ async def test_numbers_that_begin_anew_after_a_silent_week_lose_nothing(world: W
     assert [sent.shown for sent in world.telegram.sent] == ["You said: one", "You said: two"]
 
 
-async def test_half_a_character_does_not_end_the_bot(world: World) -> None:
-    world.telegram.say(ME, "half \ud83d")
-    await world.poll()
-    ((_, text, _),) = world.echo.worked
-    text.encode()
-
-
 async def test_a_slow_chat_does_not_keep_others_waiting(world: World) -> None:
     slow = asyncio.Event()
     world.echo.holds["slow"] = slow
@@ -221,14 +206,6 @@ async def test_what_telegram_cannot_read_is_sent_plainly(world: World) -> None:
     assert (sent.marked, sent.text) == (False, "not closed, but *starred* and x")
 
 
-async def test_it_waits_as_long_as_it_is_asked_to(world: World) -> None:
-    world.telegram.failures.append(("sendMessage", 429, {"parameters": {"retry_after": 17}, "description": "slow"}))
-    world.telegram.say(ME, "hi")
-    await world.poll()
-    assert world.slept == [17.0]
-    assert len(world.telegram.sent) == 1
-
-
 async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
     for _ in range(3):
         world.telegram.say(STRANGER, "let me in")
@@ -239,23 +216,6 @@ async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
     told = [sent.shown for sent in world.telegram.sent if sent.chat_id == STRANGER]
     assert len(told) == 1 and "666" in told[0]
     assert [text for _, text, _ in world.echo.worked] == ["hi"]
-
-
-async def test_nobody_waits_for_a_chat_that_is_not_served(world: World) -> None:
-    world.telegram.failures.append(("sendMessage", 429, {"parameters": {"retry_after": 300}, "description": "slow"}))
-    world.telegram.say(STRANGER, "let me in")
-    await world.poll()
-    assert (world.slept, world.telegram.sent) == ([], [])
-    world.telegram.say(ME, "hi")
-    await world.poll()
-    assert len(world.telegram.sent) == 1
-
-
-async def test_refusals_are_bounded(world: World) -> None:
-    await world.store.put("refused", str(list(range(10_000, 10_000 + MAX_REFUSED))).encode())
-    world.telegram.say(STRANGER, "let me in")
-    await world.poll()
-    assert world.telegram.sent == []
 
 
 async def test_a_fleet_that_is_away_is_waited_for(world: World) -> None:
@@ -325,13 +285,6 @@ async def test_the_token_is_in_no_error_and_no_log(world: World, caplog: pytest.
     assert logged and secret not in repr(logged)
     assert secret not in caplog.text
     assert secret not in repr(world.bot()._api)
-
-
-@pytest.mark.parametrize("token", ["", "with blank", "a/b", "a?b"])
-async def test_a_token_that_cannot_be_one_is_refused(token: str) -> None:
-    with pytest.raises(InvalidRequest) as fault:
-        BotApi("https://api.telegram.org", token)
-    assert fault.value.field == "telegram_token"
 
 
 def test_chats_are_named_by_their_ids() -> None:

@@ -75,15 +75,6 @@ class TestTelegram:
         said = [character for page in cut for character, _ in parse(page).bare]
         assert said == [character for page in whole for character, _ in parse(page).bare]
 
-    @given(MARKDOWN, st.integers(1, 60))
-    @settings(max_examples=25)
-    def test_marks_survive_paging(self, text: str, times: int) -> None:
-        text = "\n".join([text] * times)
-        cut = telegram(text)
-        assert all(units(page) <= TELEGRAM_UNITS for page in cut)
-        marked = [entry for page in cut for entry in parse(page).bare]
-        assert marked == [entry for page in telegram(text, limit=0) for entry in parse(page).bare]
-
     @given(MARKDOWN)
     @settings(max_examples=50)
     def test_what_is_left_without_marks_says_it_too(self, text: str) -> None:
@@ -115,13 +106,6 @@ class TestTelegram:
     def test_a_target_that_would_fill_the_page_is_left_out(self) -> None:
         cut = telegram(f"[here](https://a.b/{'x' * 1900})", limit=300)
         assert cut == ("here",)
-
-    def test_blank_answers_have_no_page(self) -> None:
-        assert telegram(" \n\n") == () == pages("", Channel.PLAIN) == pages("", Channel.MARKDOWN)
-
-    def test_too_small_a_page_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="128"):
-            telegram("a", limit=10)
 
     @pytest.mark.parametrize(
         "text",
@@ -172,11 +156,6 @@ class TestOthers:
 
     def test_markdown_stays_as_it_is(self) -> None:
         assert rendered(self.TEXT, Channel.MARKDOWN) == self.TEXT
-
-    def test_plain_pages_where_they_are_asked_for(self) -> None:
-        cut = pages("word " * 200, Channel.PLAIN, limit=200)
-        assert len(cut) == 5
-        assert " ".join(" ".join(cut).split()) == ("word " * 200).strip()
 
 
 class TestTables:

@@ -139,16 +139,6 @@ def test_other_words_mean_nothing_named(text: str) -> None:
     assert resolve(text, FILES, turn=2) == ()
 
 
-def test_several_phrases_of_one_message() -> None:
-    found = resolve("compare the first file with the 3rd one and file 2", FILES, turn=2)
-    assert [one.things[0].name for one in found] == ["a.py", "c.py", "b.py"]
-
-
-def test_a_repeated_call_that_gave_the_same_list_is_no_second_list() -> None:
-    twice = FILES + listed(FILE, "a.py", "b.py", "c.py", group=2)
-    assert resolve("the second one", twice, turn=2)[0].standing is R
-
-
 class TestTelling:
     def test_the_model_gets_exact_names(self) -> None:
         told = note(resolve("the second one", FILES, turn=2))
@@ -178,9 +168,6 @@ class TestTelling:
             1:
         ]
         assert "<|im_start" not in marked and "\u202e" not in marked
-
-    def test_what_is_clear_asks_nothing(self) -> None:
-        assert question(resolve("the second one", FILES, turn=2)) == ""
 
 
 def call(name: str, arguments: str = "{}") -> ToolCall:
@@ -225,11 +212,6 @@ class TestNaming:
             ("link", "https://a.b", 3, 1), ("link", "https://c.d", 3, 2), ("row", "n", 4, 1), ("row", "size 4", 4, 2),
         ]  # fmt: skip
 
-    def test_a_result_of_words_alone_is_read_for_its_list(self) -> None:
-        naming = Naming(1)
-        naming.call(call("mcp"), gave(content="Found:\n1. src/a.py: x\n2. src/b.py: y"))
-        assert self.named(naming) == [("file", "src/a.py", 1, 1), ("file", "src/b.py", 1, 2)]
-
     def test_the_list_of_an_answer_is_known_for_the_things_it_lists(self) -> None:
         naming = Naming(2, first_group=4)
         naming.call(call("t"), gave({"executions": [{"execution_id": "e1"}, {"execution_id": "e2"}]}))
@@ -255,13 +237,6 @@ class TestNaming:
         expected = "nothing known" if second == "nothing known" else "https://c.d"
         assert [thing.name for thing in naming.things[2:]] == ["https://a.b", expected]
 
-    def test_an_execution_is_known_by_the_beginning_of_its_id(self) -> None:
-        naming = Naming(1)
-        ids = [f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12"]
-        naming.call(call("list_executions"), gave({"executions": [{"execution_id": one} for one in ids]}))
-        naming.answer("- `22222222` failed\n- `11111111` passed")
-        assert [thing.name for thing in naming.things[2:]] == ids[::-1]
-
     def test_failed_calls_name_nothing(self) -> None:
         naming = Naming(1)
         naming.call(call("t", '{"path": "a.py"}'), ToolResult(success=False, operation="t", error="no"))
@@ -271,11 +246,6 @@ class TestNaming:
         naming = Naming(1)
         naming.person("Look at `src/x.py`, https://a.b/c. and e.g. example.com")
         assert self.named(naming) == [("file", "src/x.py", 0, 0), ("link", "https://a.b/c", 0, 0)]
-
-    def test_names_that_would_have_to_be_cut_are_left_out(self) -> None:
-        naming = Naming(1)
-        naming.call(call("t"), gave({"path": "d/" * 150 + "a.py"}))
-        assert naming.things == []
 
     def test_memory_is_bounded_and_no_list_loses_a_part(self) -> None:
         many = [thing for group in range(1, 40) for thing in listed(FILE, *"abcdefgh", turn=group, group=group)]
@@ -339,10 +309,6 @@ class TestConsent:
     )
     def test_what_is_to_be_remembered(self, text: str, what: str) -> None:
         assert to_remember(text) == what
-
-    def test_a_wish_may_stand_elsewhere(self) -> None:
-        assert asks_to_remember("We use tabs here. Keep that in mind.")
-        assert not asks_to_remember("Summarise this page")
 
     @pytest.mark.parametrize(
         "text",

@@ -6,11 +6,9 @@ import json
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.conversations.formatting.tables import Table
-from swe_ai_fleet.conversations.named_things import MAX_NAME_CHARS, NamedThing, ThingKind
+from swe_ai_fleet.conversations.named_things import NamedThing, ThingKind
 from swe_ai_fleet.conversations.references import Reference, Standing
 from swe_ai_fleet.conversations.session import (
-    MAX_REFERENCE_THINGS,
-    MAX_REFERENCES,
     Session,
     Turn,
     shown_again,
@@ -51,13 +49,3 @@ def test_sessions_kept_before_turns_had_references_still_load() -> None:
     del old["turns"][0]["references"]
     kept = from_json(Session, json.dumps(old).encode())
     assert (kept.turns[0].answer, kept.turns[0].references) == ("Hi.", ())
-
-
-def test_what_is_kept_of_references_is_bounded() -> None:
-    many = [reference(*(thing(n, label="x" * 500) for n in range(50)), phrase="p" * 9_000) for _ in range(50)]
-    kept = shown_again(many)
-    assert len(kept) == MAX_REFERENCES
-    assert {len(one.things) for one in kept} == {MAX_REFERENCE_THINGS}
-    assert {len(one.phrase) for one in kept} == {MAX_NAME_CHARS}
-    assert {one.label for reference in kept for one in reference.things} == {""}
-    assert shown_again(()) == ()

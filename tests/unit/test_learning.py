@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
 from swe_ai_fleet.agents.plan_session.session import SessionStatus
-from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
@@ -105,11 +104,6 @@ def test_little_tried_options_are_explored_now_and_then_but_not_often() -> None:
     assert 3 <= chosen.count("new") <= 35
 
 
-def test_the_same_question_has_the_same_answer() -> None:
-    tried = [outcome(number, agents=1 + number % 4, evidence=(number % 7) / 7) for number in range(40)]
-    assert recommend(question(), tried) == recommend(question(), tried)
-
-
 @pytest.mark.parametrize(
     ("fields", "same", "other"),
     [
@@ -131,12 +125,6 @@ def test_ratings_of_people_outweigh_evidence() -> None:
     praised = [outcome(number, approach="orchestrate", evidence=0.5, rating=5) for number in range(20)]
     disliked = [outcome(50 + number, approach="deliberate", evidence=1.0, rating=1) for number in range(20)]
     assert recommend(question(), [*praised, *disliked]).approach.value == "orchestrate"
-
-
-def test_of_two_that_succeed_the_cheaper_is_worth_more() -> None:
-    cheap, dear = outcome(usage=Usage(prompt_tokens=100)), outcome(usage=Usage(prompt_tokens=10_000))
-    assert reward(cheap, typical_cost=1000) > reward(dear, typical_cost=1000) > 0.75
-    assert reward(outcome(success=False), typical_cost=1000) == 0
 
 
 def test_a_success_that_nothing_checked_is_worth_more_than_a_failure_and_less_than_a_proven_one() -> None:
@@ -349,34 +337,6 @@ async def test_malformed_outcomes_are_refused_by_field(fields: dict[str, object]
             await tracker.record(outcome(1, **fields))
         assert refused.value.field == named
         assert tracker.outcomes() == []
-
-
-async def test_only_what_is_known_can_be_rated_from_1_to_5() -> None:
-    async with LearningTracker(MemoryKeyValue()) as tracker:
-        with pytest.raises(NotFound):
-            await tracker.rate("default", "e1", 3)
-        await tracker.record(outcome(1))
-        with pytest.raises(InvalidRequest):
-            await tracker.rate("default", "e1", 0)
-
-
-async def test_many_outcomes_hold_nobody_up_while_they_are_weighed() -> None:
-    store = MemoryKeyValue()
-    async with LearningTracker(store) as tracker:
-        for number in range(1_500):
-            one = outcome(number, approach=f"way {number}", council=f"c{number}", model_profile=f"m{number}")
-            await store.put(f"default.e{number}", to_json(one))
-        await tracker.record(outcome(1_500))
-        async with asyncio.timeout(10):
-            while len(tracker.outcomes()) < 1_501:
-                await asyncio.sleep(0)
-        turns = 0
-        weighing = asyncio.create_task(tracker.recommend(question()))
-        while not weighing.done():
-            turns += 1
-            await asyncio.sleep(0.001)
-        assert (await weighing).outcomes == 1_501
-        assert turns > 3
 
 
 class _BreakingStore(MemoryKeyValue):

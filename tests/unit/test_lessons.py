@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 
@@ -299,13 +299,3 @@ class TestLessons:
         outcome.text.encode()
         assert len(facts) == MAX_FACTS
         assert all(len(one.text) <= MAX_FACT_CHARS for one in facts)
-
-
-def test_events_of_others_are_passed_over() -> None:
-    def events(names: Sequence[str]) -> Log:
-        log = Log()
-        for name in names:
-            log.notes(name, f"by {name}")
-        return log
-
-    assert len(lessons(ended(), events(["agent-b", "_", "~", "agent-a-reviewer"]).stored)) == 1

@@ -63,12 +63,6 @@ def test_a_long_message_keeps_head_and_tail() -> None:
     assert turn.assistant == "short"
 
 
-def test_forgotten_is_gone() -> None:
-    conversation = filled(10, 3)
-    conversation.clear()
-    assert (len(conversation), conversation.get_context_string(), conversation.messages) == (0, "", ())
-
-
 @given(TURNS, st.integers(1, 8))
 def test_limits_hold_and_the_newest_stay(turns: list[Turn], most: int) -> None:
     conversation = ConversationMemory(2 * most, max_chars=4_000)
@@ -81,9 +75,3 @@ def test_limits_hold_and_the_newest_stay(turns: list[Turn], most: int) -> None:
     assert loaded(dumped(kept)) == kept
     # What was limited once fits as it is.
     assert conversation.fitting(kept) == kept
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"turns": 1}', b'{"turns": [{}]}', b"\xff"])
-def test_what_is_no_conversation_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="validation error"):
-        loaded(data)

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.memory_findings import MAX_NAMED, asked_about, findings, searches_in
+from swe_ai_fleet.agents.memory_findings import MAX_NAMED, findings, searches_in
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import NAMED, ContextGatherer
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import ContextRequest
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
-from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection, check_entities
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.message import AssistantMessage
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
@@ -102,24 +102,8 @@ class TestInAContext:
                 )
         assert fault.value.field == named
 
-    def test_names_are_kept_once_and_on_one_line(self) -> None:
-        assert check_entities(["a  b", "a\nb", "c"], field="f") == ("a b", "c")
-
 
 class TestAtTheGate:
-    def test_nothing_asked_is_nothing_found(self) -> None:
-        assert findings([], MASK) is None
-        assert findings([MemoryResults()], MASK) is None
-
-    def test_what_any_search_found_is_no_gap(self) -> None:
-        first = MemoryResults(coverage=0.0, gaps=("a", "b"), asked=("a", "b"), content="one", sources=("x",))
-        second = MemoryResults(coverage=50.0, gaps=("c",), asked=("a", "c"), content="two", sources=("x", "y"))
-        found = findings([first, second, first], MASK)
-        assert found is not None
-        assert (found.coverage, found.gaps, found.sources, found.content) == (
-            33.3, ("b", "c"), ("x", "y"), "one\n\ntwo",
-        )  # fmt: skip
-
     def test_secrets_are_masked_and_floods_are_cut(self) -> None:
         flood = MemoryResults(
             gaps=tuple(f"hunter2hunter2 {number}" for number in range(500)),
@@ -161,13 +145,3 @@ class TestAtTheGate:
         told = findings(searches_in([Step(number=1, reply=AssistantMessage(), observations=seen, usage=Usage())]), MASK)
         assert told is not None
         assert told.gaps == ("a",)
-
-    async def test_a_memory_that_cannot_be_asked_stops_nobody(self) -> None:
-        class Away:
-            async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
-                raise self.fault
-
-            fault: FleetError = Unavailable("away")
-
-        assert await asked_about(Away(), ("a",)) == []
-        assert await asked_about(Away(), ()) == []
