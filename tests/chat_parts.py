@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 
 from swe_ai_fleet.conversations.fleet_view import CheckSummary, ExecutionDetail, ExecutionSummary
 from swe_ai_fleet.conversations.session import Proposal
-from swe_ai_fleet.domain.errors import (
-    NotFound,
-    Unavailable,
-)
+from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.chat_script import COLOUR_CONVERSATIONS, SQUARES, answered, called, said

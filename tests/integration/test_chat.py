@@ -20,9 +20,7 @@ from swe_ai_fleet.conversations.rules import ChatRules
 from swe_ai_fleet.conversations.session import MAX_SHOWN_CHARS
 from swe_ai_fleet.conversations.store import ChatsInMemory
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.errors import (
-    Unavailable,
-)
+from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.runtime.chat_service import open_chat
 from swe_ai_fleet.settings import Settings

@@ -21,13 +21,7 @@ from swe_ai_fleet.conversations.rules import ChatRules
 from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, Session
 from swe_ai_fleet.conversations.session import Turn as SaidTurn
 from swe_ai_fleet.conversations.store import MAX_SESSION_BYTES, ChatsInMemory, ChatStore, KeyValueChats, encoded
-from swe_ai_fleet.domain.errors import (
-    Fenced,
-    NotFound,
-    PreconditionFailed,
-    ResourceExhausted,
-    Unavailable,
-)
+from swe_ai_fleet.domain.errors import Fenced, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.runtime.chat_files import ChatFiles

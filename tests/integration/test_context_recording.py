@@ -278,10 +278,7 @@ async def test_replicas_share_the_work_and_catch_up_with_what_they_missed(world:
     names = [a_name() for _ in range(12)]
     executions = await world.run(*names)
     async with a_world(nats, tmp_path / "other") as other:
-        async with (
-            open_recorder(world.recorder, queue=world.queue),
-            open_recorder(other.recorder, queue=world.queue),
-        ):
+        async with open_recorder(world.recorder, queue=world.queue), open_recorder(other.recorder, queue=world.queue):
             await world.idle()
         recorded = await world.recorded()
         assert [recorded[name] for name in executions] == 12 * [1]

@@ -326,8 +326,7 @@ async def test_relations_come_in_pages(service: Service):
     assert {one.kind for one in some.relations} == {pb.RELATION_KIND_CONTAINS}
     request.page_token = page_token = (
         await service.call(
-            "GetGraphRelationships",
-            pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=2, page_size=4),
+            "GetGraphRelationships", pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=2, page_size=4)
         )
     ).next_page_token
     asked = json.loads(base64.urlsafe_b64decode(page_token))[0]

@@ -68,8 +68,7 @@ SCRIPT = Script(
         Conversation(match="What is my favourite colour", turns=(Turn(content="You never told me."),)),
         Conversation(match="My favourite colour is teal", turns=(Turn(content="Noted."),)),
         Conversation(
-            match="Add these up",
-            turns=(call("calculator", {"expression": "1 + 4 + 9"}), answer("The sum is 14.")),
+            match="Add these up", turns=(call("calculator", {"expression": "1 + 4 + 9"}), answer("The sum is 14."))
         ),
         Conversation(match="[down]", turns=(Failure(status=400, message="no such model", times=0),)),
         Conversation(match="[secret]", turns=(Turn(content=f"It is {SECRET}."),)),
@@ -179,11 +178,7 @@ class TestAgents:
         assert [each["type"] for each in told if SECRET in str(each)] == ["node_update"] * 2
 
     @pytest.mark.parametrize(
-        ("node", "said"),
-        [
-            (tool("t"), "is no agent"),
-            (agent("a", mode=AgentMode.DELIBERATE), "takes a fleet"),
-        ],
+        ("node", "said"), [(tool("t"), "is no agent"), (agent("a", mode=AgentMode.DELIBERATE), "takes a fleet")]
     )
     def test_what_is_no_agent_here(self, node: Node, said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
@@ -278,8 +273,7 @@ class TestTogether:
         assert "not now" in failed["error"]
 
     @pytest.mark.parametrize(
-        ("decided", "status"),
-        [(True, "completed"), (False, "rejected"), (ApprovalDecision.ADJUSTED, "completed")],
+        ("decided", "status"), [(True, "completed"), (False, "rejected"), (ApprovalDecision.ADJUSTED, "completed")]
     )
     async def test_decisions_in_short(self, chosen: Settings, decided: Any, status: str) -> None:
         ask = Node(id="ask", type=NodeType.APPROVAL, prompt="?")

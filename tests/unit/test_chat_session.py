@@ -8,11 +8,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.named_things import NamedThing, ThingKind
 from swe_ai_fleet.conversations.references import Reference, Standing
-from swe_ai_fleet.conversations.session import (
-    Session,
-    Turn,
-    shown_again,
-)
+from swe_ai_fleet.conversations.session import Session, Turn, shown_again
 
 AT = "2026-11-22T13:55:00+00:00"
 

@@ -32,13 +32,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
     WorkRecorded,
 )
-from swe_ai_fleet.domain.errors import (
-    AlreadyExists,
-    FleetError,
-    InvalidRequest,
-    NotFound,
-    PreconditionFailed,
-)
+from swe_ai_fleet.domain.errors import AlreadyExists, FleetError, InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
@@ -421,8 +415,7 @@ async def test_secrets_and_control_characters_are_never_kept() -> None:
     async with opened(log) as book:
         told = f"the key is {SECRET}\x1b[2J"
         await book.create_story(
-            TENANT,
-            Story(story_id="S", title=told, description=told, acceptance_criteria=(told,), notes={"n": told}),
+            TENANT, Story(story_id="S", title=told, description=told, acceptance_criteria=(told,), notes={"n": told})
         )
         await book.create_task(TENANT, StoryTask(task_id="T", story_id="S", title=told, description=told))
         await book.add_decision(

@@ -10,17 +10,8 @@ import pytest
 
 from swe_ai_fleet.agents.remembering import MAX_FACT_CHARS, MAX_FACTS, RememberingTools, noted_in
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import (
-    Artifacts,
-    Candidate,
-    CheckKind,
-    CheckReport,
-    CheckResult,
-    RankedCandidate,
-)
-from swe_ai_fleet.domain.candidate import (
-    TestSummary as Summary,
-)
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, RankedCandidate
+from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import (
     Event,

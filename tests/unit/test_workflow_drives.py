@@ -16,14 +16,7 @@ from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errand import AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.errors import (
-    AgentLost,
-    FleetError,
-    InvalidRequest,
-    NotFound,
-    PreconditionFailed,
-    Unavailable,
-)
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalResolved,

@@ -417,10 +417,7 @@ class TestMaps:
         monkeypatch.setattr("swe_ai_fleet.workflows.record.MAX_CHARS", 1_000)
         world = World()
         world.does = {f"all[{at}]": long for at in range(20)}
-        ended = await world.go(
-            flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS),
-            {"items": [*range(20)]},
-        )
+        ended = await world.go(flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS), {"items": [*range(20)]})
         assert ended.status is ExecutionStatus.FAILED
         assert "too large to be kept" in ended.error
         assert len(world.ran()) < 12
