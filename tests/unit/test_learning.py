@@ -13,28 +13,11 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
 from swe_ai_fleet.agents.plan_session.session import SessionStatus
-from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
-from swe_ai_fleet.domain.event import (
-    CandidateSubmitted,
-    ChecksFinished,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    StoredEvent,
-    ToolFinished,
-    Writer,
-)
-from swe_ai_fleet.domain.execution import fold
 from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
-from swe_ai_fleet.domain.task import PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.learning.outcomes import outcome_of, planned_outcome
+from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.learning.recommending import MAX_OPTIONS, Question, recommend, reward
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.ports import KeyValueChange
@@ -397,80 +380,3 @@ async def test_a_plan_session_leaves_its_outcome_and_what_the_person_thought_of_
 def test_a_plan_that_a_limit_ended_is_no_success(stop: StopReason) -> None:
     told = planned_outcome(replace(PLANNED, stop_reason=stop), ended_at=NOW, tenant="default")
     assert (told.success, told.status) == (False, "completed")
-
-
-def test_an_execution_leaves_its_outcome() -> None:
-    task = Task(
-        task_id="t",
-        kind=TaskKind.ORCHESTRATE,
-        description="Repair  the\nparser",
-        repo=RepoRef(location="https://example.org/r.git"),
-        role=Role.QA,
-        planning_mode=PlanningMode.HYBRID,
-    )
-    pinned = PinnedRepository(tenant="default", location="https://example.org/r.git", commit="a" * 40)
-    candidate = Candidate(
-        candidate_id="c",
-        agent_id="c",
-        role=Role.QA,
-        summary="done",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head="",
-        submitted_at=NOW,
-        model="m",
-    )
-    results = tuple(
-        CheckResult(kind=CheckKind.COMMAND, name=name, passed=passed, skipped_reason=skipped)
-        for name, passed, skipped in (("a", True, ""), ("b", False, ""), ("c", False, "not here"))
-    )
-
-    def call(operation: str) -> ToolFinished:
-        entry = AuditEntry(seq=1, at=NOW, execution_id="e", agent_id="c", call_id="1", tool="x", operation=operation)
-        return ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation, content=""))
-
-    bodies: list[EventBody] = [
-        ExecutionStarted(task=task, repository=pinned, fingerprint="f"),
-        call("search_memory"),
-        call("web_search"),
-        call("read_file"),
-        call("run_command"),
-        CandidateSubmitted(candidate=candidate),
-        ChecksFinished(report=CheckReport(candidate_id="c", results=results, verdict=Verdict.UNVERIFIED)),
-        ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="c", usage=Usage(prompt_tokens=7), duration_ms=9),
-    ]
-    writer = Writer(tenant="default", execution_id=task.execution_id, task_id="t")
-    events = [
-        StoredEvent(sequence=number, event=writer.event(body, ordinal=number, at=NOW))
-        for number, body in enumerate(bodies, 1)
-    ]
-    state = fold(events)
-    assert state is not None
-    assert outcome_of(state, events) == Outcome(
-        subject_id=task.execution_id,
-        goal="Repair the parser",
-        goal_type="fix",
-        role="QA",
-        repository="https://example.org/r.git",
-        approach="orchestrate/hybrid",
-        model="m",
-        agents=3,
-        agents_used=("c",),
-        rounds=1,
-        memory_share=0.25,
-        research_share=0.25,
-        tool_share=0.5,
-        success=True,
-        status="completed",
-        evidence=0.5,
-        usage=Usage(prompt_tokens=7),
-        duration_ms=9,
-        ended_at=NOW,
-        metadata={VERDICT: "unverified"},
-    )
-    part = replace(state, task=replace(task, parent_execution_id="whole"))
-    assert outcome_of(part, events).metadata == {PART_OF: "whole", VERDICT: "unverified"}
-    delivered = CheckReport(candidate_id="", results=results[:1])
-    together = replace(state, winner_id="", delivery_report=delivered)
-    assert outcome_of(together, events).evidence == 1.0
