@@ -253,16 +253,13 @@ async def test_a_task_and_a_decision_are_changed(service: Service):
 async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
     story_id = await service.story()
     first, second, decision_id = (f"{story_id}-{name}" for name in ("T1", "T2", "D1"))
-    task = pb.Task(task_id=first, story_id=story_id, title="One")
-    await service.call("CreateTask", pb.CreateTaskRequest(task=task))
+    task, decision = pb.Task(task_id=second, story_id=story_id, title="Two"), pb.Decision(story_id=story_id, title="D")
+    decision.decision_id = decision_id
+    await service.call("CreateTask", pb.CreateTaskRequest(task=pb.Task(task_id=first, story_id=story_id, title="One")))
     stale = {
         "UpdateContext": pb.UpdateContextRequest(story_id=story_id, title="Other", expected_version=1),
-        "CreateTask": pb.CreateTaskRequest(
-            task=pb.Task(task_id=second, story_id=story_id, title="Two"), expected_version=1
-        ),
-        "AddProjectDecision": pb.AddProjectDecisionRequest(
-            decision=pb.Decision(decision_id=decision_id, story_id=story_id, title="D"), expected_version=1
-        ),
+        "CreateTask": pb.CreateTaskRequest(task=task, expected_version=1),
+        "AddProjectDecision": pb.AddProjectDecisionRequest(decision=decision, expected_version=1),
         "TransitionPhase": pb.TransitionPhaseRequest(story_id=story_id, phase=pb.PHASE_DESIGN, expected_version=1),
     }
     for method, request in stale.items():
@@ -271,9 +268,9 @@ async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
     assert (state.version, list(state.tasks), dict(state.decisions)) == (2, [first], {})
     assert state.story is not None
     assert (state.story.title, state.story.phase) == ("T", Phase.PLAN)
-    for method, request in stale.items():
-        request.expected_version = service.running.book.graph("default").version(story_id)
-        assert (await service.call(method, request)).version == request.expected_version + 1, method
+    for version, (method, request) in enumerate(stale.items(), 2):
+        request.expected_version = version
+        assert (await service.call(method, request)).version == version + 1, method
 
 
 async def test_of_two_writers_who_saw_the_same_version_one_gets_through(service: Service):
@@ -296,61 +293,50 @@ async def test_of_two_writers_who_saw_the_same_version_one_gets_through(service:
 async def test_relations_come_in_pages(service: Service):
     story_id = await service.story()
     for number in range(5):
-        task = pb.Task(
-            task_id=f"{story_id}-{number}",
-            story_id=story_id,
-            title="T",
-            depends_on=[f"{story_id}-{number - 1}"] if number else [],
-        )
+        needs = [f"{story_id}-{number - 1}"] if number else []
+        task = pb.Task(task_id=f"{story_id}-{number}", story_id=story_id, title="T", depends_on=needs)
         await service.call("CreateTask", pb.CreateTaskRequest(task=task))
-    request = pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=2)
-    whole = await service.call("GetGraphRelationships", request)
-    told = {(one.source, one.kind, one.target) for one in whole.relations}
-    assert len(told) == len(whole.relations) == 9
-    assert not whole.next_page_token
-    assert not whole.truncated
-    assert whole.version == 6
+
+    async def related(**fields: Any) -> pb.GetGraphRelationshipsResponse:
+        request = pb.GetGraphRelationshipsRequest(**{"node": f"story:{story_id}", "depth": 2} | fields)
+        return await service.call("GetGraphRelationships", request)
+
+    whole = await related()
+    assert len({(one.source, one.kind, one.target) for one in whole.relations}) == len(whole.relations) == 9
+    assert (whole.next_page_token, whole.truncated, whole.version) == ("", False, 6)
     assert whole.nodes[0] == f"story:{story_id}"
     pages: list[pb.Relation] = []
-    request.page_size = 4
+    tokens = [""]
     for _ in range(3):
-        page = await service.call("GetGraphRelationships", request)
+        page = await related(page_size=4, page_token=tokens[-1])
         pages.extend(page.relations)
-        request.page_token = page.next_page_token
-    assert pages == list(whole.relations)
-    assert not request.page_token
-    some = await service.call(
-        "GetGraphRelationships",
-        pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=2, kinds=[pb.RELATION_KIND_CONTAINS]),
-    )
+        tokens.append(page.next_page_token)
+    assert (pages, tokens[-1]) == (list(whole.relations), "")
+    some = await related(kinds=[pb.RELATION_KIND_CONTAINS])
     assert {one.kind for one in some.relations} == {pb.RELATION_KIND_CONTAINS}
-    request.page_token = page_token = (
-        await service.call(
-            "GetGraphRelationships", pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=2, page_size=4)
-        )
-    ).next_page_token
-    asked = json.loads(base64.urlsafe_b64decode(page_token))[0]
+    asked = json.loads(base64.urlsafe_b64decode(tokens[1]))[0]
     forged = [
         base64.urlsafe_b64encode(f'["{asked}", {place}]'.encode()).decode() for place in ("-1", "Infinity", '"x"')
     ]
-    for token in ("nonsense", "bnVsbA==", "W10=", 10_000 * "A", *forged):
-        request.page_token = token
-        assert await service.refused("GetGraphRelationships", request) == ("INVALID_ARGUMENT", "page_token")
-    request.page_token, request.depth = page_token, 3
-    assert await service.refused("GetGraphRelationships", request) == ("INVALID_ARGUMENT", "page_token")
+    for token, depth in (
+        *((one, 2) for one in ("nonsense", "bnVsbA==", "W10=", 10_000 * "A", *forged)),
+        (tokens[1], 3),
+    ):
+        request = pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=depth, page_size=4, page_token=token)
+        assert await service.refused("GetGraphRelationships", request) == ("INVALID_ARGUMENT", "page_token"), token[:50]
 
 
 async def test_stories_are_listed_the_last_changed_first_in_pages(service: Service):
     case = f"C-{uuid4().hex[:8]}"
-    first, second, third = [await service.story(case_id=case) for number in range(3)]
+    first, second, third = [await service.story(case_id=case) for _ in range(3)]
     await service.call("TransitionPhase", pb.TransitionPhaseRequest(story_id=second, phase=pb.PHASE_DESIGN))
     for number, state in enumerate((pb.TASK_STATE_OPEN, pb.TASK_STATE_DONE, pb.TASK_STATE_DROPPED)):
         task = pb.Task(task_id=f"{first}-{number}", story_id=first, title="T", state=state)
         await service.call("CreateTask", pb.CreateTaskRequest(task=task))
-    decision = pb.Decision(decision_id=f"{first}-d", story_id=first, title="D")
-    await service.call("AddProjectDecision", pb.AddProjectDecisionRequest(decision=decision))
-    common = pb.Decision(decision_id=f"{first}-common", title="It belongs to no story, so it makes none")
-    await service.call("AddProjectDecision", pb.AddProjectDecisionRequest(decision=common))
+    # The second decision belongs to no story, so it makes none.
+    for of in (first, ""):
+        decision = pb.Decision(decision_id=f"{first}-d{of}", story_id=of, title="D")
+        await service.call("AddProjectDecision", pb.AddProjectDecisionRequest(decision=decision))
 
     async def listed(**fields: Any) -> list[pb.StoryCard]:
         found: list[pb.StoryCard] = []
@@ -370,31 +356,25 @@ async def test_stories_are_listed_the_last_changed_first_in_pages(service: Servi
     assert (top.title, top.case_id, top.phase, top.version) == ("T", case, pb.PHASE_PLAN, 5)
     assert (top.task_count, top.open_task_count, top.decision_count) == (3, 1, 1)
     assert top.created_at_ms < top.changed_at_ms
-    assert await listed(case_id=case, page_size=1) == await listed(case_id=case, page_size=2) == cards
+    assert await listed(case_id=case, page_size=1) == cards
     assert [one.story_id for one in await listed(case_id=case, phases=[pb.PHASE_DESIGN, pb.PHASE_DONE])] == [second]
     assert await listed(case_id="nobody's") == []
-    everything = [one.story_id for one in await listed(page_size=7)]
-    assert everything[:3] == [first, second, third]
-    assert len(set(everything)) == len(everything)
-    assert "" not in {one.title for one in await listed()}
-
-
-async def test_a_story_that_is_changed_meanwhile_is_not_listed_twice(service: Service):
-    case = f"C-{uuid4().hex[:8]}"
-    names = [await service.story(case_id=case) for _ in range(4)]
+    everything = await listed(page_size=7)
+    assert [one.story_id for one in everything[:3]] == [first, second, third]
+    assert len({one.story_id for one in everything}) == len(everything)
+    assert "" not in {one.title for one in everything}
+    # A story that is changed meanwhile is not listed twice.
     request = pb.ListStoriesRequest(case_id=case, page_size=2)
     page = await service.call("ListStories", request)
-    assert [one.story_id for one in page.stories] == names[:1:-1]
-    await service.call("UpdateContext", pb.UpdateContextRequest(story_id=names[0], title="Changed"))
+    await service.call("UpdateContext", pb.UpdateContextRequest(story_id=third, title="Changed"))
     request.page_token = page.next_page_token
-    rest = await service.call("ListStories", request)
-    assert ([one.story_id for one in rest.stories], rest.next_page_token) == ([names[1]], "")
-    other = pb.ListStoriesRequest(case_id="another", page_token=page.next_page_token)
-    assert await service.refused("ListStories", other) == ("INVALID_ARGUMENT", "page_token")
+    assert list((await service.call("ListStories", request)).stories) == []
     asked = json.loads(base64.urlsafe_b64decode(page.next_page_token))[0]
     for place in ("7", "null", '["a"]', "[1, 2]", '{"a": 1}'):
         request.page_token = base64.urlsafe_b64encode(f'["{asked}", {place}]'.encode()).decode()
         assert await service.refused("ListStories", request) == ("INVALID_ARGUMENT", "page_token"), place
+    other = pb.ListStoriesRequest(case_id="another", page_token=page.next_page_token)
+    assert await service.refused("ListStories", other) == ("INVALID_ARGUMENT", "page_token")
 
 
 async def test_what_a_role_is_to_be_given(service: Service):

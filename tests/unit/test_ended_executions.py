@@ -184,7 +184,7 @@ async def test_a_delivery_leaves_what_the_winner_did_how_it_went_and_what_it_not
         checked("a", TESTS, verdict=Verdict.VERIFIED),
         checked("b", FAILING, passed=False, verdict=Verdict.REFUTED),
         ranked("a", "b", winner="a"),
-        ("_", WinnerDelivered(delivered=delivered, report=CheckReport(candidate_id="a"))),
+        ("_", WinnerDelivered(delivered=delivered, report=CheckReport(candidate_id="a", verdict=Verdict.VERIFIED))),
         end=ended(winner="a"),
     )
     assert found.work == WorkRecord(
@@ -227,6 +227,7 @@ async def test_a_delivery_leaves_what_the_winner_did_how_it_went_and_what_it_not
         evidence=1.0,
         usage=Usage(prompt_tokens=10),
         duration_ms=700,
+        metadata={VERDICT: "verified"},
     )
     lesson, fact = found.memories
     assert lesson == Memory(
@@ -238,7 +239,7 @@ async def test_a_delivery_leaves_what_the_winner_did_how_it_went_and_what_it_not
             "The chosen solution: I did it the way of a.\n"
             "Changed: src/a.py (+12 -3)\n"
             "Tests: 99 passed, 0 failed, 0 errors\n"
-            "Checks: lint passed, tests passed, build skipped\n"
+            "Checks: lint passed, tests passed\n"
             "Failed: tests: test_round failed: 2 != 3"
         ),
         kind=MemoryKind.OUTCOME,

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
 from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.learning.outcomes import planned_outcome
-from swe_ai_fleet.learning.recommending import MAX_OPTIONS, Question, recommend, reward
+from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.ports import KeyValueChange
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
@@ -110,20 +110,20 @@ def test_ratings_of_people_outweigh_evidence() -> None:
     assert recommend(question(), [*praised, *disliked]).approach.value == "orchestrate"
 
 
-def test_a_success_that_nothing_checked_is_worth_more_than_a_failure_and_less_than_a_proven_one() -> None:
-    proven, unproven = outcome(), outcome(evidence=0.0)
-    assert reward(proven, typical_cost=0) > reward(unproven, typical_cost=0) > 0
-    tried = [outcome(number, approach="workflow", agents=0, evidence=0.0) for number in range(20)]
-    tried += [outcome(50 + number, approach="deliberate", success=False, evidence=0.0) for number in range(20)]
-    assert recommend(question(), tried).approach.value == "workflow"
-
-
-def test_an_unverified_success_is_worth_less_than_a_verified_one_whatever_its_checks_said() -> None:
-    worth = {
-        verdict: reward(outcome(metadata={VERDICT: verdict} if verdict else {}), typical_cost=0)
-        for verdict in ("verified", "unverified", "")
+def test_a_success_is_worth_more_the_better_it_is_proven_and_the_less_it_cost() -> None:
+    ways = {
+        "proven": outcome(),
+        "dear": outcome(usage=Usage(prompt_tokens=100_000)),
+        "unverified": outcome(metadata={VERDICT: "unverified"}),
+        "failed": outcome(success=False),
     }
-    assert worth["verified"] == worth[""] > worth["unverified"] == reward(outcome(evidence=0.0), typical_cost=0)
+    tried = [replace(one, approach=name, subject_id=f"{name}{n}") for name, one in ways.items() for n in range(20)]
+    expected = {one.value: one.expected for one in recommend(question(), tried).approach.options}
+    assert sorted(expected, key=expected.__getitem__, reverse=True)[:2] == ["proven", "dear"]
+    assert expected["dear"] > expected["unverified"] > expected["failed"]
+    nothing_shown = [replace(one, evidence=0.0) for one in tried if one.approach == "proven"]
+    shown = recommend(question(), nothing_shown).approach.options[0]
+    assert abs(shown.expected - expected["unverified"]) < 0.1
 
 
 def test_what_never_ran_and_parts_of_a_whole_teach_nothing() -> None:
@@ -156,7 +156,7 @@ def test_of_very_many_options_the_most_tried_and_those_asked_about_are_weighed()
     tried += [outcome(number, approach="often") for number in range(3_000, 3_004)]
     options = recommend(question(approaches=("new",)), tried).approach.options
     assert {"often", "new"} <= {one.value for one in options}
-    assert len(options) <= MAX_OPTIONS + 1
+    assert len(options) <= 21
 
 
 def test_reasons_claim_no_more_than_is_so() -> None:
@@ -338,8 +338,8 @@ class _BreakingStore(MemoryKeyValue):
         raise self.fault
 
 
-@pytest.mark.parametrize("fault", [ZeroDivisionError("a bug"), NotFound("no such bucket")])
-async def test_nothing_stale_is_recommended(fault: Exception) -> None:
+async def test_nothing_stale_is_recommended() -> None:
+    fault = NotFound("no such bucket")
     store = _BreakingStore(fault)
     async with LearningTracker(store) as tracker:
         await tracker.record(outcome(1))
@@ -366,14 +366,6 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_written_anew() -> N
             await tracker.get("default", "e1")
         await tracker.record(outcome(1))
         assert [one.subject_id for one in tracker.outcomes()] == ["e1"]
-
-
-async def test_a_plan_session_leaves_its_outcome_and_what_the_person_thought_of_it() -> None:
-    async with LearningTracker(MemoryKeyValue()) as tracker:
-        await tracker.record(planned_outcome(PLANNED, ended_at=NOW, tenant="default"))
-        (kept,) = tracker.outcomes()
-    assert (kept.rating, kept.evidence, kept.approach, kept.success) == (4, 0.5, "plan", True)
-    assert kept.memory_share + kept.research_share == 1.0
 
 
 @pytest.mark.parametrize("stop", [StopReason.MAX_ITERATIONS, StopReason.TIMEOUT, StopReason.LOOP])
