@@ -223,33 +223,6 @@ def replace_ended(work: pb.WorkRecord) -> pb.WorkRecord:
     return work
 
 
-async def test_a_task_and_a_decision_are_changed(service: Service):
-    story_id = await service.story()
-    first, second, decision_id = (f"{story_id}-{name}" for name in ("T1", "T2", "D1"))
-    for task_id, needs in ((first, []), (second, [first])):
-        task = pb.Task(task_id=task_id, story_id=story_id, title="T", role=pb.ROLE_DEV, depends_on=needs)
-        await service.call("CreateTask", pb.CreateTaskRequest(task=task))
-    update = pb.UpdateContextRequest(story_id=story_id, task_id=second, role=pb.ROLE_QA, depends_on=pb.Texts())
-    changed = (await service.call("UpdateContext", update)).task
-    assert (changed.role, list(changed.depends_on), changed.title) == (pb.ROLE_QA, [], "T")
-    anybody = pb.UpdateContextRequest(story_id=story_id, task_id=second, role=pb.ROLE_UNSPECIFIED)
-    assert (await service.call("UpdateContext", anybody)).task.role == pb.ROLE_UNSPECIFIED
-    circle = pb.UpdateContextRequest(story_id=story_id, task_id=first, depends_on=pb.Texts(values=[second, first]))
-    assert await service.refused("UpdateContext", circle) == ("INVALID_ARGUMENT", "depends_on")
-    for of in (story_id, ""):
-        decision = pb.Decision(
-            decision_id=f"{decision_id}{of}", story_id=of, title="D", state=pb.DECISION_STATE_PROPOSED
-        )
-        await service.call("AddProjectDecision", pb.AddProjectDecisionRequest(decision=decision))
-        accept = pb.UpdateContextRequest(
-            story_id=of, decision_id=decision.decision_id, decision_state=pb.DECISION_STATE_ACCEPTED
-        )
-        accepted = await service.call("UpdateContext", accept)
-        assert (accepted.decision.state, accepted.HasField("story")) == (pb.DECISION_STATE_ACCEPTED, bool(of))
-        accept.decision_state = pb.DECISION_STATE_PROPOSED
-        assert await service.refused("UpdateContext", accept) == ("FAILED_PRECONDITION", "decision_state")
-
-
 async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
     story_id = await service.story()
     first, second, decision_id = (f"{story_id}-{name}" for name in ("T1", "T2", "D1"))
@@ -271,23 +244,6 @@ async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
     for version, (method, request) in enumerate(stale.items(), 2):
         request.expected_version = version
         assert (await service.call(method, request)).version == version + 1, method
-
-
-async def test_of_two_writers_who_saw_the_same_version_one_gets_through(service: Service):
-    story_id = await service.story()
-    requests = [
-        pb.UpdateContextRequest(story_id=story_id, notes={f"n{number}": "x"}, expected_version=1) for number in range(8)
-    ]
-    answers = await asyncio.gather(
-        *(service.call("UpdateContext", request) for request in requests), return_exceptions=True
-    )
-    refused = [one for one in answers if isinstance(one, grpc.aio.AioRpcError)]
-    assert {one.code().name for one in refused} == {"FAILED_PRECONDITION"}
-    [written] = [one for one in answers if isinstance(one, pb.UpdateContextResponse)]
-    assert written.version == 2
-    story = service.running.book.graph("default").story(story_id).story
-    assert story is not None
-    assert len(story.notes) == 1
 
 
 async def test_relations_come_in_pages(service: Service):

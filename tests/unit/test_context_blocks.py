@@ -166,13 +166,6 @@ async def test_quality_assurance_sees_criteria_failing_tests_and_changed_files_f
     assert Section.ALTERNATIVES not in seen
 
 
-async def test_an_architect_who_designs_sees_decisions_and_what_was_turned_down_first(book: ContextBook) -> None:
-    seen = sections(book, Role.ARCHITECT, Phase.DESIGN)
-    assert seen.count(Section.DECISIONS) == 3
-    assert set(seen[:5]) == {Section.DECISIONS, Section.ALTERNATIVES, Section.STORY}
-    assert seen.index(Section.CASE) < seen.index(Section.HISTORY) < seen.index(Section.TESTS)
-
-
 async def test_a_developer_sees_the_task_at_hand_before_the_others(book: ContextBook) -> None:
     gathered = await gatherer(book).gather(ContextRequest(task_id="T-2", role=Role.DEV))
     names = titles(gathered)

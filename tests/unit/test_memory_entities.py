@@ -9,18 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.memory_findings import MAX_NAMED, findings, searches_in
+from swe_ai_fleet.agents.memory_findings import MAX_NAMED, findings
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import NAMED, ContextGatherer
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import ContextRequest
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.domain.message import AssistantMessage
-from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -131,17 +126,3 @@ class TestAtTheGate:
         assert found is not None
         assert set(found.gaps) == asked - known
         assert found.coverage == round(100 * len(known) / len(asked), 1)
-
-    def test_searches_are_found_again_in_the_steps_of_a_run(self) -> None:
-        results = MemoryResults(coverage=0.0, gaps=("a",), asked=("a",))
-        outcomes = (
-            ToolResult(success=True, operation="search_memory", metadata=to_plain(results)),
-            ToolResult(success=True, operation="search_memory", metadata={"memories": [1]}),
-            ToolResult(success=False, operation="search_memory", error="away"),
-            ToolResult(success=True, operation="read_file", metadata={"gaps": ["z"]}),
-        )
-        seen = tuple(Observation(call_id=str(number), result=result) for number, result in enumerate(outcomes))
-        assert results in searches_in([Step(number=1, reply=AssistantMessage(), observations=seen, usage=Usage())])
-        told = findings(searches_in([Step(number=1, reply=AssistantMessage(), observations=seen, usage=Usage())]), MASK)
-        assert told is not None
-        assert told.gaps == ("a",)

@@ -79,12 +79,6 @@ async def test_both_are_asked_and_coverage_is_over_both() -> None:
         assert part in results.content
 
 
-async def test_an_entity_is_covered_only_where_it_is_named() -> None:
-    index = await remembering("Invoices are sent by mail.", "load_invoice reads one.")
-    results = await search(index, None, ["Invoice"], [])
-    assert (results.coverage, results.gaps, results.content, results.sources) == (0.0, ("Invoice",), "", ())
-
-
 async def test_a_memory_that_is_away_leaves_the_repositorys_results_and_a_note() -> None:
     repository = Repository({"tax rates": "Tax rates are in tax_rates.csv."})
     results = await FleetMemory(Away(), SCOPE, repository).search([], ["tax rates", "deploys"])

@@ -36,8 +36,6 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import (
     AgentConfig,
     AgentMode,
-    BranchCase,
-    Condition,
     Edge,
     Node,
     NodeStatus,
@@ -148,34 +146,6 @@ async def test_nodes_answer_and_operate_and_the_result_carries_the_outputs(world
     (result,) = (json.loads(one.payload) for one in world.log.results if not one.agent_id)
     assert (result["status"], result["outputs"]["sum"]) == ("completed", 'got {"expression": "<about cats>"}')
     assert [(one["node_id"], one["status"]) for one in result["nodes"]] == [("look", "completed"), ("sum", "completed")]
-
-
-async def test_a_map_asks_for_each_item_and_a_branch_takes_one_way(world: World):
-    each = Node(id="each", type=NodeType.MAP, over="${inputs.files}", node=agent("file", "read ${item}"))
-    ways = Node(
-        id="ways",
-        type=NodeType.BRANCH,
-        cases=(
-            BranchCase(label="many", when=Condition(ref="${nodes.each.output[1].answer}", op="eq", value="<read b>")),
-            BranchCase(label="few"),
-        ),
-    )
-    edges = (*chain("each", "ways"), Edge(source="ways", target="yes", label="many"))
-    edges = (*edges, Edge(source="ways", target="no", label="few"))
-    task = a_run(
-        each,
-        ways,
-        agent("yes"),
-        agent("no"),
-        edges=edges,
-        inputs=(WorkflowInput(name="files", type="array"),),
-        given={"files": ["a", "b"]},
-    )
-    state = await world.run(task)
-    assert state.status is ExecutionStatus.COMPLETED
-    assert sorted(one.query for one in world.fleet.asked) == ["do yes", "read a", "read b"]
-    assert len({one.agent_id for one in world.fleet.asked}) == 3
-    assert state.nodes["no"].status is NodeStatus.SKIPPED
 
 
 async def test_a_node_that_delivers_is_an_execution_of_its_own_and_the_next_one_stands_on_it(world: World):
