@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -15,22 +14,19 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as orchestrator_grpc
 from fleet.workflow.v1 import workflow_pb2 as pb
 from fleet.workflow.v1 import workflow_pb2_grpc as pb_grpc
-from services.orchestrator.main import RunningFleet
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.search_server import SearchServer
 from tests.workflow_script import CART_FILES, FIX, RESEARCH, REVIEW
 
-MODEL_URL = os.environ.get("MODEL_URL", "")
-
 
 class Client:
     """Both services of one fleet."""
 
-    def __init__(self, channel: grpc.aio.Channel, running: RunningFleet) -> None:
+    def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
         self.workflows = pb_grpc.WorkflowServiceStub(channel)
         self.executions = orchestrator_grpc.OrchestratorServiceStub(channel)
-        self.call = {"metadata": (("authorization", f"Bearer {running.token}"),), "timeout": 300}
+        self.call = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 300}
 
     async def begin(self, workflow: str, inputs: Mapping[str, object], repo: Path | None = None, **more: object) -> str:
         where = orchestrator.RepoRef(path=str(repo)) if repo is not None else None
@@ -60,7 +56,7 @@ class Client:
 @pytest.fixture
 async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
     async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        yield Client(channel, fleet.running)
+        yield Client(channel, fleet.running.token)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import nats
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.adapters.jetstream.subjects import change_subject
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.domain.context import Change, StoredChange, StoryUpdated, WorkRecord, WorkRecorded
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, Unavailable
@@ -107,7 +106,7 @@ async def test_what_is_no_change_does_not_hide_the_others(nats_server: EmbeddedN
         async with connected(nats_server.address) as log:
             await log.append(note(tenant, 1, "before"))
             future = b'{"tenant": "t", "body": {"type": "from_the_future"}}'
-            await stranger.jetstream().publish(change_subject(tenant, "S"), future, headers={"Fleet-Version": "2"})
+            await stranger.jetstream().publish(f"context.changes.{tenant}.S", future, headers={"Fleet-Version": "2"})
             async with opened(log) as book:
                 assert book.graph(tenant).version("S") == 1
             # Who cannot read the last change cannot go on behind it.

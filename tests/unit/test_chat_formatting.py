@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, Channel, Table, pages, rendered, units
-from swe_ai_fleet.conversations.formatting.document import read
 from swe_ai_fleet.conversations.formatting.tables import MAX_ROWS, aligned, piped
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from tests.markdown_v2 import RESERVED, Malformed, parse
@@ -118,15 +117,6 @@ class TestTelegram:
         # Both are longer than a page: twice the text is twice the work, and would be four times were it quadratic.
         half, whole = _steps(text[: len(text) // 2]), _steps(text)
         assert whole < 3 * half
-
-    def test_a_long_line_of_tildes_is_read_in_one_way(self) -> None:
-        # A regular expression counts as one step above; one that tried every way would be at it for minutes.
-        (page, *_) = telegram("~" * 400_000 + "`", limit=0)
-        assert page == "\\~" * 400_000 + "\\`"
-
-    def test_escaped_bars_stay_in_their_cell(self) -> None:
-        (table,) = read("a\\|b|c\\\n-|-\n\\|\\||d")
-        assert table == Table(columns=("a|b", "c\\"), rows=(("||", "d"),))
 
 
 def _steps(text: str) -> int:

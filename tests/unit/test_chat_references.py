@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from swe_ai_fleet.conversations.consent import MAX_REMEMBERED_CHARS, asks_to_remember, decision, to_remember
-from swe_ai_fleet.conversations.mentions import last_list
 from swe_ai_fleet.conversations.named_things import (
     ANSWER,
     MAX_PER_TURN,
@@ -16,7 +15,6 @@ from swe_ai_fleet.conversations.named_things import (
     kept,
 )
 from swe_ai_fleet.conversations.naming import Naming
-from swe_ai_fleet.conversations.phrases import MAX_CHARS, MAX_PHRASES
 from swe_ai_fleet.conversations.references import Standing, note, question, resolve, vague_question
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
@@ -189,11 +187,6 @@ class TestNaming:
         assert self.named(naming) == [("execution", "e1", 1, 1), ("execution", "e2", 1, 2)]
         assert naming.things[0].label == "one"
 
-    def test_what_a_call_was_about_stands_by_itself(self) -> None:
-        naming = Naming(1)
-        naming.call(call("file_reader", '{"file_path": "src/a.py"}'), gave({"content": "see b.py", "lines_read": 1}))
-        assert self.named(naming) == [("file", "src/a.py", 0, 0)]
-
     def test_lists_of_texts_and_people_and_links(self) -> None:
         naming = Naming(1)
         naming.call(
@@ -237,11 +230,6 @@ class TestNaming:
         expected = "nothing known" if second == "nothing known" else "https://c.d"
         assert [thing.name for thing in naming.things[2:]] == ["https://a.b", expected]
 
-    def test_failed_calls_name_nothing(self) -> None:
-        naming = Naming(1)
-        naming.call(call("t", '{"path": "a.py"}'), ToolResult(success=False, operation="t", error="no"))
-        assert naming.things == []
-
     def test_the_persons_own_words(self) -> None:
         naming = Naming(1)
         naming.person("Look at `src/x.py`, https://a.b/c. and e.g. example.com")
@@ -262,19 +250,6 @@ class TestNaming:
         assert len(naming.things) <= MAX_PER_TURN
         naming.answer("1. n1\n2. n2")
         assert [thing.source for thing in naming.things[-2:]] == [ANSWER, ANSWER]
-
-    @pytest.mark.parametrize(
-        ("text", "entries"),
-        [
-            ("1. a\n2. b", ("a", "b")),
-            ("- a\n- b\n\ntext\n\n1. c\n2. d", ("c", "d")),
-            ("1. a\n   more\n2. b", ("a", "b")),
-            ("1. only", ()),
-            ("no list", ()),
-        ],
-    )
-    def test_the_last_list_of_a_text(self, text: str, entries: tuple[str, ...]) -> None:
-        assert last_list(text) == entries
 
 
 class TestConsent:
@@ -323,8 +298,8 @@ class TestConsent:
     "text", ["the " * 20_000, "that " * 20_000, "#1" * 20_000, "first two " * 9_000, "\u2019 " * 30_000]
 )
 def test_of_a_long_request_its_beginning_is_looked_through(text: str) -> None:
-    end = f"{text[:MAX_CHARS]} and that file, the second one"
-    assert resolve(end, FILES, turn=2) == resolve(text[:MAX_CHARS], FILES, turn=2)
-    assert len(resolve(text, FILES, turn=2)) <= MAX_PHRASES
+    end = f"{text[:4_000]} and that file, the second one"
+    assert resolve(end, FILES, turn=2) == resolve(text[:4_000], FILES, turn=2)
+    assert len(resolve(text, FILES, turn=2)) <= 8
     assert len(to_remember(f"remember that {text}")) <= MAX_REMEMBERED_CHARS
     assert decision(text) == ""

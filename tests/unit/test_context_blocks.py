@@ -160,12 +160,6 @@ def titles(gathered: GatheredContext) -> list[str]:
 # --- who sees what ---
 
 
-async def test_quality_assurance_sees_criteria_failing_tests_and_changed_files_first(book: ContextBook) -> None:
-    seen = sections(book, Role.QA, Phase.TEST)
-    assert set(seen[:3]) == {Section.CRITERIA, Section.TESTS, Section.FILES}
-    assert Section.ALTERNATIVES not in seen
-
-
 async def test_a_developer_sees_the_task_at_hand_before_the_others(book: ContextBook) -> None:
     gathered = await gatherer(book).gather(ContextRequest(task_id="T-2", role=Role.DEV))
     names = titles(gathered)

@@ -11,13 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
-from swe_ai_fleet.agents.plan_session.session import SessionStatus
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
 from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
-from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.ports import KeyValueChange
@@ -40,19 +36,6 @@ def outcome(number: int = 0, **fields: object) -> Outcome:
         ended_at=NOW,
     )
     return replace(plain, **fields)  # type: ignore[arg-type]
-
-
-PLANNED = PlanOutcome(
-    session_id="s",
-    goal="fix it",
-    goal_type="fix",
-    status=SessionStatus.COMPLETED,
-    approach_ratio=0.5,
-    agents_used=("research",),
-    coverage=100.0,
-    usage=Usage(),
-    rating=0.75,
-)
 
 
 def question(**fields: object) -> Question:
@@ -366,9 +349,3 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_written_anew() -> N
             await tracker.get("default", "e1")
         await tracker.record(outcome(1))
         assert [one.subject_id for one in tracker.outcomes()] == ["e1"]
-
-
-@pytest.mark.parametrize("stop", [StopReason.MAX_ITERATIONS, StopReason.TIMEOUT, StopReason.LOOP])
-def test_a_plan_that_a_limit_ended_is_no_success(stop: StopReason) -> None:
-    told = planned_outcome(replace(PLANNED, stop_reason=stop), ended_at=NOW, tenant="default")
-    assert (told.success, told.status) == (False, "completed")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.memory.conversation import ConversationMemory, Turn, dumped, loaded
 
@@ -37,20 +35,6 @@ def test_the_newest_messages_are_told_in_whole_turns() -> None:
     assert conversation.get_context_string(limit=0) == ""
     assert conversation.get_context_string(limit=100).count("User:") == 5
     assert conversation.messages[-2:] == (UserMessage(content="question 7"), AssistantMessage(content="answer 7"))
-
-
-@pytest.mark.parametrize(("messages", "kept"), [(0, 0), (2, 2), (3, 2), (5, 4), (10, 10)])
-def test_a_turn_is_never_split(messages: int, kept: int) -> None:
-    assert len(filled(messages, 9)) == kept
-
-
-@pytest.mark.parametrize("messages", [1, -1, 100_000])
-def test_limits_that_no_turn_fits_are_refused(messages: int) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        ConversationMemory(messages)
-    assert refused.value.field == "max_conversation_messages"
-    with pytest.raises(InvalidRequest, match="max_chars"):
-        ConversationMemory(4, max_chars=10)
 
 
 def test_a_long_message_keeps_head_and_tail() -> None:

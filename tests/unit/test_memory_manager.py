@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,14 +23,6 @@ def settings(tmp_path: Path) -> Settings:
 
 def content_of(home: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file())
-
-
-async def test_making_one_touches_nothing(settings: Settings) -> None:
-    manager = MemoryManager("ada", settings=settings)
-    assert manager.conversation.get_context_string(limit=5) == ""
-    assert not settings.home.exists()
-    await manager.close()
-    assert not settings.home.exists()
 
 
 async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Settings) -> None:
@@ -124,16 +113,6 @@ async def test_files_are_their_owners_alone(settings: Settings) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in files)
 
 
-async def test_without_a_long_term_memory_there_is_the_conversation(settings: Settings) -> None:
-    async with MemoryManager("ada", use_vector_memory=False, settings=settings) as manager:
-        assert not await manager.add_fact("alpha")
-        await manager.add_interaction("alpha", "beta", save_to_longterm=True)
-        assert await manager.recall("alpha") == []
-        assert await manager.get_context_for_prompt("alpha") == "The conversation so far:\nUser: alpha\nAssistant: beta"
-        await manager.clear_all()
-    assert not list(settings.home.rglob("*.db"))
-
-
 async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> None:
     one, other = (MemoryManager("ada", 100, settings=settings) for _ in range(2))
     await asyncio.gather(*(side.add_interaction(f"q{n}", "a") for n in range(10) for side in (one, other)))
@@ -191,13 +170,3 @@ async def test_names_that_read_alike_have_conversations_of_their_own(settings: S
             await manager.add_interaction(name, "x")
     names = [path.parent.name for path in settings.home.rglob("*.json")]
     assert names == ["conversations"] * 4
-
-
-def test_importing_it_loads_no_store(tmp_path: Path) -> None:
-    code = (
-        "import sys; from swe_ai_fleet.memory import MemoryManager; MemoryManager('ada');"
-        "print([name for name in ('apsw', 'numpy', 'ray', 'nats', 'yaml') if name in sys.modules])"
-    )
-    variables = {**os.environ, "FLEET_HOME": str(tmp_path / "home")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
-    assert done.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ from swe_ai_fleet.memory.kept import KeptMemories
 from swe_ai_fleet.memory.presenting import LABEL
 from swe_ai_fleet.memory.searching import MEMORY_AWAY, REPOSITORY_AWAY, FleetMemory
 from swe_ai_fleet.testing.memory_index import InMemoryIndex
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools import ToolFailure
 from swe_ai_fleet.tools.secrets import Secrets
 
 SCOPE = MemoryScope(namespaces=("fleet",))

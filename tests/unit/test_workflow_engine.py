@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, Unavailable
-from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import (
     BranchCase,
     Condition,
@@ -377,14 +377,6 @@ class TestMaps:
         assert (state.status, state.error) == (ExecutionStatus.FAILED, "n1: n1[1]: n1[1] is out of order")
         assert world.told("n3") == []
 
-    async def test_how_many_share_the_place_of_a_node(self) -> None:
-        inner = flow(mapped("i", tool("x"), "${inputs.items}"), tool("t"), inputs=ITEMS)
-        sub = Node(id="s", type=NodeType.WORKFLOW, workflow=inner, inputs={"items": "${item}"})
-        run = World().made(flow(mapped("m", sub), tool("alone"), inputs=ITEMS), {"items": [[1, 2], [3, 4, 5]]})
-        assert (await run.run()).status is ExecutionStatus.COMPLETED
-        places = ("alone", "m[0]/t", "m[0]/i[1]", "m[1]/i[0]")
-        assert [run.sharing(place) for place in places] == [1, 2, 4, 6]
-
     async def test_a_time_limit_of_the_whole_gives_up_its_items(self) -> None:
         world = World()
 
@@ -495,15 +487,6 @@ class TestSteering:
         steering.proceed()
         assert (await task).status is ExecutionStatus.COMPLETED
 
-    async def test_a_named_step_holds_over_a_restart(self) -> None:
-        world, steering = World(), Steering()
-        world.log = [NodeUpdated(node_id="a", status=NodeStatus.PAUSED)]
-        for action, node_id in (("pause", ""), ("step", "a")):
-            steering.apply(BreakpointsSet(action=action, node_id=node_id))
-        state = await world.go(flow(tool("a")), steering=steering)
-        assert state.status is ExecutionStatus.COMPLETED
-        assert world.told("a") == [NodeStatus.PAUSED, *DONE]
-
     async def test_what_has_begun_does_not_pause_again(self) -> None:
         world, steering = World(), Steering(holding=True)
         world.log = [NodeUpdated(node_id="a", status=NodeStatus.RUNNING)]
@@ -513,23 +496,6 @@ class TestSteering:
 
 
 class TestCancellation:
-    async def test_a_cancelled_task_leaves_the_log_to_be_resumed(self) -> None:
-        world = World()
-
-        async def forever(_: Mapping[str, Any]) -> None:
-            await asyncio.Event().wait()
-
-        world.does = {"a": forever}
-        task = asyncio.ensure_future(world.go(flow(tool("a"))))
-        await until(lambda: world.calls)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert world.told("a") == [NodeStatus.RUNNING]
-        world.does = {}
-        assert (await world.go(flow(tool("a")))).status is ExecutionStatus.COMPLETED
-        assert world.calls[-1][1] == 2
-
     async def test_what_is_being_journaled_is_journaled_to_its_end(self) -> None:
         world, begun, go_on = World(), asyncio.Event(), asyncio.Event()
 
@@ -584,17 +550,6 @@ class TestResumption:
         await world.go(flow(tool("a", retries=2, retry_seconds=3)))
         assert world.slept == [6]
         assert world.calls[0][1] == 3
-
-    async def test_a_failure_stands(self) -> None:
-        world = World()
-        world.log = [
-            NodeUpdated(node_id="b", status=NodeStatus.RUNNING),
-            NodeUpdated(node_id="a", status=NodeStatus.FAILED, error="it broke"),
-        ]
-        state = await world.go(flow(tool("b"), tool("a"), tool("c")))
-        assert (state.status, state.error) == (ExecutionStatus.FAILED, "a: it broke")
-        assert world.ran() == []
-        assert world.told("b") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
 
 
 @st.composite
