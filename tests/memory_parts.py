@@ -39,7 +39,7 @@ class WordEmbedder:
 
 def _vector(text: str) -> list[float]:
     vector = [0.0] * _DIMENSIONS
-    for word in re.findall(r"\w+", text.lower()):
+    for word in set(re.findall(r"\w+", text.lower())) - {"the", "a", "and", "is", "of", "her", "what"}:
         term = word.removesuffix("s")
         place = int.from_bytes(hashlib.sha256(_SYNONYMS.get(term, term).encode()).digest()[:4])
         vector[place % _DIMENSIONS] += 1.0
