@@ -82,8 +82,13 @@ async def test_show_and_watch_tell_what_agents_were_told(shell: Shell, learned: 
     assert learned.first.document["execution_id"] in {
         one["source"].removeprefix("execution:") for one in second["recalled"]
     }
-    # Knowing where to look, it needed far less.
-    assert document.document["usage"]["model_calls"] < learned.first.document["usage"]["model_calls"] / 2
+    # Knowing where to look, it needed far less; whoever did not ask for it is told nothing.
+    calls = learned.first.document["usage"]["model_calls"]
+    assert document.document["usage"]["model_calls"] < calls / 2
+    run = ("run", "--repo", str(learned.repository), "--agents", "1", "--rounds", "0", "--json")
+    third = await shell.fleet(*run, "--task-id", f"{name}-3", TASK)
+    assert third.code == 0, third.err
+    assert (third.document["usage"]["model_calls"], third.document.get("context")) == (calls, None)
 
 
 async def test_the_graph_has_what_the_runs_did(shell: Shell, learned: Learned, name: str) -> None:

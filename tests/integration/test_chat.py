@@ -131,21 +131,6 @@ class TestTurns:
         roles = [message["role"] for message in server.bodies[-1]["messages"]]
         assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
 
-    async def test_calls_of_one_reply_run_side_by_side(self, model: OpenAIChatModel) -> None:
-        meeting = asyncio.Barrier(2)
-
-        async def wait_a() -> str:
-            await meeting.wait()
-            return "a"
-
-        async def wait_b() -> str:
-            await meeting.wait()
-            return "b"
-
-        chat = Chat(model=model, tools=[wait_a, wait_b])
-        async with asyncio.timeout(10):
-            assert (await chat.send("s", "both at once")).text == "Both."
-
     async def test_limits_end_the_work_with_an_answer(self, model: OpenAIChatModel) -> None:
         limits = Limits(max_iterations=2, max_tool_calls=20, timeout_seconds=30)
         chat = Chat(model=model, tools=["calculator"], rules=ChatRules(limits=limits, retry_waits=()))

@@ -466,17 +466,6 @@ def test_a_file_is_named_by_its_repositorys_owner_and_name(location: str, name: 
 # --- replicas ---
 
 
-async def test_another_replica_knows_it_soon_and_refuses_what_is_stale() -> None:
-    log = MemoryChanges()
-    async with opened(log) as one, opened(log) as other:
-        state = await one.create_story(TENANT, Story(story_id="S", title="t"))
-        # The caller was told of it by the other replica; this one looks before it refuses.
-        state = await other.update(TENANT, "S", StoryUpdated(title="u"), expected_version=state.version)
-        assert state.version == 2
-        with pytest.raises(PreconditionFailed):
-            await one.update(TENANT, "S", StoryUpdated(title="v"), expected_version=1)
-
-
 async def test_what_another_replica_made_a_moment_ago_is_no_stranger() -> None:
     log = MemoryChanges()
     async with opened(log) as one, opened(log) as other:

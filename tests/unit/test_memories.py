@@ -120,7 +120,8 @@ class TestRemembering:
         assert all(SECRET not in text for text in kept)
 
     async def test_what_is_odd_is_put_right(self, memories: Memories) -> None:
-        assert await memories.remember(fact("The tests need a Redis \ud83d server.", created_at="2999-01-01T00:00:00+00:00"))
+        odd = fact("The tests need a Redis \ud83d server.", created_at="2999-01-01T00:00:00+00:00")
+        assert await memories.remember(odd)
         (found,) = await memories.recall("tests need redis server " + "and " * 50_000, HERS)
         assert (found.memory.text, found.memory.created_at) == ("The tests need a Redis \ufffd server.", moment(NOW))
 
