@@ -242,32 +242,6 @@ async def test_limits(index: MemoryIndex) -> None:
     assert await index.listed(ALL, limit=2) == (CACHE, COLOUR)
 
 
-async def test_two_thousand(index: MemoryIndex) -> None:
-    many = [
-        (
-            memory(
-                f"entry {number} of shard{number % 40}", created_at=f"2026-{number:09}", namespace=f"agent:{number % 4}"
-            ),
-            [math.cos(number / 700), math.sin(number / 700), 0.5],
-        )
-        for number in range(2_000)
-    ]
-    for start in range(0, 2_000, 500):
-        await index.put(many[start : start + 500], space="s", position=start + 500)
-    assert await index.position("s") == 2_000
-    assert (await by_words(index, "entry 1234"))[0] == "entry 1234 of shard34"
-    assert len(await by_words(index, "shard7", MemoryScope(namespaces=("agent:3",)), limit=100)) == 50
-    found = await by_vector(index, many[700][1], limit=3)
-    assert found[0] == "entry 700 of shard20"
-    assert sorted(found[1:]) == ["entry 699 of shard19", "entry 701 of shard21"]
-    agent = MemoryScope(namespaces=("agent:1",))
-    assert (await by_vector(index, many[701][1], agent, limit=2))[0] == "entry 701 of shard21"
-    assert len(await index.listed(ALL, limit=5_000)) == 2_000
-    assert (await index.listed(agent, limit=1))[0].text == "entry 1997 of shard37"
-    await index.remove([one.memory_id for one, _ in many[:1_900]])
-    assert len(await index.listed(ALL, limit=5_000)) == 100
-
-
 HOSTILE = [
     '"', "'", '" OR 1=1 --', "NEAR(a b)", "words: *", "a* AND NOT b", "^a", "{content} : a", "(((", "\0", "a\0b",
     "\ud800", "\U0001f600", "' | !tests & <-> :*", "\\", "%s %(a)s", "$contains", "-", "+a", "tests\u202e",

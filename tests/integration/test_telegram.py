@@ -210,13 +210,6 @@ async def test_a_fleet_that_is_away_is_waited_for(world: World) -> None:
     assert world.telegram.sent[0].shown == "You said: hi"
 
 
-async def test_what_cannot_be_answered_is_said(world: World) -> None:
-    world.echo.faults = [InvalidRequest("the message has 20000 characters")]
-    world.telegram.say(ME, "hi")
-    await world.poll()
-    assert world.telegram.sent[0].shown == "Sorry, this cannot be answered: the message has 20000 characters"
-
-
 async def test_it_runs_until_it_is_ended_and_outlives_failures(world: World) -> None:
     world.telegram.failures.extend([("getUpdates", 502, {}), ("getUpdates", 429, {"parameters": {"retry_after": 3}})])
     running = asyncio.create_task(world.bot().run())

@@ -149,20 +149,6 @@ class TestRemembering:
         assert refused.value.field == field
         assert await world.index.listed(MemoryScope()) == ()
 
-    @pytest.mark.parametrize(("limit", "scope"), [(0, HERS), (101, HERS), (3, MemoryScope(namespaces=("x",)))])
-    async def test_what_cannot_be_asked_is_refused(self, memories: Memories, limit: int, scope: MemoryScope) -> None:
-        with pytest.raises(InvalidRequest):
-            await memories.recall("x", scope, limit=limit)
-
-    async def test_scopes_hold_kinds_and_metadata_apart(self, memories: Memories) -> None:
-        await memories.remember(fact("deploy by hand", kind=MemoryKind.OUTCOME, metadata={"role": "DEV"}))
-        await memories.remember(fact("deploy by robot", metadata={"role": "QA"}))
-        await memories.remember(fact("deploy by night", tenant="other"))
-        found = await texts(memories, "deploy", MemoryScope(kinds=(MemoryKind.OUTCOME,)))
-        assert found == ["deploy by hand"]
-        assert await texts(memories, "deploy", MemoryScope(metadata={"role": "QA"})) == ["deploy by robot"]
-        assert await texts(memories, "deploy", MemoryScope(tenant="other")) == ["deploy by night"]
-
     async def test_a_vector_that_no_index_takes_keeps_no_other_waiting(self, world: World) -> None:
         world.embedder = None
         async with world.open() as memories:
@@ -200,11 +186,6 @@ class TestForgetting:
         assert await memories.forget(MemoryScope(tenant="other"), [one]) == 0
         assert await memories.forget(MemoryScope(namespaces=(ADA,), metadata={"a": "x"}), [one]) == 0
         assert await memories.forget(MemoryScope(metadata={"a": "b"}), [one]) == 1
-
-    @pytest.mark.parametrize("one", ["", "x" * 64, "ABC", "../x"])
-    async def test_what_is_no_id_is_refused(self, memories: Memories, one: str) -> None:
-        with pytest.raises(InvalidRequest, match="no id"):
-            await memories.forget(HERS, [one])
 
 
 class TestLimits:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import NAMED, ContextGatherer
 from swe_ai_fleet.domain.context import ContextRequest
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
@@ -77,25 +75,6 @@ class TestInAContext:
         texts = [f"Invoice number {number}" for number in range(9)]
         found = await gathered([*texts, "Stripe pays."], "Invoice", "Stripe", query="nothing else")
         assert len(found.recalled) == NAMED + 1
-
-    @pytest.mark.parametrize(
-        ("namespaces", "entities", "named"),
-        [
-            ((), ("Invoice",), "namespaces"),
-            (("fleet",), ("x" * 201,), "entities[0]"),
-            (("fleet",), ("a", " "), "entities[1]"),
-            (("fleet",), tuple(map(str, range(31))), "entities"),
-        ],
-    )
-    async def test_what_cannot_be_asked(
-        self, namespaces: tuple[str, ...], entities: tuple[str, ...], named: str
-    ) -> None:
-        async with ContextBook(MemoryChanges(), mask=MASK, now=lambda: "") as book:
-            with pytest.raises(InvalidRequest) as fault:
-                await ContextGatherer(book, Remembered(()), mask=MASK).gather(
-                    ContextRequest(query="x", namespaces=namespaces, entities=entities)
-                )
-        assert fault.value.field == named
 
 
 class TestAtTheGate:

@@ -214,14 +214,6 @@ async def test_a_failed_node_names_itself_and_what_runs_beside_it_is_stopped(wor
     assert world.fleet.cancelled
 
 
-async def test_a_child_without_a_winner_fails_its_node(world: World):
-    world.fleet.default = ScriptedRun(checks=(FAILED,))
-    state = await world.run(a_run(agent("fix", mode=AgentMode.ORCHESTRATE)))
-    assert state.status is ExecutionStatus.FAILED
-    assert state.error.startswith("fix: execution ")
-    assert "no candidate passed" in state.error
-
-
 async def test_a_lost_process_goes_on_in_another_one(world: World):
     async def lost_once(assignment: AnswerAssignment) -> Answer:
         if assignment.generation == 1:
