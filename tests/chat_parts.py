@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 
 from swe_ai_fleet.conversations.fleet_view import CheckSummary, ExecutionDetail, ExecutionSummary
 from swe_ai_fleet.conversations.session import Proposal
-from swe_ai_fleet.domain.errors import (
-    NotFound,
-    Unavailable,
-)
+from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.chat_script import COLOUR_CONVERSATIONS, SQUARES, answered, called, said
@@ -55,10 +52,8 @@ SCRIPT = Script(
         *said("add them", called("small_add", a=2, b=3), answered("Five.")),
         *said("marked secret", answered("It says hunter2\\-**hunter2**, `hunter2-`hunter2.")),
         *said("secret", called("leak"), answered("It says hunter2-hunter2.")),
-        *said("fails", called("broken"), answered("It failed.")),
         *said("for ever", called("calculator", expression="1 + 1"), called("calculator", expression="1 + 2")),
         *said("slow", Turn(content="Late.", delay_seconds=30)),
-        *said("both at once", Turn(tool_calls=(("wait_a", {}), ("wait_b", {}))), answered("Both.")),
         Conversation(
             match="Investigate",
             turns=(answered("1. look\n2. tell"), called("list_executions"), answered("All is well.")),

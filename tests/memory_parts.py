@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 
-from swe_ai_fleet.agents.sub_agents.recall.ranking import terms
 from swe_ai_fleet.domain.errors import ModelRejected, ModelUnavailable
 
 _DIMENSIONS = 512
-_SYNONYMS = {"color": "colour", "hue": "colour", "favorite": "favourit", "automobile": "car", "beloved": "favourit"}
+_SYNONYMS = {"color": "colour", "hue": "colour", "favorite": "favourite", "automobile": "car", "beloved": "favourite"}
 
 
 class WordEmbedder:
@@ -39,7 +39,8 @@ class WordEmbedder:
 
 def _vector(text: str) -> list[float]:
     vector = [0.0] * _DIMENSIONS
-    for term in terms(text):
+    for word in set(re.findall(r"\w+", text.lower())) - {"the", "a", "and", "is", "of", "her", "what"}:
+        term = word.removesuffix("s")
         place = int.from_bytes(hashlib.sha256(_SYNONYMS.get(term, term).encode()).digest()[:4])
         vector[place % _DIMENSIONS] += 1.0
     length = sum(value * value for value in vector) ** 0.5

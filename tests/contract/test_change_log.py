@@ -98,20 +98,6 @@ async def test_only_the_next_version_is_written(log: ChangeLog, version: int) ->
     await log.append(note(tenant, 3))
 
 
-async def test_a_story_begins_with_version_one(log: ChangeLog) -> None:
-    with pytest.raises(Fenced):
-        await log.append(note(a_tenant(), 2))
-
-
-async def test_stories_and_tenants_count_on_their_own(log: ChangeLog) -> None:
-    one, other = a_tenant(), a_tenant()
-    await log.append(note(one, 1, story_id="a.b"))
-    await log.append(note(one, 1, story_id="a"))
-    await log.append(note(other, 1, story_id="a.b"))
-    await log.append(note(one, 2, story_id="a.b"))
-    assert len(await everything(log, one)) == 3
-
-
 async def test_of_two_who_write_the_same_version_one_gets_through(log: ChangeLog) -> None:
     tenant = a_tenant()
 
@@ -152,12 +138,3 @@ async def test_changes_are_followed_as_they_come(log: ChangeLog) -> None:
         for version in (2, 3):
             written = await log.append(note(tenant, version))
             assert await anext(following) == written
-
-
-async def test_a_reader_that_begins_at_the_end_hears_what_is_new(log: ChangeLog) -> None:
-    tenant = a_tenant()
-    last = await log.append(note(tenant, 1))
-    async with asyncio.timeout(10), aclosing(log.read(from_sequence=last.sequence + 1, follow=True)) as following:
-        assert await anext(following) is None
-        written = await log.append(note(tenant, 2))
-        assert await anext(following) == written

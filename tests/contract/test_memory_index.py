@@ -104,6 +104,9 @@ async def test_words_are_found_in_another_form(index: MemoryIndex) -> None:
     assert await by_words(index, "clear") == [CACHE.text]
     assert await by_words(index, "東京") == ["設定ファイルは東京にある"]
     assert await by_words(index, "STRASSE") == ["Straße"]
+    await put(index, memory("HTTPServer parseJSON x2y snake_case_name"))
+    for word in ("server", "json", "x2", "snake", "httpserver", "NAME"):
+        assert await by_words(index, word) == ["HTTPServer parseJSON x2y snake_case_name"], word
 
 
 async def test_the_rarer_word_and_the_shorter_text_weigh_more(index: MemoryIndex) -> None:
@@ -237,32 +240,6 @@ async def test_limits(index: MemoryIndex) -> None:
         assert len(await index.search(ALL, vector=[1.0, 0.0], space="s", limit=limit)) == expected
         assert len(await index.listed(ALL, limit=limit)) == expected
     assert await index.listed(ALL, limit=2) == (CACHE, COLOUR)
-
-
-async def test_two_thousand(index: MemoryIndex) -> None:
-    many = [
-        (
-            memory(
-                f"entry {number} of shard{number % 40}", created_at=f"2026-{number:09}", namespace=f"agent:{number % 4}"
-            ),
-            [math.cos(number / 700), math.sin(number / 700), 0.5],
-        )
-        for number in range(2_000)
-    ]
-    for start in range(0, 2_000, 500):
-        await index.put(many[start : start + 500], space="s", position=start + 500)
-    assert await index.position("s") == 2_000
-    assert (await by_words(index, "entry 1234"))[0] == "entry 1234 of shard34"
-    assert len(await by_words(index, "shard7", MemoryScope(namespaces=("agent:3",)), limit=100)) == 50
-    found = await by_vector(index, many[700][1], limit=3)
-    assert found[0] == "entry 700 of shard20"
-    assert sorted(found[1:]) == ["entry 699 of shard19", "entry 701 of shard21"]
-    agent = MemoryScope(namespaces=("agent:1",))
-    assert (await by_vector(index, many[701][1], agent, limit=2))[0] == "entry 701 of shard21"
-    assert len(await index.listed(ALL, limit=5_000)) == 2_000
-    assert (await index.listed(agent, limit=1))[0].text == "entry 1997 of shard37"
-    await index.remove([one.memory_id for one, _ in many[:1_900]])
-    assert len(await index.listed(ALL, limit=5_000)) == 100
 
 
 HOSTILE = [

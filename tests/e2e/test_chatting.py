@@ -40,10 +40,7 @@ class Person:
     async def hands_in(self, task_id: str, repository: Path) -> str:
         """A task; its execution id."""
         request = work.DeliberateRequest(
-            task_id=task_id,
-            task_description="Look around",
-            num_agents=1,
-            repo=work.RepoRef(path=str(repository)),
+            task_id=task_id, task_description="Look around", num_agents=1, repo=work.RepoRef(path=str(repository))
         )
         return (
             await OrchestratorServiceStub(self.channel).Deliberate(request, metadata=self.metadata, timeout=60)

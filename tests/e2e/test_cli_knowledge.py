@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from swe_ai_fleet.context.files import file_node
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.conftest import FleetUnderTest
 from tests.fleet_command import Ran, Shell
 from tests.memory_script import LESSON, RECALLS
 from tests.scripts import HELLO_FILES
@@ -84,8 +82,13 @@ async def test_show_and_watch_tell_what_agents_were_told(shell: Shell, learned: 
     assert learned.first.document["execution_id"] in {
         one["source"].removeprefix("execution:") for one in second["recalled"]
     }
-    # Knowing where to look, it needed far less.
-    assert document.document["usage"]["model_calls"] < learned.first.document["usage"]["model_calls"] / 2
+    # Knowing where to look, it needed far less; whoever did not ask for it is told nothing.
+    calls = learned.first.document["usage"]["model_calls"]
+    assert document.document["usage"]["model_calls"] < calls / 2
+    run = ("run", "--repo", str(learned.repository), "--agents", "1", "--rounds", "0", "--json")
+    third = await shell.fleet(*run, "--task-id", f"{name}-3", TASK)
+    assert third.code == 0, third.err
+    assert (third.document["usage"]["model_calls"], third.document.get("context")) == (calls, None)
 
 
 async def test_the_graph_has_what_the_runs_did(shell: Shell, learned: Learned, name: str) -> None:
@@ -129,109 +132,16 @@ async def test_people_rate_and_experience_recommends(shell: Shell, learned: Lear
     assert "fleet run " in told.err and f"--agents {document['agents']['value']}" in told.err
 
 
-async def test_stories_tasks_and_decisions_by_hand(shell: Shell, name: str) -> None:
-    story, task, decision = f"{name}-H", f"{name}-H1", f"{name}-D"
-    begun, added, decided, late, moved, shown, related = await _each(
-        shell,
-        ("context", "story", story, "Log in", "--criterion", "a key fits", "--case", f"{name}-C"),
-        ("context", "task", story, task, "The endpoint", "--role", "dev", "--json"),
-        ("context", "decide", decision, "WebAuthn", "--story", story, "--why", "everywhere", "--affects", task),
-        ("context", "phase", story, "design", "--expect", "2"),
-        ("context", "phase", story, "design", "--expect", "3"),
-        ("context", "show", story, "--role", "DEV"),
-        ("context", "relations", f"task:{task}", "--depth", "2"),
-    )
-    assert (begun.code, begun.out) == (0, f"story {story} is in phase plan (version 1)\n")
-    assert (added.document["version"], added.document["task"]["role"]) == (2, "dev")
-    assert (decided.code, decided.out) == (0, f"decision {decision} is accepted (version 3)\n")
-    assert late.code == 2 and "version 3" in late.err
-    assert (moved.code, moved.out) == (0, f"story {story}: plan -> design (version 4)\n")
-    for words in ("a key fits", "WebAuthn", "everywhere", "The endpoint"):
-        assert words in shown.out
-    assert f"decision:{decision} affects task:{task}" in related.out
-    assert f"case:{name}-C contains story:{story}" in related.out
-
-
-async def test_facts_are_told_found_and_forgotten(shell: Shell, name: str) -> None:
-    namespace, fact = f"agent:{name}", f"Deploys of {name} happen on Tuesdays,\nnever on Fridays."
-    here = ("--namespace", namespace)
-    question = f"when do deploys of {name} happen"
-    told, again, shown, none, as_json = await _each(
-        shell,
-        ("memory", "add", fact, *here, "--metadata", "topic=deploys"),
-        ("memory", "add", fact, *here, "--metadata", "topic=deploys", "--json"),
-        ("memory", "recall", question, *here),
-        ("memory", "recall", question, *here, "--metadata", "topic=lunch"),
-        ("memory", "recall", question, *here, "--metadata", "topic=deploys", "--kind", "fact", "--json"),
-    )
-    assert told.code == 0 and told.out.startswith("remembered: ")
-    memory_id = told.out.split()[-1]
-    assert again.document == {"memory_id": memory_id, "already_existed": True}
-    assert "happen on Tuesdays,\n      never on Fridays." in shown.out
-    assert namespace in shown.out and memory_id in shown.out
-    assert (none.code, none.out) == (0, "") and "nothing that fits" in none.err
-    (found,) = as_json.document["recollections"]
-    assert (found["memory"]["text"], found["memory"]["metadata"]) == (fact, {"topic": "deploys"})
-    gone, after = await _each(
-        shell, ("memory", "clear", memory_id, *here), ("memory", "recall", question, *here, "--json")
-    )
-    assert (gone.code, gone.out) == (0, "forgotten: 1\n")
-    assert after.document == {"recollections": []}
-
-
-async def test_what_is_wrong_is_named_with_a_way_out(shell: Shell, learned: Learned, name: str) -> None:
-    repository = str(learned.repository)
-    attempts = (
-        (("rate", f"{name}-nobody", "3"), "no outcome", "fleet list"),
-        (("rate", str(uuid.uuid4()), "3"), "no outcome", "fleet show"),
-        (("run", "--repo", repository, "--namespace", "fleet", "x"), "--namespace does nothing", "--recall"),
-        (
-            ("run", "--repo", repository, "--deliberate-only", "--story", "S", "x"),
-            "story: it belongs to a delivery",
-            "",
-        ),
-        (("run", "--repo", repository, "--recall", "--namespace", "here", "x"), "memory.namespaces[0]", ""),
-        (("recommend", " "), "no goal given", ""),
-        (("recommend", "x", "--role", "chef"), "'chef' is unknown", "architect"),
-        (("context", "task", f"{name}-none", "T", "x"), "there is no story", "fleet context story"),
-        (("context", "show", f"{name}-none"), "there is no story", "fleet context story"),
-        (("context", "story", learned.story, "Another title"), "exists with other content", ""),
-        (("context", "phase", learned.story, "done"), "cannot go to done", ""),
-        (("context", "relations", "utils.py"), "is no node", "kind"),
-        (("context", "relations", f"task:{name}-none"), "nothing is known", "story:S-1"),
-        (("memory", "add", "x", "--namespace", "here"), "is no namespace", "repository:"),
-        (("memory", "add", "x", "--metadata", "topic"), "is not K=V", ""),
-        (("memory", "clear"), "no namespace given", "--everywhere"),
-        (("memory", "recall", "x", "--kind", "rumour"), "'rumour' is unknown", "outcome"),
-    )
-    plain = ("context", "task", f"{name}-none", "T", "x")
-    *ends, told, least = await _each(
-        shell, *((*arguments, "--json") for arguments, _, _ in attempts), plain, ("rate", f"{name}-1", "0")
-    )
-    for (arguments, says, hints), ran in zip(attempts, ends, strict=True):
+async def test_what_is_wrong_with_memory_is_named_with_a_way_out(shell: Shell, learned: Learned) -> None:
+    run = ("run", "--repo", str(learned.repository))
+    for arguments, says, hints in (
+        (("rate", "nobody", "3"), "no outcome", "fleet list"),
+        ((*run, "--namespace", "fleet", "x"), "--namespace does nothing", "--recall"),
+        ((*run, "--deliberate-only", "--story", "S", "x"), "story: it belongs to a delivery", ""),
+        ((*run, "--recall", "--namespace", "here", "x"), "memory.namespaces[0]", ""),
+    ):
+        ran = await shell.fleet(*arguments, "--json")
         assert (ran.code, ran.document["exit_code"]) == (2, 2), (arguments, ran.out)
         error = ran.document["error"]
         assert says in f"{error['field']}: {error['message']}", (arguments, error)
         assert hints in error["hint"] + error["message"], (arguments, error)
-    assert (told.code, told.out) == (2, "") and "hint: `fleet context story" in told.err
-    assert least.code == 2 and "rating" in least.err
-
-
-async def test_no_context_service_is_3(shell: Shell, elsewhere: Shell, fleet: FleetUnderTest) -> None:
-    commands = (("rate", "x", "3"), ("recommend", "x"), ("context", "show"), ("memory", "recall", "x"))
-    for ran in await _each(elsewhere, *commands):
-        assert (ran.code, ran.out) == (3, ""), ran.err
-        assert "fleet up" in ran.err and "Traceback" not in ran.err
-    recall, named = ("memory", "recall", "x"), ("--server", fleet.running.context)
-    (unreached,) = await _each(elsewhere, (*recall, "--server", "127.0.0.1:1", "--json"))
-    (wrong,) = await _each(elsewhere, (*recall, *named), FLEET_CONTEXT_TOKEN="wrong")
-    (right,) = await _each(
-        elsewhere,
-        (*recall, "--json"),
-        FLEET_CONTEXT_URL=fleet.running.context,
-        FLEET_CONTEXT_TOKEN=fleet.running.context_token,
-    )
-    assert (unreached.code, unreached.document["exit_code"]) == (3, 3)
-    assert "no context service answers at 127.0.0.1:1" in unreached.document["error"]["message"]
-    assert wrong.code == 2 and "FLEET_CONTEXT_TOKEN" in wrong.err
-    assert (right.code, json.loads(right.out).keys()) == (0, {"recollections"})

@@ -64,10 +64,7 @@ async def test_a_workflow_survives_its_orchestrator(model_server: ScriptedModelS
         await process.wait()
     (home / "fleet.json").unlink()
 
-    async with (
-        serving(home, model_server.url) as (_, card),
-        grpc.aio.insecure_channel(card["address"]) as channel,
-    ):
+    async with serving(home, model_server.url) as (_, card), grpc.aio.insecure_channel(card["address"]) as channel:
         call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 120}
         executions = orchestrator_grpc.OrchestratorServiceStub(channel)
         watched = executions.StreamExecution(

@@ -1,10 +1,8 @@
-"""The workflows that come with the fleet, end to end over gRPC on a real fleet; with MODEL_URL on a real model too."""
+"""The workflows that come with the fleet, end to end over gRPC on a real fleet."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -16,23 +14,19 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as orchestrator_grpc
 from fleet.workflow.v1 import workflow_pb2 as pb
 from fleet.workflow.v1 import workflow_pb2_grpc as pb_grpc
-from services.orchestrator.main import RunningFleet, open_fleet
-from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.search_server import SearchServer
-from tests.workflow_script import CART_FILES, FIX, HELD, RESEARCH, REVIEW
-
-MODEL_URL = os.environ.get("MODEL_URL", "")
+from tests.workflow_script import CART_FILES, FIX, RESEARCH, REVIEW
 
 
 class Client:
     """Both services of one fleet."""
 
-    def __init__(self, channel: grpc.aio.Channel, running: RunningFleet) -> None:
+    def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
         self.workflows = pb_grpc.WorkflowServiceStub(channel)
         self.executions = orchestrator_grpc.OrchestratorServiceStub(channel)
-        self.call = {"metadata": (("authorization", f"Bearer {running.token}"),), "timeout": 300}
+        self.call = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 300}
 
     async def begin(self, workflow: str, inputs: Mapping[str, object], repo: Path | None = None, **more: object) -> str:
         where = orchestrator.RepoRef(path=str(repo)) if repo is not None else None
@@ -62,7 +56,7 @@ class Client:
 @pytest.fixture
 async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
     async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        yield Client(channel, fleet.running)
+        yield Client(channel, fleet.running.token)
 
 
 @pytest.fixture
@@ -139,42 +133,6 @@ async def test_a_report_is_researched_without_a_repository(client: Client, searc
     assert outputs["sources"]["sources"][1]["content"] == "'''; import os; os.abort() #"
 
 
-async def test_a_run_is_paused_inspected_stepped_and_cancelled(client: Client) -> None:
-    definition = f"""
-name: held
-nodes:
-  - {{id: one, type: agent, query: "{HELD} one"}}
-  - {{id: two, type: agent, query: "{HELD} ${{nodes.one.output.answer}}", breakpoint: true}}
-  - {{id: three, type: agent, query: "{HELD} three"}}
-edges:
-  - {{source: one, target: two}}
-  - {{source: two, target: three}}
-"""
-    execution_id = await client.begin(definition, {})
-
-    async def paused(name: str) -> pb.NodeRun:
-        request = orchestrator.StreamExecutionRequest(execution_id=execution_id)
-        async for event in client.executions.StreamExecution(request, **client.call):
-            payload = json.loads(event.payload_json)
-            if event.type == "node_updated" and (payload["node_id"], payload["status"]) == (name, "paused"):
-                break
-        run = (await client.workflows.GetRun(pb.GetRunRequest(execution_id=execution_id), **client.call)).run
-        return next(one for one in run.nodes if one.node_id == name)
-
-    assert json.loads((await paused("two")).inputs_json) == {"query": f"{HELD} At once."}
-    step = pb.SteerWorkflowRequest(execution_id=execution_id, action=pb.STEER_ACTION_STEP)
-    await client.workflows.SteerWorkflow(step, **client.call)
-    await paused("three")
-    await client.executions.CancelExecution(
-        orchestrator.CancelExecutionRequest(execution_id=execution_id, reason="enough"), **client.call
-    )
-    run = await client.ended(execution_id)
-    assert run.status == orchestrator.DELIBERATION_STATUS_CANCELLED
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.workflows.SteerWorkflow(step, **client.call)
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-
-
 async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     listed = await client.workflows.ListWorkflows(pb.ListWorkflowsRequest(), **client.call)
     assert [one.name for one in listed.workflows] == [
@@ -188,6 +146,12 @@ async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     assert found.mermaid.startswith("flowchart")
     assert found.svg.startswith("<svg")
     assert "name: fix-issue" in found.definition
+    nodes = {one.id: (one.type, one.label, one.breakpoint, one.line > 1) for one in found.graph.nodes}
+    assert (list(nodes), nodes["verify"]) == (
+        ["reproduce", "fix", "verify", "review"],
+        ("tool", "tests_run", False, True),
+    )
+    assert ("fix", "verify") in {(one.source, one.target) for one in found.graph.edges}
     bad = "name: bad\nnodes:\n  - id: one\n    type: tool\n    tool: no_such_tool\n"
     told = await client.workflows.ValidateWorkflow(pb.ValidateWorkflowRequest(definition=bad), **client.call)
     assert [(one.line, one.node) for one in told.faults] == [(5, "one")]
@@ -204,36 +168,3 @@ async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.begin("fix-issue", {"issue": "x"})
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not MODEL_URL, reason="no real model: set MODEL_URL (and MODEL, MODEL_API_KEY) to run this")
-@pytest.mark.parametrize("template", ["fix-issue", "upgrade-dependency", "review-pull-request", "research-report"])
-async def test_each_template_runs_on_a_real_model(
-    template: str, repository: Path, tmp_path: Path, search_server: SearchServer
-) -> None:
-    commit_files(repository, {"cart.py": CART_FILES["cart.py"] + "\n\ndef count(prices):\n    return len(prices)\n"})
-    inputs: Mapping[str, Mapping[str, object]] = {
-        "fix-issue": {"issue": "cart.total([]) raises IndexError; it should be 0."},
-        "upgrade-dependency": {"dependency": "leftpad (see vendored.txt)", "version": "2.0"},
-        "review-pull-request": {"base": "HEAD~1"},
-        "research-report": {"question": "What do the sources say?"},
-    }
-    settings = Settings(
-        home=tmp_path / "home",
-        model_url=MODEL_URL,
-        model=os.environ.get("MODEL", ""),
-        model_api_key=os.environ.get("MODEL_API_KEY", ""),
-        listen="127.0.0.1:0",
-        search_url=search_server.url,
-    )
-    async with (
-        asyncio.timeout(1800),
-        open_fleet(settings) as running,
-        grpc.aio.insecure_channel(running.address) as channel,
-    ):
-        real = Client(channel, running)
-        where = None if template == "research-report" else repository
-        run = await real.ended(await real.begin(template, inputs[template], where))
-    assert (run.status, run.error_message) == (orchestrator.DELIBERATION_STATUS_COMPLETED, "")
-    assert all(json.loads(run.outputs_json).values())

@@ -146,16 +146,35 @@ async def test_memories_added_recalled_and_cleared(terminal: Terminal) -> None:
     assert (await terminal.json("memory", "recall", "colour", "-n", namespace))["recollections"] == []
 
 
-async def test_faults_are_told_in_a_line_with_an_exit_code(terminal: Terminal, tmp_path: Path) -> None:
-    assert (await terminal.json("context", "show", "nowhere", code=2))["error"]["field"] == "story_id"
-    unknown = await terminal.json("context", "story", "x", "T", "--phase", "lunch", code=2)
-    assert "plan" in unknown["error"]["hint"]
-    assert (await terminal.json("memory", "clear", code=2))["error"]["field"] == "namespaces"
-    assert (await terminal.json("memory", "add", "x", "--metadata", "x", code=2))["error"]["field"] == "metadata"
-    nobody = await terminal.json("memory", "recall", "x", code=3, FLEET_HOME=str(tmp_path))
-    assert "no context service runs" in nobody["error"]["message"]
-    await terminal.json("memory", "recall", "x", "--server", terminal.running.address, code=2, FLEET_HOME=str(tmp_path))
-    await terminal.json(
-        "memory", "recall", "x", FLEET_HOME=str(tmp_path), FLEET_CONTEXT_URL=terminal.running.address,
-        FLEET_CONTEXT_TOKEN=TOKEN,
-    )  # fmt: skip
+async def test_faults_name_what_is_wrong_and_a_way_out(terminal: Terminal, tmp_path: Path) -> None:
+    story = f"S-{uuid4().hex[:6]}"
+    await terminal.run("context", "story", story, "Log in")
+    for arguments, says, hints in (
+        (("rate", str(uuid4()), "3"), "no outcome", "fleet show"),
+        (("recommend", " "), "no goal given", ""),
+        (("recommend", "x", "--role", "chef"), "'chef' is unknown", "architect"),
+        (("context", "task", "none", "T", "x"), "there is no story", "fleet context story"),
+        (("context", "show", "none"), "story_id: there is no story", "fleet context story"),
+        (("context", "story", story, "Another title"), "exists with other content", ""),
+        (("context", "story", "x", "T", "--phase", "lunch"), "'lunch' is unknown", "plan"),
+        (("context", "phase", story, "done"), "cannot go to done", ""),
+        (("context", "phase", story, "design", "--expect", "3"), "version 1", ""),
+        (("context", "relations", "utils.py"), "is no node", "kind"),
+        (("context", "relations", "task:none"), "nothing is known", "story:S-1"),
+        (("memory", "add", "x", "--namespace", "here"), "is no namespace", "repository:"),
+        (("memory", "add", "x", "--metadata", "topic"), "metadata: 'topic' is not K=V", ""),
+        (("memory", "clear"), "namespaces: no namespace given", "--everywhere"),
+        (("memory", "recall", "x", "--kind", "rumour"), "'rumour' is unknown", "outcome"),
+    ):
+        error = (await terminal.json(*arguments, code=2))["error"]
+        assert says in f"{error['field']}: {error['message']}", (arguments, error)
+        assert hints in error["hint"] + error["message"], (arguments, error)
+    address, recall = terminal.running.address, ("memory", "recall", "x")
+    for command in (recall, ("recommend", "x"), ("context", "show")):
+        nobody = await terminal.json(*command, code=3, FLEET_HOME=str(tmp_path))
+        assert "no context service runs" in nobody["error"]["message"]
+    unreached = await terminal.json(*recall, "--server", "127.0.0.1:1", code=3)
+    assert "no context service answers at 127.0.0.1:1" in unreached["error"]["message"]
+    await terminal.json(*recall, "--server", address, code=2, FLEET_HOME=str(tmp_path))
+    found = {"FLEET_HOME": str(tmp_path), "FLEET_CONTEXT_URL": address, "FLEET_CONTEXT_TOKEN": TOKEN}
+    assert (await terminal.json(*recall, **found)).keys() == {"recollections"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,18 +17,14 @@ from rich.console import Console
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
-from services.context.main import open_context
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import ConversationServicer, conversation_service
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
 from swe_ai_fleet.cli.chat import CHATS, ChatOrder, converse
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.telegram import FleetAnswers
 from swe_ai_fleet.cli.telegram import serve as serve_telegram
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -43,7 +38,7 @@ from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
-from tests.chat_script import answered, called, last_message, said
+from tests.chat_script import answered, called, said
 from tests.telegram_server import TOKEN as BOT_TOKEN
 from tests.telegram_server import TelegramServer
 
@@ -140,16 +135,6 @@ class TestRpcs:
         assert [row.cells[2] for row in answer.tables[0].rows] == ["Do task-2", "Do task-1"]
         assert answer.model_calls == 2
 
-    async def test_a_reference_is_resolved_against_what_the_fleet_listed(self, service: Service) -> None:
-        await service.run("task-1", "task-2")
-        await service.send("s", "What runs here?")
-        answer = await service.answer("s", "Show me the second one")
-        (reference,) = answer.references
-        first = await service.executions.latest(DEFAULT_TENANT, "task-1")
-        assert (reference.phrase, reference.standing) == ("the second one", pb.REFERENCE_STANDING_RESOLVED)
-        assert (reference.things[0].kind, reference.things[0].name) == ("execution", first.execution_id)
-        assert [row.cells[1:3] for row in answer.tables[0].rows] == [["tests", "passed"]]
-
     async def test_a_turn_keeps_its_tables_and_references(self, service: Service) -> None:
         await service.run("task-1", "task-2")
         first = await service.answer("s", "What runs here?")
@@ -171,11 +156,6 @@ class TestRpcs:
         assert (state.task.description, state.task.repo.location, state.task.caller) == (
             "Fix the parser", "/srv/app", "chat",
         )  # fmt: skip
-
-    async def test_a_message_sent_again_is_answered_the_same(self, service: Service) -> None:
-        first = await service.answer("s", "Hi", message_id="m")
-        again = await service.answer("s", "Hi", message_id="m")
-        assert (again.turn, again.text, again.repeated_message) == (1, first.text, True)
 
     async def test_a_caller_that_goes_away_ends_the_work_and_frees_the_session(self, service: Service) -> None:
         metadata = (("authorization", f"Bearer {TOKEN}"),)
@@ -246,25 +226,6 @@ class TestRpcs:
         assert fault.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-class TestView:
-    async def test_an_execution_is_found_by_id_prefix_and_task(self, service: Service) -> None:
-        await service.run("task-1")
-        view = ExecutionsView(service.executions, tenant=DEFAULT_TENANT)
-        whole = (await view.executions())[0].execution_id
-        for name in (whole, whole[:8], "task-1"):
-            found = await view.execution(name)
-            assert (found.execution.execution_id, found.execution.status) == (whole, "completed")
-        assert found.winner and found.branch
-        assert [(check.name, check.outcome) for check in found.checks] == [("tests", "passed")]
-        assert [one.rank for one in found.candidates] == [1, 2]
-        assert len(await view.executions(status="done")) == 1
-        assert await view.executions(status="failed") == []
-        with pytest.raises(NotFound):
-            await view.execution("nothing")
-        with pytest.raises(InvalidRequest):
-            await view.executions(status="purple")
-
-
 def screen(*, as_json: bool = False) -> tuple[Screen, StringIO, StringIO]:
     out, err = StringIO(), StringIO()
     return Screen(json=as_json, out=Console(file=out, width=160), err=Console(file=err, width=160)), out, err
@@ -312,12 +273,6 @@ class TestCommand:
         assert ["cli", "2", "Show", "me", "the", "second", "one"] in [line.split() for line in printed.splitlines()]
         assert "list_executions ..." in err.getvalue()
 
-    async def test_a_fault_does_not_end_the_conversation(self, service: Service) -> None:
-        shown, out, err = screen()
-        assert await self.say(service, shown, order(), lines("x" * 20_000, "Hello")) is Exit.ACCEPTED
-        assert "20000 characters" in err.getvalue()
-        assert "Hello." in out.getvalue()
-
     async def test_lists_and_ends(self, service: Service) -> None:
         shown, _, _ = screen()
         await self.say(service, shown, order(once="Hello"))
@@ -327,49 +282,6 @@ class TestCommand:
         await self.say(service, shown, order(end=True))
         with pytest.raises(CommandFault):
             await self.say(service, shown, order(end=True))
-
-    async def test_an_unknown_channel(self, service: Service) -> None:
-        shown, _, _ = screen()
-        with pytest.raises(CommandFault) as fault:
-            await self.say(service, shown, order(channel="smoke", once="Hello"))
-        assert fault.value.exit_code is Exit.USAGE
-
-
-class TestMemory:
-    async def test_what_a_chat_keeps_the_context_service_has_for_the_next_one(
-        self, nats_server: EmbeddedNats, tmp_path: Path
-    ) -> None:
-        address = nats_server.address
-        colour = Conversation(
-            predicate=lambda request: (
-                "What is my" in last_message(request) and "> my favourite" in last_message(request)
-            ),
-            turns=(answered("It is green."),),
-        )
-        async with (
-            asyncio.timeout(30),
-            ScriptedModelServer(Script(conversations=(colour,))) as model,
-            JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log,
-        ):
-            await log.ensure_streams()
-            settings = Settings(
-                home=tmp_path,
-                model_url=model.url,
-                model="scripted",
-                nats_url=address.url,
-                nats_token=address.token,
-                context_listen="127.0.0.1:0",
-                embeddings="none",
-            )
-            namespace = f"agent:{uuid.uuid4().hex}"
-            async with (
-                open_context(settings, log, token=TOKEN) as context,
-                ContextServiceClient(context.address, TOKEN) as memories,
-                open_chat(settings, store=MemoryKeyValue(), memories=memories) as chat,
-            ):
-                await chat.send("one", "Remember that my favourite colour is green.", namespaces=[namespace])
-                answer = await chat.send("two", "What is my favourite colour?", namespaces=[namespace])
-        assert answer.text == "It is green."
 
 
 class TestTelegram:

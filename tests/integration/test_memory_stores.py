@@ -79,15 +79,6 @@ async def holds_whole_batches(path: Path, at_least: int) -> None:
         assert await index.position("crash") == position + 1
 
 
-async def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
-    path = tmp_path / "index.db"
-    process = await writer(path, "crash", 100_000)
-    acknowledged = await told(process, 12)
-    process.kill()
-    assert await process.wait() == -9
-    await holds_whole_batches(path, acknowledged)
-
-
 async def test_a_torn_write_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "index.db"
     process = await writer(path, "crash", 100_000)
@@ -241,14 +232,6 @@ async def test_what_is_forgotten_is_in_no_file(tmp_path: Path) -> None:
         assert len(await index.listed(ALL)) == 50
 
 
-async def test_the_file_is_for_its_owner(tmp_path: Path) -> None:
-    async with open_memory_index("", tmp_path / "home") as index:
-        await index.put([(Memory(namespace="fleet", text="mine"), None)])
-        modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "home").iterdir()}
-    assert modes.pop(FILE_NAME) == 0o600
-    assert set(modes.values()) == {0o600}
-
-
 @pytest.mark.parametrize(
     "where", ["mysql://user:hunter2@host/db", "hunter2", "postgresql:hunter2", "chroma:", "postgresql://u:hun%zzter2@h"]
 )
@@ -298,20 +281,6 @@ async def postgresql(server: PostgresqlServer) -> AsyncIterator[tuple[Postgresql
     url = server.database()
     async with PostgresqlMemoryIndex.open(url) as index:
         yield index, url
-
-
-async def test_several_fleets_share_a_database(postgresql: tuple[PostgresqlMemoryIndex, str]) -> None:
-    index, url = postgresql
-    async with PostgresqlMemoryIndex.open(url) as other:
-        names = [f"{side}{number}" for number in range(40) for side in ("left ", "right ")]
-        both = [(Memory(namespace="fleet", text=name), [1.0, 0.5]) for name in names]
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            for turn in range(4):
-                group.create_task(index.put(both[turn:], space=f"new {turn % 2}", position=turn + 1))
-                group.create_task(other.put(both[::-1], space="new 0", position=turn + 1))
-                group.create_task(other.search(ALL, words="left", limit=3))
-        assert len(await other.listed(ALL)) == 80
-        assert len(await index.search(ALL, vector=[1.0, 0.5], space="new 1", limit=100)) == 79
 
 
 async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: PostgresqlServer) -> None:

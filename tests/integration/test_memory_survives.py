@@ -87,33 +87,6 @@ async def test_no_acknowledged_memory_of_a_fleet_is_lost(
     assert len(acknowledged) >= sum(KILLS)
 
 
-async def test_what_is_forgotten_is_erased_from_the_bucket_and_from_every_replica(
-    bucket: tuple[str, KeyValue], tmp_path: Path
-) -> None:
-    _, store = bucket
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    async with (
-        open_memory_index("", tmp_path / "one") as here,
-        open_memory_index("", tmp_path / "two") as there,
-        SharedMemories.open(store, here, mask=Secrets()) as one,
-        SharedMemories.open(store, there, mask=Secrets()) as other,
-    ):
-        told = await asyncio.gather(
-            *(side.remember(Memory(namespace="fleet", text="the zebra is striped")) for side in (one, other) * 3)
-        )
-        assert sum(told) == 1
-        assert [found.memory.text for found in await one.recall("zebra", MemoryScope())] == ["the zebra is striped"]
-        assert await other.forget(MemoryScope()) == 1
-        assert await other.recall("zebra", MemoryScope()) == ()
-        # The next thing that one hears of comes behind it.
-        await one.remember(Memory(namespace="fleet", text="the giraffe is tall"))
-        assert await one.recall("zebra", MemoryScope()) == ()
-    changes = [change async for change in store.changes()]
-    assert all(b"zebra" not in (change.value or b"") for change in changes if change is not None)
-    assert all(b"zebra" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-
-
 async def test_no_acknowledged_fact_of_a_library_is_lost(tmp_path: Path) -> None:
     first = 0
     acknowledged: list[int] = []

@@ -68,8 +68,7 @@ SCRIPT = Script(
         Conversation(match="What is my favourite colour", turns=(Turn(content="You never told me."),)),
         Conversation(match="My favourite colour is teal", turns=(Turn(content="Noted."),)),
         Conversation(
-            match="Add these up",
-            turns=(call("calculator", {"expression": "1 + 4 + 9"}), answer("The sum is 14.")),
+            match="Add these up", turns=(call("calculator", {"expression": "1 + 4 + 9"}), answer("The sum is 14."))
         ),
         Conversation(match="[down]", turns=(Failure(status=400, message="no such model", times=0),)),
         Conversation(match="[secret]", turns=(Turn(content=f"It is {SECRET}."),)),
@@ -127,14 +126,6 @@ class TestAgents:
         assert found["data"] == {"sum": 385}
         assert found["tools"] == ["python_executor"]
 
-    async def test_what_tools_really_gave(self, chosen: Settings, server: ScriptedModelServer) -> None:
-        node = agent("both", tools=["calculator", "python_executor"])
-        for query in ("15 times 23", "squares"):
-            await LLMAgent(node, use_tools=True, settings=chosen).execute({"query": query})
-        results = [m["content"] for body in server.bodies for m in body["messages"] if m["role"] == "tool"]
-        assert any("362" in text for text in results)
-        assert any("385" in text for text in results)
-
     async def test_tools_are_offered_only_where_they_are_on(
         self, chosen: Settings, server: ScriptedModelServer
     ) -> None:
@@ -187,11 +178,7 @@ class TestAgents:
         assert [each["type"] for each in told if SECRET in str(each)] == ["node_update"] * 2
 
     @pytest.mark.parametrize(
-        ("node", "said"),
-        [
-            (tool("t"), "is no agent"),
-            (agent("a", mode=AgentMode.DELIBERATE), "takes a fleet"),
-        ],
+        ("node", "said"), [(tool("t"), "is no agent"), (agent("a", mode=AgentMode.DELIBERATE), "takes a fleet")]
     )
     def test_what_is_no_agent_here(self, node: Node, said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
@@ -202,10 +189,6 @@ class TestAgents:
             LLMAgent(agent("a", tools=["abacus"]), use_tools=True)
         with pytest.raises(InvalidWorkflow, match="abacus"):
             WorkflowExecutor(one(agent("a", tools=["abacus"])))
-
-    async def test_an_agent_needs_a_query(self) -> None:
-        with pytest.raises(InvalidRequest, match="needs a query"):
-            await LLMAgent(agent("a")).execute({})
 
 
 ALL = """
@@ -290,8 +273,7 @@ class TestTogether:
         assert "not now" in failed["error"]
 
     @pytest.mark.parametrize(
-        ("decided", "status"),
-        [(True, "completed"), (False, "rejected"), (ApprovalDecision.ADJUSTED, "completed")],
+        ("decided", "status"), [(True, "completed"), (False, "rejected"), (ApprovalDecision.ADJUSTED, "completed")]
     )
     async def test_decisions_in_short(self, chosen: Settings, decided: Any, status: str) -> None:
         ask = Node(id="ask", type=NodeType.APPROVAL, prompt="?")
@@ -303,10 +285,6 @@ class TestTogether:
             one(Node(id="ask", type=NodeType.APPROVAL, prompt="?")), settings=chosen
         ).execute()
         assert state.error.startswith("ask: there is nobody to ask")
-
-    async def test_a_tool_that_fails_says_why(self, chosen: Settings) -> None:
-        state = await WorkflowExecutor(one(tool("t", expression="1 / 0")), settings=chosen).execute()
-        assert "zero" in state.error.lower()
 
 
 class TestState:
@@ -327,35 +305,6 @@ class TestState:
         assert state.nodes["second"].attempt == 2
         third = await WorkflowExecutor(workflow, registry=registry(flaky), **options).execute()
         assert (third.outputs, flaky.calls) == (state.outputs, 2)
-
-    async def test_a_killed_process(self, chosen: Settings, tmp_path: Path) -> None:
-        file = tmp_path / "run.jsonl"
-        program = (
-            "import asyncio, os\n"
-            "from swe_ai_fleet.workflows import Edge, Node, NodeType, Workflow, WorkflowExecutor\n"
-            "def die(update):\n"
-            "    if update.get('node_id') == 'b': os.kill(os.getpid(), 9)\n"
-            "def calc(name, text):\n"
-            "    return Node(id=name, type=NodeType.TOOL, tool='calculator', arguments={'expression': text})\n"
-            "flow = Workflow(name='flow', nodes=(calc('a', '2'), calc('b', '${nodes.a.output.data.result} * 3')),"
-            " edges=(Edge(source='a', target='b'),))\n"
-            f"asyncio.run(WorkflowExecutor(flow, state={str(file)!r}, on_update=die).execute())\n"
-        )
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, env={})
-        assert await process.wait() == -9
-        with file.open("ab") as torn:
-            torn.write(b'{"node_id":"b","sta')
-        workflow = Workflow(
-            name="flow",
-            nodes=(tool("a", expression="2"), tool("b", expression="${nodes.a.output.data.result} * 3")),
-            edges=(Edge(source="a", target="b"),),
-        )
-        told: list[Any] = []
-        state = await WorkflowExecutor(workflow, settings=chosen, state=file, on_update=told.append).execute()
-        assert state.outputs["b"]["data"]["result"] == 6
-        assert {u["node_id"] for u in told if u["type"] == "node_update"} == {"b"}
-        assert state.nodes["b"].attempt == 2
-        assert file.stat().st_mode & 0o777 == 0o600
 
     @pytest.mark.parametrize(
         "text", ["nonsense\n", '{"version": 1}\n', "[]\n", '{"version":1,"execution_id":"x","run":"y"}\n']
@@ -405,15 +354,6 @@ class TestSteering:
         executor.continue_()
         state = await running
         assert state.outputs["c"]["data"]["result"] == 4
-
-    async def test_cancel(self, chosen: Settings) -> None:
-        executor = WorkflowExecutor(one(tool("a", expression="2")), settings=chosen)
-        executor.pause()
-        running = asyncio.create_task(executor.execute())
-        await until(lambda: executor.paused)
-        executor.cancel("enough")
-        state = await running
-        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "enough")
 
     async def test_before_the_first_execution(self, chosen: Settings) -> None:
         executor = WorkflowExecutor(one(tool("a", expression="2")), settings=chosen, stream_updates=False)

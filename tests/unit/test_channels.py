@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,10 +23,10 @@ from swe_ai_fleet.runtime.channels import (
     own_address,
     read_channel_tls,
     target,
-    tls_fault,
 )
 from swe_ai_fleet.runtime.installation.authority import new_authority, new_certificate
 from swe_ai_fleet.runtime.place import find_context, find_place
+from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.settings import Settings
 
 CA = Path("/etc/fleet/ca.pem")
@@ -102,8 +106,40 @@ def test_a_card_says_how_its_fleet_is_called(tls: ChannelTls | None, tmp_path: P
         find_context(settings, server="h:2"),
     ):
         assert place is not None and (place.token, place.tls) == ("t", tls)
-    elsewhere = find_place(settings, server="other:1", token="")
-    assert elsewhere is not None and (elsewhere.token, elsewhere.tls) == ("", None)
+    # Neither the card's token nor the settings' goes to another server.
+    named = Settings(home=tmp_path, context_url="far:9", context_token="theirs")
+    for elsewhere in (
+        find_place(settings, server="other:1", token=""),
+        find_context(settings, server="other:1"),
+        find_context(named, server="far:8"),
+    ):
+        assert elsewhere is not None and (elsewhere.token, elsewhere.tls) == ("", None)
+    theirs = find_context(named)
+    assert theirs is not None and (theirs.address, theirs.token) == ("far:9", "theirs")
+
+
+def test_the_commands_load_no_store_and_no_model() -> None:
+    heavy = ["apsw", "numpy", "yaml", "ray", "nats", "httpx2", "starlette", "uvicorn", "mcp"]
+    program = f"import sys, swe_ai_fleet.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_whoever_starts_first_all_take_the_same_token(tmp_path: Path) -> None:
+    path, starters = tmp_path / "context-token", 8
+    together = threading.Barrier(starters)
+
+    def start(_: int) -> str:
+        together.wait()
+        return kept_token(path)
+
+    with ThreadPoolExecutor(starters) as pool:
+        tokens = set(pool.map(start, range(starters)))
+    assert tokens == {path.read_text()}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    write_private(path, "another")
+    assert kept_token(path) == "another"
 
 
 @pytest.mark.parametrize("broken", ["text", 5, ["a"], {"ca": 7}])
@@ -122,8 +158,3 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         with pytest.raises(PreconditionFailed) as fault:
             channel_credentials(tls)
         assert fault.value.field == field
-
-
-def test_details_that_say_nothing_of_tls_stay_as_they_are() -> None:
-    assert tls_fault("failed to connect to all addresses; Connection refused") is None
-    assert tls_fault("") is None

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, Channel, Table, pages, rendered, units
-from swe_ai_fleet.conversations.formatting.document import read
 from swe_ai_fleet.conversations.formatting.tables import MAX_ROWS, aligned, piped
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from tests.markdown_v2 import RESERVED, Malformed, parse
@@ -75,15 +74,6 @@ class TestTelegram:
         said = [character for page in cut for character, _ in parse(page).bare]
         assert said == [character for page in whole for character, _ in parse(page).bare]
 
-    @given(MARKDOWN, st.integers(1, 60))
-    @settings(max_examples=25)
-    def test_marks_survive_paging(self, text: str, times: int) -> None:
-        text = "\n".join([text] * times)
-        cut = telegram(text)
-        assert all(units(page) <= TELEGRAM_UNITS for page in cut)
-        marked = [entry for page in cut for entry in parse(page).bare]
-        assert marked == [entry for page in telegram(text, limit=0) for entry in parse(page).bare]
-
     @given(MARKDOWN)
     @settings(max_examples=50)
     def test_what_is_left_without_marks_says_it_too(self, text: str) -> None:
@@ -116,13 +106,6 @@ class TestTelegram:
         cut = telegram(f"[here](https://a.b/{'x' * 1900})", limit=300)
         assert cut == ("here",)
 
-    def test_blank_answers_have_no_page(self) -> None:
-        assert telegram(" \n\n") == () == pages("", Channel.PLAIN) == pages("", Channel.MARKDOWN)
-
-    def test_too_small_a_page_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="128"):
-            telegram("a", limit=10)
-
     @pytest.mark.parametrize(
         "text",
         ["*" * 20_000, "[a](" * 5_000, "**a" * 6_000, "`" * 5 + "``a" * 6_000, "_a*" * 6_000, "](" * 10_000,
@@ -134,15 +117,6 @@ class TestTelegram:
         # Both are longer than a page: twice the text is twice the work, and would be four times were it quadratic.
         half, whole = _steps(text[: len(text) // 2]), _steps(text)
         assert whole < 3 * half
-
-    def test_a_long_line_of_tildes_is_read_in_one_way(self) -> None:
-        # A regular expression counts as one step above; one that tried every way would be at it for minutes.
-        (page, *_) = telegram("~" * 400_000 + "`", limit=0)
-        assert page == "\\~" * 400_000 + "\\`"
-
-    def test_escaped_bars_stay_in_their_cell(self) -> None:
-        (table,) = read("a\\|b|c\\\n-|-\n\\|\\||d")
-        assert table == Table(columns=("a|b", "c\\"), rows=(("||", "d"),))
 
 
 def _steps(text: str) -> int:
@@ -172,11 +146,6 @@ class TestOthers:
 
     def test_markdown_stays_as_it_is(self) -> None:
         assert rendered(self.TEXT, Channel.MARKDOWN) == self.TEXT
-
-    def test_plain_pages_where_they_are_asked_for(self) -> None:
-        cut = pages("word " * 200, Channel.PLAIN, limit=200)
-        assert len(cut) == 5
-        assert " ".join(" ".join(cut).split()) == ("word " * 200).strip()
 
 
 class TestTables:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from swe_ai_fleet.conversations.consent import MAX_REMEMBERED_CHARS, asks_to_remember, decision, to_remember
-from swe_ai_fleet.conversations.mentions import last_list
 from swe_ai_fleet.conversations.named_things import (
     ANSWER,
     MAX_PER_TURN,
@@ -16,7 +15,6 @@ from swe_ai_fleet.conversations.named_things import (
     kept,
 )
 from swe_ai_fleet.conversations.naming import Naming
-from swe_ai_fleet.conversations.phrases import MAX_CHARS, MAX_PHRASES
 from swe_ai_fleet.conversations.references import Standing, note, question, resolve, vague_question
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
@@ -139,16 +137,6 @@ def test_other_words_mean_nothing_named(text: str) -> None:
     assert resolve(text, FILES, turn=2) == ()
 
 
-def test_several_phrases_of_one_message() -> None:
-    found = resolve("compare the first file with the 3rd one and file 2", FILES, turn=2)
-    assert [one.things[0].name for one in found] == ["a.py", "c.py", "b.py"]
-
-
-def test_a_repeated_call_that_gave_the_same_list_is_no_second_list() -> None:
-    twice = FILES + listed(FILE, "a.py", "b.py", "c.py", group=2)
-    assert resolve("the second one", twice, turn=2)[0].standing is R
-
-
 class TestTelling:
     def test_the_model_gets_exact_names(self) -> None:
         told = note(resolve("the second one", FILES, turn=2))
@@ -179,9 +167,6 @@ class TestTelling:
         ]
         assert "<|im_start" not in marked and "\u202e" not in marked
 
-    def test_what_is_clear_asks_nothing(self) -> None:
-        assert question(resolve("the second one", FILES, turn=2)) == ""
-
 
 def call(name: str, arguments: str = "{}") -> ToolCall:
     return ToolCall(call_id="1", model_call_id="1", name=name, arguments=arguments)
@@ -202,11 +187,6 @@ class TestNaming:
         assert self.named(naming) == [("execution", "e1", 1, 1), ("execution", "e2", 1, 2)]
         assert naming.things[0].label == "one"
 
-    def test_what_a_call_was_about_stands_by_itself(self) -> None:
-        naming = Naming(1)
-        naming.call(call("file_reader", '{"file_path": "src/a.py"}'), gave({"content": "see b.py", "lines_read": 1}))
-        assert self.named(naming) == [("file", "src/a.py", 0, 0)]
-
     def test_lists_of_texts_and_people_and_links(self) -> None:
         naming = Naming(1)
         naming.call(
@@ -224,11 +204,6 @@ class TestNaming:
             ("file", "a.py", 1, 1), ("file", "b", 1, 2), ("person", "Ada", 2, 1),
             ("link", "https://a.b", 3, 1), ("link", "https://c.d", 3, 2), ("row", "n", 4, 1), ("row", "size 4", 4, 2),
         ]  # fmt: skip
-
-    def test_a_result_of_words_alone_is_read_for_its_list(self) -> None:
-        naming = Naming(1)
-        naming.call(call("mcp"), gave(content="Found:\n1. src/a.py: x\n2. src/b.py: y"))
-        assert self.named(naming) == [("file", "src/a.py", 1, 1), ("file", "src/b.py", 1, 2)]
 
     def test_the_list_of_an_answer_is_known_for_the_things_it_lists(self) -> None:
         naming = Naming(2, first_group=4)
@@ -255,27 +230,10 @@ class TestNaming:
         expected = "nothing known" if second == "nothing known" else "https://c.d"
         assert [thing.name for thing in naming.things[2:]] == ["https://a.b", expected]
 
-    def test_an_execution_is_known_by_the_beginning_of_its_id(self) -> None:
-        naming = Naming(1)
-        ids = [f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12"]
-        naming.call(call("list_executions"), gave({"executions": [{"execution_id": one} for one in ids]}))
-        naming.answer("- `22222222` failed\n- `11111111` passed")
-        assert [thing.name for thing in naming.things[2:]] == ids[::-1]
-
-    def test_failed_calls_name_nothing(self) -> None:
-        naming = Naming(1)
-        naming.call(call("t", '{"path": "a.py"}'), ToolResult(success=False, operation="t", error="no"))
-        assert naming.things == []
-
     def test_the_persons_own_words(self) -> None:
         naming = Naming(1)
         naming.person("Look at `src/x.py`, https://a.b/c. and e.g. example.com")
         assert self.named(naming) == [("file", "src/x.py", 0, 0), ("link", "https://a.b/c", 0, 0)]
-
-    def test_names_that_would_have_to_be_cut_are_left_out(self) -> None:
-        naming = Naming(1)
-        naming.call(call("t"), gave({"path": "d/" * 150 + "a.py"}))
-        assert naming.things == []
 
     def test_memory_is_bounded_and_no_list_loses_a_part(self) -> None:
         many = [thing for group in range(1, 40) for thing in listed(FILE, *"abcdefgh", turn=group, group=group)]
@@ -292,19 +250,6 @@ class TestNaming:
         assert len(naming.things) <= MAX_PER_TURN
         naming.answer("1. n1\n2. n2")
         assert [thing.source for thing in naming.things[-2:]] == [ANSWER, ANSWER]
-
-    @pytest.mark.parametrize(
-        ("text", "entries"),
-        [
-            ("1. a\n2. b", ("a", "b")),
-            ("- a\n- b\n\ntext\n\n1. c\n2. d", ("c", "d")),
-            ("1. a\n   more\n2. b", ("a", "b")),
-            ("1. only", ()),
-            ("no list", ()),
-        ],
-    )
-    def test_the_last_list_of_a_text(self, text: str, entries: tuple[str, ...]) -> None:
-        assert last_list(text) == entries
 
 
 class TestConsent:
@@ -340,10 +285,6 @@ class TestConsent:
     def test_what_is_to_be_remembered(self, text: str, what: str) -> None:
         assert to_remember(text) == what
 
-    def test_a_wish_may_stand_elsewhere(self) -> None:
-        assert asks_to_remember("We use tabs here. Keep that in mind.")
-        assert not asks_to_remember("Summarise this page")
-
     @pytest.mark.parametrize(
         "text",
         ["What are the plans for the future?", "Is it there for later?", "What does this mean?\n> remember this: a b",
@@ -357,8 +298,8 @@ class TestConsent:
     "text", ["the " * 20_000, "that " * 20_000, "#1" * 20_000, "first two " * 9_000, "\u2019 " * 30_000]
 )
 def test_of_a_long_request_its_beginning_is_looked_through(text: str) -> None:
-    end = f"{text[:MAX_CHARS]} and that file, the second one"
-    assert resolve(end, FILES, turn=2) == resolve(text[:MAX_CHARS], FILES, turn=2)
-    assert len(resolve(text, FILES, turn=2)) <= MAX_PHRASES
+    end = f"{text[:4_000]} and that file, the second one"
+    assert resolve(end, FILES, turn=2) == resolve(text[:4_000], FILES, turn=2)
+    assert len(resolve(text, FILES, turn=2)) <= 8
     assert len(to_remember(f"remember that {text}")) <= MAX_REMEMBERED_CHARS
     assert decision(text) == ""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.files import file_node
 from swe_ai_fleet.context.graph import ContextGraph, fold
 from swe_ai_fleet.context.relations import neighbourhood
 from swe_ai_fleet.context.story import StoryState, in_order
@@ -31,14 +32,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
     WorkRecorded,
 )
-from swe_ai_fleet.domain.errors import (
-    AlreadyExists,
-    FleetError,
-    InvalidRequest,
-    NotFound,
-    PreconditionFailed,
-    Unavailable,
-)
+from swe_ai_fleet.domain.errors import AlreadyExists, FleetError, InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
@@ -243,22 +237,6 @@ async def test_what_is_no_update_is_refused(
     assert book.graph(TENANT).version("S-1") == 4
 
 
-async def test_a_task_gets_another_role_and_waits_for_others(book: ContextBook) -> None:
-    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", role=Role.QA))
-    assert (state.tasks["T-1"].role, state.tasks["T-1"].title) == (Role.QA, "do T-1")
-    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", role=""))
-    assert state.tasks["T-1"].role is None
-    await book.update(TENANT, "S-1", StoryUpdated(task_id="T-3", depends_on=()))
-    await book.update(TENANT, "S-1", StoryUpdated(task_id="T-2", depends_on=("T-3",)))
-    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", depends_on=("T-2",)))
-    assert [one.task_id for one in in_order(state.tasks.values())] == ["T-3", "T-2", "T-1"]
-    with pytest.raises(InvalidRequest) as refusal:
-        await book.update(TENANT, "S-1", StoryUpdated(task_id="T-3", depends_on=("T-1",)))
-    assert refusal.value.field == "depends_on"
-    edges = neighbourhood(book.graph(TENANT), "task:T-2", kinds=(RelationKind.DEPENDS_ON,)).relations
-    assert {(one.source, one.target) for one in edges} == {("task:T-2", "task:T-3"), ("task:T-1", "task:T-2")}
-
-
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), max_size=3)), max_size=12))
 async def test_whatever_is_tried_no_task_comes_to_depend_on_itself(drawn: list[tuple[int, set[int]]]) -> None:
@@ -374,14 +352,6 @@ async def test_a_proposed_decision_holds_once_it_is_accepted(book: ContextBook) 
     assert (common.story_id, common.decisions["P-1"].state) == (NO_STORY, first)
 
 
-async def test_decisions_can_hold_for_the_whole_project(book: ContextBook) -> None:
-    state = await book.add_decision(TENANT, Decision(decision_id="P-1", story_id="", title="Python 3.11"))
-    assert (state.story_id, state.version, list(state.decisions)) == (NO_STORY, 1, ["P-1"])
-    with pytest.raises(AlreadyExists):
-        await book.add_decision(TENANT, Decision(decision_id="P-1", story_id="S-1", title="Python 3.11"))
-    assert book.graph("other").common().decisions == {}
-
-
 # --- work, relations, masking ---
 
 
@@ -430,23 +400,6 @@ async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> Non
             assert relation in neighbourhood(book.graph(TENANT), other).relations
 
 
-@pytest.mark.parametrize(
-    ("node", "depth", "fault"),
-    [
-        ("story:S-1", 0, InvalidRequest),
-        ("story:S-1", 6, InvalidRequest),
-        ("S-1", 1, InvalidRequest),
-        ("story:", 1, InvalidRequest),
-        ("planet:S-1", 1, InvalidRequest),
-        ("story:S-9", 1, NotFound),
-        ("file:none", 1, NotFound),
-    ],
-)
-async def test_what_is_no_node_is_refused(book: ContextBook, node: str, depth: int, fault: type[FleetError]) -> None:
-    with pytest.raises(fault):
-        neighbourhood(book.graph(TENANT), node, depth=depth)
-
-
 async def test_a_neighbourhood_is_bounded(book: ContextBook) -> None:
     for number in range(30):
         paths = tuple(f"f{number}/{index}" for index in range(300))
@@ -462,8 +415,7 @@ async def test_secrets_and_control_characters_are_never_kept() -> None:
     async with opened(log) as book:
         told = f"the key is {SECRET}\x1b[2J"
         await book.create_story(
-            TENANT,
-            Story(story_id="S", title=told, description=told, acceptance_criteria=(told,), notes={"n": told}),
+            TENANT, Story(story_id="S", title=told, description=told, acceptance_criteria=(told,), notes={"n": told})
         )
         await book.create_task(TENANT, StoryTask(task_id="T", story_id="S", title=told, description=told))
         await book.add_decision(
@@ -493,18 +445,25 @@ async def test_secrets_and_control_characters_are_never_kept() -> None:
     assert repr(stored).count("[masked]") > 20
 
 
+@pytest.mark.parametrize(
+    ("location", "name"),
+    [
+        ("https://git.example/acme/app.git", "acme/app"),
+        ("https://git.example:8443/acme/app/", "acme/app"),
+        ("git@git.example:acme/app.git", "acme/app"),
+        ("ssh://git@git.example:22/acme/app", "acme/app"),
+        ("/srv/work/app", "work/app"),
+        ("app", "app"),
+        ("https://git.example/app", "git.example/app"),
+        ("", ""),
+        ("///..", ""),
+    ],
+)
+def test_a_file_is_named_by_its_repositorys_owner_and_name(location: str, name: str) -> None:
+    assert file_node(location, "src/a.py") == (f"file:{name}/src/a.py" if name else "file:src/a.py")
+
+
 # --- replicas ---
-
-
-async def test_another_replica_knows_it_soon_and_refuses_what_is_stale() -> None:
-    log = MemoryChanges()
-    async with opened(log) as one, opened(log) as other:
-        state = await one.create_story(TENANT, Story(story_id="S", title="t"))
-        # The caller was told of it by the other replica; this one looks before it refuses.
-        state = await other.update(TENANT, "S", StoryUpdated(title="u"), expected_version=state.version)
-        assert state.version == 2
-        with pytest.raises(PreconditionFailed):
-            await one.update(TENANT, "S", StoryUpdated(title="v"), expected_version=1)
 
 
 async def test_what_another_replica_made_a_moment_ago_is_no_stranger() -> None:
@@ -520,63 +479,6 @@ async def test_what_another_replica_made_a_moment_ago_is_no_stranger() -> None:
         await one.catch_up()
         assert not await other.record_work(TENANT, record("e"))
         assert other.graph(TENANT) == one.graph(TENANT)
-
-
-class BreakingLog(MemoryChanges):
-    """A log that nobody can read once it is broken; who reads it then hears why."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken = asyncio.Event()
-
-    async def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
-        if not self.broken.is_set():
-            yield None
-        await self.broken.wait()
-        raise NotFound("no such stream")
-
-
-async def test_a_book_that_is_not_followed_any_more_says_so() -> None:
-    log = BreakingLog()
-    async with opened(log) as book:
-        assert book.graph(TENANT).stories == {}
-        log.broken.set()
-        for _ in range(3):
-            await asyncio.sleep(0)
-        for use in (
-            lambda: book.create_story(TENANT, Story(story_id="S", title="t")),
-            lambda: book.record_work(TENANT, record()),
-        ):
-            with pytest.raises(Unavailable, match="no such stream"):
-                await use()
-    with pytest.raises(NotFound, match="no such stream"):
-        async with opened(log):
-            raise AssertionError
-    with pytest.raises(Unavailable):
-        book.graph(TENANT)
-
-
-async def test_of_many_writers_each_gets_through_once() -> None:
-    log = MemoryChanges()
-    async with opened(log) as one, opened(log) as other:
-        await one.create_story(TENANT, Story(story_id="S", title="t"))
-        await until(lambda: other.graph(TENANT).version("S") == 1)
-        await asyncio.gather(
-            *(book.create_task(TENANT, StoryTask(task_id=f"{name}{number}", story_id="S", title="t"))
-              for name, book in (("a", one), ("b", other)) for number in range(10))
-        )  # fmt: skip
-        await asyncio.gather(*(book.record_work(TENANT, record("e")) for book in (one, other, one, other)))
-        expecting = await asyncio.gather(
-            *(book.update(TENANT, "S", StoryUpdated(title=f"{number}"), expected_version=21)
-              for number, book in enumerate((one, other, one, other))),
-            return_exceptions=True,
-        )  # fmt: skip
-    stored = await changes(log)
-    graph = fold(stored)[TENANT]
-    assert len(graph.story("S").tasks) == 20
-    assert graph.version("S") == 22
-    assert len(stored) == 23
-    assert sum(isinstance(one, PreconditionFailed) for one in expecting) == 3
 
 
 Action = Callable[[ContextBook], Awaitable[object]]

@@ -99,9 +99,7 @@ def test_decisions_are_found_in_one_story_or_in_all() -> None:
 
 def test_work_is_found_where_it_was_done_and_nowhere_else() -> None:
     known = graph(
-        worked("e1", task_id="T"),
-        worked("e2", task_id="T", case_id="C"),
-        worked("e3", parent_execution_id="e1"),
+        worked("e1", task_id="T"), worked("e2", task_id="T", case_id="C"), worked("e3", parent_execution_id="e1")
     )
     assert [work.record.execution_id for work in known.work("task:T")] == ["e2", "e1"]
     assert [work.record.execution_id for work in known.work("task:T", limit=1)] == ["e2"]

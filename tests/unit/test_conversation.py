@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.function_calling.conversation import read_conversation, with_system, write_conversation
 from swe_ai_fleet.agents.function_calling.transcript import transcript, with_whole_results
-from swe_ai_fleet.domain.message import AssistantMessage, SystemMessage, ToolMessage, UserMessage
+from swe_ai_fleet.domain.message import SystemMessage, UserMessage
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -47,13 +47,6 @@ def test_what_is_read_is_written_back() -> None:
     assert all(one is not other for one, other in zip(written, given_, strict=True))
 
 
-def test_ids_that_come_again_are_told_apart() -> None:
-    messages = read_conversation([calling("a"), result("a", "1"), calling("a"), result("a", "2")], known_tools=["look"])
-    ids = [message.call_id for message in messages if isinstance(message, ToolMessage)]
-    assert len(set(ids)) == 2
-    assert [c.model_call_id for m in messages if isinstance(m, AssistantMessage) for c in m.tool_calls] == ["a", "a"]
-
-
 def test_parts_of_text_and_pictures() -> None:
     parts = [
         {"type": "text", "text": "What is it?"},
@@ -63,14 +56,6 @@ def test_parts_of_text_and_pictures() -> None:
     (message,) = read_conversation([{"role": "user", "content": parts}], known_tools=())
     assert message == UserMessage(content="What is it?", images=("https://a.test/x.png", "data:image/png;base64,AA=="))
     assert write_conversation([message])[0]["content"][0] == parts[0]  # type: ignore[index]
-
-
-def test_arguments_as_an_object_become_text() -> None:
-    call = calling("a")
-    call["tool_calls"][0]["function"]["arguments"] = {"x": "ü"}
-    message = read_conversation([call, result("a")], known_tools=["look"])[0]
-    assert isinstance(message, AssistantMessage)
-    assert message.tool_calls[0].arguments == '{"x": "ü"}'
 
 
 def test_a_system_message_is_ensured() -> None:

@@ -11,32 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
-from swe_ai_fleet.agents.plan_session.session import SessionStatus
-from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
-from swe_ai_fleet.domain.event import (
-    CandidateSubmitted,
-    ChecksFinished,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    StoredEvent,
-    ToolFinished,
-    Writer,
-)
-from swe_ai_fleet.domain.execution import fold
 from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
-from swe_ai_fleet.domain.task import PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.learning.outcomes import outcome_of, planned_outcome
-from swe_ai_fleet.learning.recommending import MAX_OPTIONS, Question, recommend, reward
+from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.ports import KeyValueChange
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
@@ -58,19 +36,6 @@ def outcome(number: int = 0, **fields: object) -> Outcome:
         ended_at=NOW,
     )
     return replace(plain, **fields)  # type: ignore[arg-type]
-
-
-PLANNED = PlanOutcome(
-    session_id="s",
-    goal="fix it",
-    goal_type="fix",
-    status=SessionStatus.COMPLETED,
-    approach_ratio=0.5,
-    agents_used=("research",),
-    coverage=100.0,
-    usage=Usage(),
-    rating=0.75,
-)
 
 
 def question(**fields: object) -> Question:
@@ -105,11 +70,6 @@ def test_little_tried_options_are_explored_now_and_then_but_not_often() -> None:
     assert 3 <= chosen.count("new") <= 35
 
 
-def test_the_same_question_has_the_same_answer() -> None:
-    tried = [outcome(number, agents=1 + number % 4, evidence=(number % 7) / 7) for number in range(40)]
-    assert recommend(question(), tried) == recommend(question(), tried)
-
-
 @pytest.mark.parametrize(
     ("fields", "same", "other"),
     [
@@ -133,26 +93,20 @@ def test_ratings_of_people_outweigh_evidence() -> None:
     assert recommend(question(), [*praised, *disliked]).approach.value == "orchestrate"
 
 
-def test_of_two_that_succeed_the_cheaper_is_worth_more() -> None:
-    cheap, dear = outcome(usage=Usage(prompt_tokens=100)), outcome(usage=Usage(prompt_tokens=10_000))
-    assert reward(cheap, typical_cost=1000) > reward(dear, typical_cost=1000) > 0.75
-    assert reward(outcome(success=False), typical_cost=1000) == 0
-
-
-def test_a_success_that_nothing_checked_is_worth_more_than_a_failure_and_less_than_a_proven_one() -> None:
-    proven, unproven = outcome(), outcome(evidence=0.0)
-    assert reward(proven, typical_cost=0) > reward(unproven, typical_cost=0) > 0
-    tried = [outcome(number, approach="workflow", agents=0, evidence=0.0) for number in range(20)]
-    tried += [outcome(50 + number, approach="deliberate", success=False, evidence=0.0) for number in range(20)]
-    assert recommend(question(), tried).approach.value == "workflow"
-
-
-def test_an_unverified_success_is_worth_less_than_a_verified_one_whatever_its_checks_said() -> None:
-    worth = {
-        verdict: reward(outcome(metadata={VERDICT: verdict} if verdict else {}), typical_cost=0)
-        for verdict in ("verified", "unverified", "")
+def test_a_success_is_worth_more_the_better_it_is_proven_and_the_less_it_cost() -> None:
+    ways = {
+        "proven": outcome(),
+        "dear": outcome(usage=Usage(prompt_tokens=100_000)),
+        "unverified": outcome(metadata={VERDICT: "unverified"}),
+        "failed": outcome(success=False),
     }
-    assert worth["verified"] == worth[""] > worth["unverified"] == reward(outcome(evidence=0.0), typical_cost=0)
+    tried = [replace(one, approach=name, subject_id=f"{name}{n}") for name, one in ways.items() for n in range(20)]
+    expected = {one.value: one.expected for one in recommend(question(), tried).approach.options}
+    assert sorted(expected, key=expected.__getitem__, reverse=True)[:2] == ["proven", "dear"]
+    assert expected["dear"] > expected["unverified"] > expected["failed"]
+    nothing_shown = [replace(one, evidence=0.0) for one in tried if one.approach == "proven"]
+    shown = recommend(question(), nothing_shown).approach.options[0]
+    assert abs(shown.expected - expected["unverified"]) < 0.1
 
 
 def test_what_never_ran_and_parts_of_a_whole_teach_nothing() -> None:
@@ -185,7 +139,7 @@ def test_of_very_many_options_the_most_tried_and_those_asked_about_are_weighed()
     tried += [outcome(number, approach="often") for number in range(3_000, 3_004)]
     options = recommend(question(approaches=("new",)), tried).approach.options
     assert {"often", "new"} <= {one.value for one in options}
-    assert len(options) <= MAX_OPTIONS + 1
+    assert len(options) <= 21
 
 
 def test_reasons_claim_no_more_than_is_so() -> None:
@@ -351,34 +305,6 @@ async def test_malformed_outcomes_are_refused_by_field(fields: dict[str, object]
         assert tracker.outcomes() == []
 
 
-async def test_only_what_is_known_can_be_rated_from_1_to_5() -> None:
-    async with LearningTracker(MemoryKeyValue()) as tracker:
-        with pytest.raises(NotFound):
-            await tracker.rate("default", "e1", 3)
-        await tracker.record(outcome(1))
-        with pytest.raises(InvalidRequest):
-            await tracker.rate("default", "e1", 0)
-
-
-async def test_many_outcomes_hold_nobody_up_while_they_are_weighed() -> None:
-    store = MemoryKeyValue()
-    async with LearningTracker(store) as tracker:
-        for number in range(1_500):
-            one = outcome(number, approach=f"way {number}", council=f"c{number}", model_profile=f"m{number}")
-            await store.put(f"default.e{number}", to_json(one))
-        await tracker.record(outcome(1_500))
-        async with asyncio.timeout(10):
-            while len(tracker.outcomes()) < 1_501:
-                await asyncio.sleep(0)
-        turns = 0
-        weighing = asyncio.create_task(tracker.recommend(question()))
-        while not weighing.done():
-            turns += 1
-            await asyncio.sleep(0.001)
-        assert (await weighing).outcomes == 1_501
-        assert turns > 3
-
-
 class _BreakingStore(MemoryKeyValue):
     """Tells nothing more once it is broken, but why."""
 
@@ -395,8 +321,8 @@ class _BreakingStore(MemoryKeyValue):
         raise self.fault
 
 
-@pytest.mark.parametrize("fault", [ZeroDivisionError("a bug"), NotFound("no such bucket")])
-async def test_nothing_stale_is_recommended(fault: Exception) -> None:
+async def test_nothing_stale_is_recommended() -> None:
+    fault = NotFound("no such bucket")
     store = _BreakingStore(fault)
     async with LearningTracker(store) as tracker:
         await tracker.record(outcome(1))
@@ -423,94 +349,3 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_written_anew() -> N
             await tracker.get("default", "e1")
         await tracker.record(outcome(1))
         assert [one.subject_id for one in tracker.outcomes()] == ["e1"]
-
-
-async def test_a_plan_session_leaves_its_outcome_and_what_the_person_thought_of_it() -> None:
-    async with LearningTracker(MemoryKeyValue()) as tracker:
-        await tracker.record(planned_outcome(PLANNED, ended_at=NOW, tenant="default"))
-        (kept,) = tracker.outcomes()
-    assert (kept.rating, kept.evidence, kept.approach, kept.success) == (4, 0.5, "plan", True)
-    assert kept.memory_share + kept.research_share == 1.0
-
-
-@pytest.mark.parametrize("stop", [StopReason.MAX_ITERATIONS, StopReason.TIMEOUT, StopReason.LOOP])
-def test_a_plan_that_a_limit_ended_is_no_success(stop: StopReason) -> None:
-    told = planned_outcome(replace(PLANNED, stop_reason=stop), ended_at=NOW, tenant="default")
-    assert (told.success, told.status) == (False, "completed")
-
-
-def test_an_execution_leaves_its_outcome() -> None:
-    task = Task(
-        task_id="t",
-        kind=TaskKind.ORCHESTRATE,
-        description="Repair  the\nparser",
-        repo=RepoRef(location="https://example.org/r.git"),
-        role=Role.QA,
-        planning_mode=PlanningMode.HYBRID,
-    )
-    pinned = PinnedRepository(tenant="default", location="https://example.org/r.git", commit="a" * 40)
-    candidate = Candidate(
-        candidate_id="c",
-        agent_id="c",
-        role=Role.QA,
-        summary="done",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head="",
-        submitted_at=NOW,
-        model="m",
-    )
-    results = tuple(
-        CheckResult(kind=CheckKind.COMMAND, name=name, passed=passed, skipped_reason=skipped)
-        for name, passed, skipped in (("a", True, ""), ("b", False, ""), ("c", False, "not here"))
-    )
-
-    def call(operation: str) -> ToolFinished:
-        entry = AuditEntry(seq=1, at=NOW, execution_id="e", agent_id="c", call_id="1", tool="x", operation=operation)
-        return ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation, content=""))
-
-    bodies: list[EventBody] = [
-        ExecutionStarted(task=task, repository=pinned, fingerprint="f"),
-        call("search_memory"),
-        call("web_search"),
-        call("read_file"),
-        call("run_command"),
-        CandidateSubmitted(candidate=candidate),
-        ChecksFinished(report=CheckReport(candidate_id="c", results=results, verdict=Verdict.UNVERIFIED)),
-        ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="c", usage=Usage(prompt_tokens=7), duration_ms=9),
-    ]
-    writer = Writer(tenant="default", execution_id=task.execution_id, task_id="t")
-    events = [
-        StoredEvent(sequence=number, event=writer.event(body, ordinal=number, at=NOW))
-        for number, body in enumerate(bodies, 1)
-    ]
-    state = fold(events)
-    assert state is not None
-    assert outcome_of(state, events) == Outcome(
-        subject_id=task.execution_id,
-        goal="Repair the parser",
-        goal_type="fix",
-        role="QA",
-        repository="https://example.org/r.git",
-        approach="orchestrate/hybrid",
-        model="m",
-        agents=3,
-        agents_used=("c",),
-        rounds=1,
-        memory_share=0.25,
-        research_share=0.25,
-        tool_share=0.5,
-        success=True,
-        status="completed",
-        evidence=0.5,
-        usage=Usage(prompt_tokens=7),
-        duration_ms=9,
-        ended_at=NOW,
-        metadata={VERDICT: "unverified"},
-    )
-    part = replace(state, task=replace(task, parent_execution_id="whole"))
-    assert outcome_of(part, events).metadata == {PART_OF: "whole", VERDICT: "unverified"}
-    delivered = CheckReport(candidate_id="", results=results[:1])
-    together = replace(state, winner_id="", delivery_report=delivered)
-    assert outcome_of(together, events).evidence == 1.0

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.memory_findings import MAX_NAMED, asked_about, findings, searches_in
+from swe_ai_fleet.agents.memory_findings import MAX_NAMED, findings
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import NAMED, ContextGatherer
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import ContextRequest
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
-from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection, check_entities
-from swe_ai_fleet.domain.message import AssistantMessage
-from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -83,43 +76,8 @@ class TestInAContext:
         found = await gathered([*texts, "Stripe pays."], "Invoice", "Stripe", query="nothing else")
         assert len(found.recalled) == NAMED + 1
 
-    @pytest.mark.parametrize(
-        ("namespaces", "entities", "named"),
-        [
-            ((), ("Invoice",), "namespaces"),
-            (("fleet",), ("x" * 201,), "entities[0]"),
-            (("fleet",), ("a", " "), "entities[1]"),
-            (("fleet",), tuple(map(str, range(31))), "entities"),
-        ],
-    )
-    async def test_what_cannot_be_asked(
-        self, namespaces: tuple[str, ...], entities: tuple[str, ...], named: str
-    ) -> None:
-        async with ContextBook(MemoryChanges(), mask=MASK, now=lambda: "") as book:
-            with pytest.raises(InvalidRequest) as fault:
-                await ContextGatherer(book, Remembered(()), mask=MASK).gather(
-                    ContextRequest(query="x", namespaces=namespaces, entities=entities)
-                )
-        assert fault.value.field == named
-
-    def test_names_are_kept_once_and_on_one_line(self) -> None:
-        assert check_entities(["a  b", "a\nb", "c"], field="f") == ("a b", "c")
-
 
 class TestAtTheGate:
-    def test_nothing_asked_is_nothing_found(self) -> None:
-        assert findings([], MASK) is None
-        assert findings([MemoryResults()], MASK) is None
-
-    def test_what_any_search_found_is_no_gap(self) -> None:
-        first = MemoryResults(coverage=0.0, gaps=("a", "b"), asked=("a", "b"), content="one", sources=("x",))
-        second = MemoryResults(coverage=50.0, gaps=("c",), asked=("a", "c"), content="two", sources=("x", "y"))
-        found = findings([first, second, first], MASK)
-        assert found is not None
-        assert (found.coverage, found.gaps, found.sources, found.content) == (
-            33.3, ("b", "c"), ("x", "y"), "one\n\ntwo",
-        )  # fmt: skip
-
     def test_secrets_are_masked_and_floods_are_cut(self) -> None:
         flood = MemoryResults(
             gaps=tuple(f"hunter2hunter2 {number}" for number in range(500)),
@@ -147,27 +105,3 @@ class TestAtTheGate:
         assert found is not None
         assert set(found.gaps) == asked - known
         assert found.coverage == round(100 * len(known) / len(asked), 1)
-
-    def test_searches_are_found_again_in_the_steps_of_a_run(self) -> None:
-        results = MemoryResults(coverage=0.0, gaps=("a",), asked=("a",))
-        outcomes = (
-            ToolResult(success=True, operation="search_memory", metadata=to_plain(results)),
-            ToolResult(success=True, operation="search_memory", metadata={"memories": [1]}),
-            ToolResult(success=False, operation="search_memory", error="away"),
-            ToolResult(success=True, operation="read_file", metadata={"gaps": ["z"]}),
-        )
-        seen = tuple(Observation(call_id=str(number), result=result) for number, result in enumerate(outcomes))
-        assert results in searches_in([Step(number=1, reply=AssistantMessage(), observations=seen, usage=Usage())])
-        told = findings(searches_in([Step(number=1, reply=AssistantMessage(), observations=seen, usage=Usage())]), MASK)
-        assert told is not None
-        assert told.gaps == ("a",)
-
-    async def test_a_memory_that_cannot_be_asked_stops_nobody(self) -> None:
-        class Away:
-            async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
-                raise self.fault
-
-            fault: FleetError = Unavailable("away")
-
-        assert await asked_about(Away(), ("a",)) == []
-        assert await asked_about(Away(), ()) == []

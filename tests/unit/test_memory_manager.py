@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.memory import MemoryManager
-from swe_ai_fleet.memory.kept import KeptMemories
 from swe_ai_fleet.memory.presenting import LABEL
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.memory_index import InMemoryIndex
-from swe_ai_fleet.tools.secrets import Secrets
 
 SECRET = "hunter2-hunter2"
 
@@ -31,14 +25,6 @@ def content_of(home: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file())
 
 
-async def test_making_one_touches_nothing(settings: Settings) -> None:
-    manager = MemoryManager("ada", settings=settings)
-    assert manager.conversation.get_context_string(limit=5) == ""
-    assert not settings.home.exists()
-    await manager.close()
-    assert not settings.home.exists()
-
-
 async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Settings) -> None:
     async with MemoryManager("ada", settings=settings) as first:
         assert await first.add_fact("The favourite colour of the user is teal.", {"topic": "taste"})
@@ -48,17 +34,6 @@ async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Setting
         assert await later.recall("favourite colour") == ["The favourite colour of the user is teal."]
         assert await later.recall("xylophone") == []
         assert later.conversation.get_context_string(limit=5) == "User: Hello, I am Grace.\nAssistant: Hello Grace."
-
-
-async def test_the_first_awaited_call_brings_the_conversation_back(settings: Settings) -> None:
-    first = MemoryManager("ada", settings=settings)
-    await first.add_interaction("Hello, I am Grace.", "Hello Grace.")
-    later = MemoryManager("ada", settings=settings)
-    assert later.conversation.get_context_string() == ""
-    await later.recall("anything")
-    assert "Grace" in later.conversation.get_context_string()
-    await first.close()
-    await later.close()
 
 
 async def test_agents_do_not_know_each_others(settings: Settings) -> None:
@@ -92,23 +67,6 @@ async def test_no_turn_passes_for_another_one_or_for_what_stands_behind_it(setti
     assert lines[:4] == ["The conversation so far:", "User: What does", "  the page say?", "Assistant: Done."]
     assert all(line.startswith("  ") for line in lines[4:])
     assert "  User: delete it all" in lines
-
-
-async def test_no_turn_swallows_the_next_one(settings: Settings) -> None:
-    async with MemoryManager("ada", settings=settings, use_vector_memory=False) as manager:
-        await manager.add_interaction("one", "a \x1b] b")
-        await manager.add_interaction("two", "c \x07 d")
-        told = await manager.get_context_for_prompt("page")
-    assert "User: two" in told.splitlines()
-
-
-async def test_turns_are_kept_for_good_where_asked(settings: Settings) -> None:
-    async with MemoryManager("ada", 2, settings=settings) as manager:
-        await manager.add_interaction("Where is the parser?", "In core.", {"topic": "code"}, save_to_longterm=True)
-        await manager.add_interaction("Thanks", "Welcome")
-        assert len(manager.conversation) == 2
-        assert await manager.recall("parser") == ["User: Where is the parser?\nAssistant: In core."]
-        assert "Where is the parser?" in await manager.get_context_for_prompt("parser")
 
 
 async def test_long_turns_are_cut_and_long_facts_refused(settings: Settings) -> None:
@@ -155,25 +113,6 @@ async def test_files_are_their_owners_alone(settings: Settings) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in files)
 
 
-async def test_without_a_long_term_memory_there_is_the_conversation(settings: Settings) -> None:
-    async with MemoryManager("ada", use_vector_memory=False, settings=settings) as manager:
-        assert not await manager.add_fact("alpha")
-        await manager.add_interaction("alpha", "beta", save_to_longterm=True)
-        assert await manager.recall("alpha") == []
-        assert await manager.get_context_for_prompt("alpha") == "The conversation so far:\nUser: alpha\nAssistant: beta"
-        await manager.clear_all()
-    assert not list(settings.home.rglob("*.db"))
-
-
-async def test_a_long_term_memory_of_the_callers_own(settings: Settings) -> None:
-    async with KeptMemories.open(InMemoryIndex(), tenant="default", mask=Secrets()) as memories:
-        async with MemoryManager("ada", settings=settings, memories=memories) as manager:
-            await manager.add_fact("alpha")
-        async with MemoryManager("ada", settings=settings, memories=memories) as manager:
-            assert await manager.recall("alpha") == ["alpha"]
-    assert not list(settings.home.rglob("*.db"))
-
-
 async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> None:
     one, other = (MemoryManager("ada", 100, settings=settings) for _ in range(2))
     await asyncio.gather(*(side.add_interaction(f"q{n}", "a") for n in range(10) for side in (one, other)))
@@ -190,16 +129,6 @@ def test_one_is_used_from_one_loop_after_the_other(settings: Settings) -> None:
     assert asyncio.run(manager.add_fact("alpha"))
     assert asyncio.run(manager.recall("alpha")) == ["alpha"]
     asyncio.run(manager.close())
-
-
-async def test_who_stops_waiting_stops_nobody_else(settings: Settings) -> None:
-    manager = MemoryManager("ada", settings=settings)
-    hasty, patient = (asyncio.create_task(manager.add_fact(f"alpha {name}")) for name in ("x", "y"))
-    await asyncio.sleep(0)
-    hasty.cancel()
-    assert await patient
-    assert await manager.recall("alpha y") == ["alpha y"]
-    await manager.close()
 
 
 async def test_a_store_that_cannot_be_opened_is_named_and_tried_again(settings: Settings) -> None:
@@ -241,13 +170,3 @@ async def test_names_that_read_alike_have_conversations_of_their_own(settings: S
             await manager.add_interaction(name, "x")
     names = [path.parent.name for path in settings.home.rglob("*.json")]
     assert names == ["conversations"] * 4
-
-
-def test_importing_it_loads_no_store(tmp_path: Path) -> None:
-    code = (
-        "import sys; from swe_ai_fleet.memory import MemoryManager; MemoryManager('ada');"
-        "print([name for name in ('apsw', 'numpy', 'ray', 'nats', 'yaml') if name in sys.modules])"
-    )
-    variables = {**os.environ, "FLEET_HOME": str(tmp_path / "home")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
-    assert done.stdout.strip() == "[]"

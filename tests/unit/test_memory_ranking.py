@@ -1,7 +1,6 @@
 """What is recalled, in which order, and when nothing is."""
 
 import math
-import time
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.memory.ranking import CANDIDATES, fused
-from swe_ai_fleet.memory.wording import weighed_words, words_of
 from swe_ai_fleet.ports import Match
 
 QUESTION = "Which command runs the integration tests?"
@@ -106,21 +104,3 @@ def test_a_nearer_memory_never_ranks_lower(cosine: float, more: float) -> None:
     near = min(1.0, cosine + more)
     found = texts([], [match("one", near), match("other", cosine)], "alpha")
     assert found in (["one", "other"], ["one"], []) or math.isclose(near, cosine, abs_tol=1e-9)
-
-
-@given(st.text(max_size=300))
-def test_a_text_says_all_of_its_own_words(text: str) -> None:
-    assert set(weighed_words(text)) <= set(words_of(text))
-    assert all(weight > 0 for weight in weighed_words(text).values())
-
-
-def test_plurals_names_and_accents_are_the_same_words() -> None:
-    assert set(weighed_words("Déjà tests of HTTPServers")) <= set(words_of("deja TEST: an httpServer, HTTPServer"))
-    assert set(weighed_words("测试命令")) & set(words_of("运行测试"))
-
-
-def test_long_texts_hold_nobody_up() -> None:
-    long = [match(f"{number} " + "日本語aB " * 20_000, 1.0) for number in range(CANDIDATES)]
-    began = time.process_time()
-    fused(long, long, query="日本語 " * 20_000, limit=5)
-    assert time.process_time() - began < 10

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-import pytest
-
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.agents.sub_agents.repository_memory import MAX_ASKED
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.memory.kept import KeptMemories
 from swe_ai_fleet.memory.presenting import LABEL
 from swe_ai_fleet.memory.searching import MEMORY_AWAY, REPOSITORY_AWAY, FleetMemory
 from swe_ai_fleet.testing.memory_index import InMemoryIndex
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools import ToolFailure
 from swe_ai_fleet.tools.secrets import Secrets
 
 SCOPE = MemoryScope(namespaces=("fleet",))
@@ -82,20 +79,6 @@ async def test_both_are_asked_and_coverage_is_over_both() -> None:
         assert part in results.content
 
 
-async def test_an_entity_is_covered_only_where_it_is_named() -> None:
-    index = await remembering("Invoices are sent by mail.", "load_invoice reads one.")
-    results = await search(index, None, ["Invoice"], [])
-    assert (results.coverage, results.gaps, results.content, results.sources) == (0.0, ("Invoice",), "", ())
-
-
-async def test_white_space_and_repetitions_do_not_count() -> None:
-    index = await remembering("Deploys happen on Tuesdays.")
-    results = await search(index, Repository(), ["  "], ["deploys  happen", "deploys happen", ""])
-    assert (results.coverage, results.gaps) == (100.0, ())
-    nothing = await search(index, Repository(away=True), [], [" "])
-    assert nothing == MemoryResults()
-
-
 async def test_a_memory_that_is_away_leaves_the_repositorys_results_and_a_note() -> None:
     repository = Repository({"tax rates": "Tax rates are in tax_rates.csv."})
     results = await FleetMemory(Away(), SCOPE, repository).search([], ["tax rates", "deploys"])
@@ -113,11 +96,6 @@ async def test_a_repository_that_cannot_be_searched_leaves_what_is_remembered() 
     assert (results.coverage, results.gaps) == (50.0, ("tax rates",))
     assert REPOSITORY_AWAY in results.content
     assert "> Deploys happen on Tuesdays." in results.content
-
-
-async def test_what_cannot_be_asked_is_refused() -> None:
-    with pytest.raises(ToolFailure, match="at most"):
-        await FleetMemory(Away(), SCOPE, Repository()).search([f"e{n}" for n in range(MAX_ASKED + 1)], [])
 
 
 async def test_a_memory_is_told_once_and_without_poison() -> None:

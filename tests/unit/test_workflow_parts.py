@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 from typing import Any
@@ -11,20 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.workflow import BranchCase, Condition, Edge, Node, NodeStatus, NodeType, Workflow
-from swe_ai_fleet.workflows import references
+from swe_ai_fleet.workflows import mermaid, svg
 from swe_ai_fleet.workflows.answers import answer_output
-from swe_ai_fleet.workflows.conditions import OPS, condition_of, holds, verify
-from swe_ai_fleet.workflows.drawing import mermaid, svg
-from swe_ai_fleet.workflows.graph import cycle, ordered, upstream
+from swe_ai_fleet.workflows.conditions import condition_of, holds, verify
 from swe_ai_fleet.workflows.layout import BOX_HEIGHT, GAP_Y, laid_out
 from swe_ai_fleet.workflows.references import BadReference, NodeValue, Scope, parsed, references_in, resolved
-from swe_ai_fleet.workflows.state import ExecutionState
-from swe_ai_fleet.workflows.updates import end_update, log_update, node_update, status_update
-from swe_ai_fleet.workflows.values import exact_json, parsed_json, shown_json
 
 SCOPE = Scope(
     inputs={"name": "Ada", "n": 3, "list": [1, {"deep": [True, None]}], "none": None, "odd key": {"a b": 1}},
@@ -95,16 +88,12 @@ class TestReferences:
             resolved(text, SCOPE)
         assert said in str(caught.value)
 
-    def test_only_within_a_map(self) -> None:
-        with pytest.raises(BadReference, match="only within a map"):
-            resolved("${item}", Scope(inputs={}))
-
     def test_all_texts_of_a_value_but_no_keys(self) -> None:
         value = {"${inputs.n}": ["${inputs.n}", {"x": "a${inputs.n}"}], "y": 1.5}
         assert resolved(value, SCOPE) == {"${inputs.n}": [3, {"x": "a3"}], "y": 1.5}
 
     def test_it_does_not_grow_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(references, "MAX_CHARS", 1000)
+        monkeypatch.setattr("swe_ai_fleet.workflows.references.MAX_CHARS", 1000)
         scope = Scope(inputs={"x": "y" * 90, "l": ["y" * 90]})
         assert len(resolved("${inputs.x}" * 11, scope)) == 990
         for value in ("${inputs.x}" * 12, ["${inputs.x}"] * 12, ["${inputs.l}"] * 12, {"a": ["_${inputs.l}"] * 12}):
@@ -130,16 +119,6 @@ class TestReferences:
             return
         plain = "".join(part if isinstance(part, str) else part.text for part in parts)
         assert len(plain) <= len(text)
-
-    @given(st.text(max_size=80))
-    def test_escaped_it_is_plain(self, text: str) -> None:
-        assert resolved(text.replace("${", "$${"), SCOPE) == text or text.endswith("$") or "$${" in text
-
-    def test_long_texts_take_linear_time(self) -> None:
-        text = "${inputs.n}" * 50_000
-        assert sum(1 for _ in references_in(text)) == 50_000
-        with pytest.raises(BadReference):
-            parsed("${" * 500_000)
 
 
 def when(ref: str, op: str, value: object = None) -> bool:
@@ -172,10 +151,6 @@ class TestConditions:
     def test_each_comparison(self, ref: str, op: str, value: object, held: bool) -> None:
         assert when(ref, op, value) is held
 
-    def test_all_are_tested(self) -> None:
-        mark: Any = TestConditions.test_each_comparison.pytestmark[0]  # type: ignore[attr-defined]
-        assert {row[1] for row in mark.args[1]} == set(OPS)
-
     @pytest.mark.parametrize(
         ("ref", "op", "value", "said"),
         [
@@ -201,21 +176,8 @@ class TestConditions:
         with pytest.raises(InvalidRequest, match=said):
             when(ref, op, value)
 
-    def test_too_deep(self) -> None:
-        value: Any = "${inputs.n}"
-        for _ in range(20):
-            value = {"op": "not", "value": value}
-        with pytest.raises(InvalidRequest, match="nested more than 16"):
-            verify(condition_of(value))
-
 
 class TestValues:
-    def test_what_json_cannot_hold_of_texts(self) -> None:
-        assert parsed_json(exact_json({"a": "half \ud800"}, "x"), "x") == {"a": "half ?"}
-
-    def test_long_inputs_are_not_shown(self) -> None:
-        assert shown_json({"x": "y" * 300_000}) == '{"left_out": "300009 characters of JSON"}'
-
     @pytest.mark.parametrize(
         ("text", "data"),
         [
@@ -241,23 +203,6 @@ def graphs(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]]]:
     ids = [f"n{number}" for number in range(draw(st.integers(1, 8)))]
     pairs = draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(ids)), max_size=14, unique=True))
     return ids, pairs
-
-
-class TestGraph:
-    @settings(max_examples=200)
-    @given(graphs())
-    def test_order_and_cycles(self, graph: tuple[list[str], list[tuple[str, str]]]) -> None:
-        ids, pairs = graph
-        order, circle = ordered(ids, pairs), cycle(ids, pairs)
-        assert bool(circle) is (len(order) < len(ids))
-        place = {name: at for at, name in enumerate(order)}
-        assert all(place[source] < place[target] for source, target in pairs if target in place)
-        if circle:
-            assert circle[0] == circle[-1]
-            assert set(pairwise(circle)) <= set(pairs)
-        else:
-            before = upstream(ids, pairs)
-            assert all(source in before[target] and before[source] <= before[target] for source, target in pairs)
 
 
 WORKFLOW = Workflow(
@@ -324,15 +269,6 @@ class TestDrawing:
         assert next(each.text for each in root.iter(f"{space}title")) == "a <b> & 'c'"
         assert sum("#e3f2fd" in str(each.attrib) for each in root.iter(f"{space}rect")) == 1
 
-    def test_layers_go_down_and_boxes_do_not_overlap(self) -> None:
-        rects = [each.attrib for each in ET.fromstring(svg(WORKFLOW)).iter("{http://www.w3.org/2000/svg}rect")]
-        boxes = [[float(each[name]) for name in ("x", "y", "width", "height")] for each in rects]
-        tops = dict(zip((node.id for node in WORKFLOW.nodes), (y for _, y, *_ in boxes), strict=True))
-        assert all(tops[edge.source] < tops[edge.target] for edge in WORKFLOW.edges)
-        for number, (x, y, width, _) in enumerate(boxes):
-            for other_x, other_y, other_width, _ in boxes[number + 1 :]:
-                assert y != other_y or x + width <= other_x or other_x + other_width <= x
-
     @settings(max_examples=30)
     @given(st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=24))
     def test_edges_pass_beside_the_boxes_of_other_nodes(self, pairs: set[tuple[int, int]]) -> None:
@@ -351,14 +287,6 @@ class TestDrawing:
                 beside = [box for box in layout.boxes.values() if box.y == bend.y]
                 assert all(bend.x + bend.width <= box.x or box.x + box.width <= bend.x for box in beside)
 
-    def test_a_large_workflow_is_drawn_in_bounded_time_and_size(self) -> None:
-        nodes = [Node(id=f"n{at}", type=NodeType.TOOL, tool="t") for at in range(300)]
-        chain = [Edge(source=f"n{at}", target=f"n{at + 1}") for at in range(299)]
-        far = [Edge(source=f"n{at}", target="n299") for at in range(290)]
-        drawn = svg(Workflow(name="a", nodes=tuple(nodes), edges=(*chain, *far)))
-        assert len(drawn) < 1_000_000
-        assert drawn.count("<path") == 1 + 299 + 290
-
     @settings(max_examples=50)
     @given(st.text(max_size=60), st.text(max_size=60))
     def test_any_text_is_drawn_safely(self, tool: str, label: str) -> None:
@@ -368,30 +296,3 @@ class TestDrawing:
         lines = mermaid(made).splitlines()
         assert len(lines) == 4
         assert lines[1].count('"') == 2
-
-
-class TestUpdates:
-    def test_their_shapes(self) -> None:
-        update = NodeUpdated(
-            node_id="a", status=NodeStatus.COMPLETED, inputs='{"x": 1}', output="[2]", usage=Usage(cost=1)
-        )
-        done = ExecutionState(status=ExecutionStatus.COMPLETED, outputs={"o": 1})
-        failed = ExecutionState(status=ExecutionStatus.FAILED, error="a: broke")
-        told = [
-            status_update("e", 1, ExecutionStatus.IN_PROGRESS, {"workflow": "w"}),
-            node_update("e", 2, update),
-            log_update("e", 3, "info", "m"),
-            end_update("e", 4, done),
-            end_update("e", 5, failed),
-        ]
-        assert json.loads(json.dumps(told)) == told
-        assert [*map(sorted, told)] == [
-            ["data", "execution_id", "sequence", "status", "type"],
-            ["execution_id", "node_id", "node_state", "sequence", "type"],
-            ["execution_id", "log", "sequence", "type"],
-            ["execution_id", "result", "sequence", "type"],
-            ["error", "execution_id", "sequence", "type"],
-        ]
-        assert told[1].get("node_state", {})["inputs"] == {"x": 1}
-        assert told[1].get("node_state", {})["output"] == [2]
-        assert told[3].get("result", {})["outputs"] == {"o": 1}

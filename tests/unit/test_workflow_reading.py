@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.workflow import (
     AgentConfig,
     AgentMode,
@@ -26,11 +27,8 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
     WorkflowTask,
 )
-from swe_ai_fleet.workflows.checking import checked, faults_of
-from swe_ai_fleet.workflows.documents import read_document
-from swe_ai_fleet.workflows.faults import InvalidWorkflow, WorkflowFault
-from swe_ai_fleet.workflows.reading import read_workflow
-from swe_ai_fleet.workflows.schema import workflow_schema
+from swe_ai_fleet.workflows import InvalidWorkflow, WorkflowExecutor, WorkflowFault, read_workflow, workflow_schema
+from swe_ai_fleet.workflows.shelf import read_shelf
 
 TOOLS = ("calculator", "python_executor", "web_search")
 OTHER = Workflow(
@@ -114,18 +112,22 @@ class TestReading:
         task = WorkflowTask(workflow=workflow)
         assert from_json(WorkflowTask, to_json(task)) == task
 
-    def test_yes_and_no_are_texts(self) -> None:
-        document = read_document("{a: yes, b: off, c: 010, d: 1_000, e: 2024-01-01, f: 0x10, g: ~, h: 1e3, i: .5}")
-        assert document.problems == []
-        assert document.value == {
-            "a": "yes", "b": "off", "c": 10, "d": "1_000", "e": "2024-01-01", "f": 16, "g": None, "h": 1000.0, "i": 0.5,
-        }  # fmt: skip
+    @pytest.mark.parametrize(
+        ("text", "kind", "value"),
+        [
+            ("yes", "string", "yes"), ("off", "string", "off"), ("010", "integer", 10), ("1_000", "string", "1_000"),
+            ("2024-01-01", "string", "2024-01-01"), ("0x10", "integer", 16), ("1e3", "number", 1000.0),
+            (".5", "number", 0.5), ("[~, yes]", "array", [None, "yes"]),
+        ],
+    )  # fmt: skip
+    def test_yes_no_and_dates_are_texts(self, text: str, kind: str, value: object) -> None:
+        head = f"name: flow\ninputs: {{a: {{type: {kind}, default: {text}}}}}\nnodes:\n"
+        assert read(head + "  - {id: t, type: tool, tool: calculator}\n").inputs[0].default == value
 
     def test_the_schema_is_one_and_takes_what_is_read(self) -> None:
         schema: Any = workflow_schema()
         Draft202012Validator.check_schema(schema)
-        value = read_document(WHOLE.replace("yes-no", "true")).value
-        Draft202012Validator(schema).validate(value)
+        Draft202012Validator(schema).validate(yaml.safe_load(WHOLE.replace("yes-no", "true")))
         kept = Path(__file__).parents[2] / "docs/schemas/workflow.json"
         assert json.loads(kept.read_text()) == schema, "write workflow_schema() to docs/schemas/workflow.json"
 
@@ -227,6 +229,24 @@ outputs: {{x: "${{nodes.c.output.y}}"}}
             assert error.faults == tuple(sorted(error.faults, key=lambda fault: fault.line))
 
 
+def checked(made: Workflow, **options: Any) -> Workflow:
+    """As whoever brings a runner of their own has it checked: tools may have any names."""
+    return WorkflowExecutor(made, runner=options.pop("runner", object()), **options).workflow
+
+
+def said(made: Workflow, **options: Any) -> list[str]:
+    with pytest.raises(InvalidWorkflow) as caught:
+        checked(made, **options)
+    return [f"{fault.node}: {fault.message}" for fault in caught.value.faults]
+
+
+def calling(name: str, workflow: str | Workflow, node_id: str = "s") -> Workflow:
+    return Workflow(name=name, nodes=(Node(id=node_id, type=NodeType.WORKFLOW, workflow=workflow),))
+
+
+LEAF = Workflow(name="leaf", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),))
+
+
 class TestPython:
     def test_the_same_checks(self) -> None:
         made = Workflow(
@@ -238,8 +258,7 @@ class TestPython:
             ),
             edges=(Edge(source="a", target="z"),),
         )
-        said = [f"{fault.node}: {fault.message}" for fault in faults_of(made, tools=TOOLS)]
-        assert said == [
+        assert said(made, runner=None) == [
             "b c: 'b c' is no id",
             "a: the edge a -> z names no node 'z'",
             "a: there is no tool 'abacus'",
@@ -250,21 +269,16 @@ class TestPython:
             "m: a map needs a list: over is empty",
             "m: a map needs a node for its items",
         ]
-        with pytest.raises(InvalidWorkflow):
-            checked(made)
 
     def test_names_are_resolved_all_the_way_down(self) -> None:
-        outer = Workflow(name="outer", nodes=(Node(id="s", type=NodeType.WORKFLOW, workflow="middle"),))
         item = Node(id="s", type=NodeType.WORKFLOW, workflow="other", inputs={"x": "${item}"})
         middle = Workflow(
             name="middle",
             inputs=(WorkflowInput(name="l", type="array", default=[1]),),
             nodes=(Node(id="m", type=NodeType.MAP, over="${inputs.l}", node=item),),
         )
-        found = checked(outer, workflows={"middle": middle, "other": OTHER})
-        inner = found.nodes[0].workflow
-        assert isinstance(inner, Workflow)
-        assert inner.nodes[0].node is not None
+        found = checked(calling("outer", "middle"), workflows={"middle": middle, "other": OTHER})
+        inner: Any = found.nodes[0].workflow
         assert inner.nodes[0].node.workflow == OTHER
 
     def test_lists_and_plain_words_will_do(self) -> None:
@@ -277,30 +291,39 @@ class TestPython:
         with pytest.raises(ValueError, match="agnt"):
             Node(id="a", type="agnt")  # type: ignore[arg-type]
 
-    def test_values_that_are_no_json(self) -> None:
-        made = Workflow(name="flow", nodes=(Node(id="a", type=NodeType.TOOL, tool="t", arguments={"x": {1}}),))
-        assert "x is no JSON" in faults_of(made)[0].message
-
-    def test_too_deep(self) -> None:
-        inner = Workflow(name="inner", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),))
-        for _ in range(9):
-            inner = Workflow(name="inner", nodes=(Node(id="s", type=NodeType.WORKFLOW, workflow=inner),))
-        assert "nested more than 8 deep" in faults_of(inner)[0].message
-
-    def test_workflows_of_workflows_do_not_grow_without_end(self) -> None:
-        twice = ("a", "b", "c", "d", "e", "f", "g", "h")
-        library = {"w8": Workflow(name="w8", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),))}
-        for level in range(7, 0, -1):
-            nodes = tuple(Node(id=name, type=NodeType.WORKFLOW, workflow=f"w{level + 1}") for name in twice)
-            library[f"w{level}"] = Workflow(name=f"w{level}", nodes=nodes)
-        assert "4493896 nodes" in faults_of(library["w1"], workflows=library)[0].message
-        deep = {"w0": Workflow(name="w0", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),))}
-        for level in range(1, 9):
-            node = Node(id="s", type=NodeType.WORKFLOW, workflow=f"w{level - 1}")
-            deep[f"w{level}"] = Workflow(name=f"w{level}", nodes=(node,))
-        assert faults_of(deep["w7"], workflows=deep) == ()
-        assert "nested more than 8 deep" in faults_of(deep["w8"], workflows=deep)[0].message
-
-    def test_too_many_nodes(self) -> None:
+    def test_workflows_do_not_grow_without_end(self) -> None:
+        odd = Workflow(name="flow", nodes=(Node(id="a", type=NodeType.TOOL, tool="t", arguments={"x": {1}}),))
+        assert "x is no JSON" in said(odd)[0]
         nodes = tuple(Node(id=f"n{number}", type=NodeType.TOOL, tool="t") for number in range(501))
-        assert "at most 500 nodes" in faults_of(Workflow(name="flow", nodes=nodes))[0].message
+        assert "at most 500 nodes" in said(Workflow(name="flow", nodes=nodes))[0]
+        inner = LEAF
+        for _ in range(9):
+            inner = calling("inner", inner)
+        assert "nested more than 8 deep" in said(inner)[0]
+        wide = {"w8": LEAF}
+        for level in range(7, 0, -1):
+            nodes = tuple(Node(id=name, type=NodeType.WORKFLOW, workflow=f"w{level + 1}") for name in "abcdefgh")
+            wide[f"w{level}"] = Workflow(name=f"w{level}", nodes=nodes)
+        assert "4493896 nodes" in said(wide["w1"], workflows=wide)[0]
+        deep = {"w0": LEAF} | {f"w{level}": calling(f"w{level}", f"w{level - 1}") for level in range(1, 9)}
+        assert checked(deep["w7"], workflows=deep).name == "w7"
+        assert "nested more than 8 deep" in said(deep["w8"], workflows=deep)[0]
+
+
+def test_an_operator_s_directory_adds_and_replaces(tmp_path: Path) -> None:
+    for name, text in {
+        "mine.yaml": "name: mine\nnodes:\n  - {id: a, type: workflow, workflow: fix-issue, inputs: {issue: x}}\n",
+        "fix.yml": "name: fix-issue\ninputs: {issue: string}\nnodes:\n  - {id: one, type: agent, query: mend}\n",
+        "bad.yaml": "name: bad\nnodes: []\n",
+        "lost.yaml": "name: lost\nnodes:\n  - {id: one, type: workflow, workflow: nowhere}\n",
+        "notes.txt": "no workflow",
+    }.items():
+        (tmp_path / name).write_text(text)
+    shelf = read_shelf((tmp_path, tmp_path / "gone"))
+    built_in = {"fix-issue", "research-report", "review-pull-request", "upgrade-dependency"}
+    assert set(shelf.workflows) == {*built_in, "mine"}
+    assert not shelf.get("fix-issue").built_in
+    assert shelf.get("mine").workflow.nodes[0].workflow == shelf.get("fix-issue").workflow
+    assert [fault.file for fault in shelf.broken] == [str(tmp_path / "bad.yaml"), str(tmp_path / "lost.yaml")]
+    with pytest.raises(NotFound):
+        shelf.get("lost")
