@@ -8,10 +8,10 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from swe_ai_fleet.tools import Toolkit
 from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import TOOLKITS
 from swe_ai_fleet.tools.definition import Definition
-from swe_ai_fleet.tools.operation import Toolkit
 
 PATCH = "--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
 SQL = "SELECT 1"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from swe_ai_fleet.domain.audit import verify
@@ -19,12 +17,10 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, ToolLimits
 from swe_ai_fleet.tools.git.repository import FALLBACK_IDENTITY
-from swe_ai_fleet.tools.git.tool import GitTool
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests.tool import TestTool, is_pytest
 from tests.with_pytest import WITH_PYTEST
 
@@ -116,13 +112,6 @@ class TestGit:
         await ok(tool.branch("spare"))
         assert "spare" not in (await ok(tool.branch("spare", delete=True))).content
         assert (await ok(tool.checkout("HEAD~0"))).metadata["branch"] == ""
-
-    async def test_the_repositorys_own_identity_is_kept(self, workspace: Workspace) -> None:
-        tool, shell = GitTool(workspace), ShellTool(workspace)
-        await ok(shell.run_command("git config user.name Own && git config user.email own@example.org && echo x > x"))
-        await ok(tool.add(["x"]))
-        await ok(tool.commit("own"))
-        assert "Own <own@example.org>" in (await ok(tool.show("HEAD"))).content
 
     async def test_failures_say_what_would_work(self, workspace: Workspace, root: Path) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
@@ -310,80 +299,6 @@ class TestShell:
         )
         assert result.outcome is Outcome.TIMEOUT
 
-    async def test_the_host_stays_out_of_sight(
-        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        secret = f"secret-{uuid.uuid4().hex}"
-        monkeypatch.setenv("FLEET_TEST_VARIABLE", secret)
-        neighbour = await asyncio.create_subprocess_exec("sleep", "600")
-        elsewhere = tmp_path / "other-workspace"
-        elsewhere.mkdir()
-        (elsewhere / "key").write_text(secret)
-        (tmp_path / "clone-sibling").write_text(secret)
-        (root / "link").symlink_to(elsewhere / "key")
-        home = Path.home()
-        commands = (
-            "env; for e in /proc/*/environ; do tr '\\0' '\\n' < $e; done",
-            f"cat {elsewhere}/key /workspace/../clone-sibling link; ls -R {tmp_path}",
-            f"cat /proc/*/root{elsewhere}/key /proc/*/cwd/../other-workspace/key; cat ../*/key",
-            "cat ~/.ssh/* ~/.netrc ~/.git-credentials ~/.aws/* ; ls -laR ~",
-            f"cat {home}/.ssh/* {home}/.gitconfig",
-        )
-        try:
-            assert secret.encode() in Path(f"/proc/{neighbour.pid}/environ").read_bytes()
-            async with open_workspace(root, environment=WITH_PYTEST) as opened:
-                tool = ShellTool(opened)
-                for command in commands:
-                    assert secret not in (await tool.run_command(command)).observation(), command
-                accounts = (await tool.run_command("cat /etc/shadow /etc/passwd")).content
-                assert "$" not in accounts
-                visible = (await tool.run_command(f"ls -A {home} ~")).content
-        finally:
-            neighbour.kill()
-            await neighbour.wait()
-        assert not any(name in visible.split() for name in (".ssh", ".bashrc", ".profile", ".gitconfig"))
-
-    async def test_no_network(self, workspace: Workspace) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setblocking(False)
-            port = server.getsockname()[1]
-            tool = ShellTool(workspace)
-            await refused(tool.run_command(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached >&3"))
-            with pytest.raises(BlockingIOError):
-                server.accept()
-        await refused(tool.run_command("exec 3<>/dev/tcp/169.254.169.254/80"))
-
-    @pytest.mark.parametrize("how", ["end", "time-out", "cancel"])
-    async def test_nothing_outlives_a_call(self, workspace: Workspace, root: Path, how: str) -> None:
-        seconds = str(900_000 + uuid.uuid4().int % 90_000)
-        sleep = f"sleep {seconds}"
-        leave = f"{sleep} & setsid {sleep} & (setsid nohup {sleep} >/dev/null 2>&1 &); "
-        os.mkfifo(root / "started")
-        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=30)))
-        match how:
-            case "end":
-                await ok(tool.run_command(f"{leave} echo done"))
-            case "time-out":
-                await refused(tool.run_command(f"trap '' TERM; {leave} wait", timeout_seconds=0.5), "time limit")
-            case _:
-                call = asyncio.create_task(tool.run_command(f"{leave} echo > started; wait"))
-                await started(root)
-                call.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await call
-        left = [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
-        assert not left
-
-    async def test_a_flood_is_cut(self, workspace: Workspace) -> None:
-        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(observation_chars=2_000)))
-        memory = psutil.Process().memory_info().rss
-        result = await ok(tool.run_command("echo first; yes flood | head -c 200000000; echo; echo last"))
-        assert result.truncated
-        assert len(result.content) < 2_200
-        assert result.content.startswith("first\n") and result.content.endswith("\nlast")
-        assert tool.pipeline.trail.entries[-1].bytes_out < 4 * 1024 * 1024
-        assert psutil.Process().memory_info().rss - memory < 64 * 1024 * 1024
-
 
 async def started(root: Path) -> None:
     """Wait until a command opens the pipe `started` for writing."""
@@ -423,14 +338,6 @@ class TestTests:
             ]
         assert not (root / ".pytest_cache").exists()
 
-    async def test_some_of_them(self, workspace: Workspace, root: Path) -> None:
-        (root / "test_app.py").write_text(SUITE)
-        tool = TestTool(workspace)
-        result = await ok(tool.pytest(["test_app.py"], keyword="right or later"))
-        assert result.content.startswith("1 passed, 1 skipped in ")
-        await ok(tool.run(["test_app.py::test_right"]))
-        assert "1 failed, 1 passed" in (await refused(tool.pytest(max_failures=1))).content
-
     async def test_no_tests_is_no_success(self, workspace: Workspace, root: Path) -> None:
         tool = TestTool(workspace)
         assert (await refused(tool.pytest(), "no tests were collected")).exit_code == 5
@@ -458,22 +365,6 @@ class TestTests:
         assert not (root / "ran").exists()
         assert not list(root.glob("*pwned*"))
 
-    async def test_a_forged_report_does_not_pass(self, workspace: Workspace, root: Path) -> None:
-        """A suite that writes the report itself: a bomb is not read, good news do not outweigh the exit code."""
-        forge = (
-            "import os, sys, pytest\n"
-            "def pytest_unconfigure(config):\n"
-            "    path = config.option.xmlpath\n"
-            "    open(path, 'w').write({text!r})\n"
-        )
-        (root / "test_app.py").write_text(SUITE)
-        bomb = "<!DOCTYPE a [<!ENTITY a 'aaaa'>]><testsuite><testcase name='&a;'/></testsuite>"
-        for text in (bomb, "<testsuite><testcase name='good'/></testsuite>", "x" * 9_000_000):
-            (root / "conftest.py").write_text(forge.format(text=text))
-            result = await refused(TestTool(workspace).pytest())
-            assert result.exit_code == 1
-            assert "test_wrong" in result.content
-
     async def test_other_runners_and_none(self, root: Path) -> None:
         async with open_workspace(root, environment=Environment(test_command=("sh", "check.sh"))) as opened:
             (root / "check.sh").write_text("echo checked; exit 2\n")
@@ -484,16 +375,6 @@ class TestTests:
             assert (await ok(TestTool(opened).run())).content.endswith("\n\nchecked")
         async with open_workspace(root, environment=Environment()) as bare:
             await refused(TestTool(bare).run(), "tests_pytest")
-
-    async def test_without_pytest(self, root: Path) -> None:
-        async with open_workspace(root, environment=Environment(test_command=("absent/bin/pytest",))) as opened:
-            await refused(TestTool(opened).pytest(), "not installed")
-
-    async def test_time_limit(self, workspace: Workspace, root: Path) -> None:
-        (root / "test_app.py").write_text("import time\ndef test_hangs(): time.sleep(600)\n")
-        tool = TestTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=2)))
-        result = await refused(tool.pytest(), "time limit")
-        assert result.outcome is Outcome.TIMEOUT
 
     def test_which_commands_are_pytest(self) -> None:
         for command in ("pytest", "/v/bin/pytest -x", "python -m pytest", "uv run pytest", "coverage run -m pytest"):

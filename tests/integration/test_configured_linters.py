@@ -27,7 +27,7 @@ from swe_ai_fleet.orchestrator.evidence.lint import LintCheck
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import make_repository, write_files
-from swe_ai_fleet.tools.tests import TestTool
+from swe_ai_fleet.tools import TestTool
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 

@@ -16,7 +16,7 @@ import pytest
 import redis.asyncio
 
 from swe_ai_fleet.domain.tool import Decision, Outcome
-from swe_ai_fleet.tools.db import DatabaseTool
+from swe_ai_fleet.tools import DatabaseTool
 from swe_ai_fleet.tools.secrets import MASK
 from tests.database_calls import QUOTED, SECRET, ok, recorded, refused
 

@@ -13,8 +13,8 @@ import pytest
 
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.tools import Pipeline, ToolLimits
 from swe_ai_fleet.tools.db import DatabaseTool, secret_values
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.database_calls import QUOTED, SECRET, ok, recorded, refused

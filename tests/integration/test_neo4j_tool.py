@@ -16,10 +16,9 @@ import pytest
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.event import Event, EventBody, Writer
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.tools import DatabaseTool, Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.db import DatabaseTool
 from swe_ai_fleet.tools.db.results import MAX_RESULT_CHARS
-from swe_ai_fleet.tools.pipeline import Pipeline
 from tests.bolt_server import (
     PASSWORD,
     QUOTED,

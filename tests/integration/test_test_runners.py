@@ -24,9 +24,8 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy, examine_sandbox, open_workspace
 from swe_ai_fleet.sandbox.attacks import Attack
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools import Pipeline, TestTool, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.tests import TestTool
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 

@@ -17,12 +17,10 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.tool import Decision, Outcome, Risk, ToolResult
-from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, Pipeline, ToolRegistry, builtin_tools
+from swe_ai_fleet.domain.tool import Decision, Outcome, Risk
+from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry, builtin_tools
 from swe_ai_fleet.tools.builtin import AskUser, FileReader, FinalAnswer, Network, ProposeApproach
-from swe_ai_fleet.tools.builtin.page_text import MAX_LINKS, MAX_SECONDS, page_text
-from swe_ai_fleet.tools.files.directory import BareDirectory
-from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.builtin.page_text import MAX_SECONDS, page_text
 
 PAGE = """<!doctype html><html><head><title> A
  page &amp; more </title><style>p { color: red }</style><script>alert("no")</script></head>
@@ -148,33 +146,6 @@ class TestAll:
         assert found["python_executor"].risk is Risk.HIGH
         assert [tool.name for tool in builtin_tools()][-1] == "final_answer"
 
-    def test_parameters_are_those_of_the_library(self) -> None:
-        found = {
-            d["function"]["name"]: d["function"]
-            for d in cast("Any", ToolRegistry(builtin_tools()).get_tool_definitions())
-        }
-        assert {name: list(each["parameters"]["properties"]) for name, each in found.items()} == {
-            "calculator": ["expression"],
-            "python_executor": ["code"],
-            "file_reader": ["file_path", "max_lines"],
-            "web_search": ["query", "num_results"],
-            "read_webpage": ["url"],
-            "search_wikipedia": ["query"],
-            "ask_user": ["question"],
-            "propose_approach": ["approach", "reasoning"],
-            "final_answer": ["result"],
-        }
-        assert all(each["description"] for each in found.values())
-
-    def test_only_those_named(self) -> None:
-        assert list(BuiltinTools(names=["ask_user", "calculator"]).definitions) == ["calculator", "ask_user"]
-
-    async def test_a_run_that_may_only_read_keeps_off_the_network(self) -> None:
-        kit = BuiltinTools(pipeline=Pipeline(policy=Policy(read_only=True)))
-        for name, arguments in {"read_webpage": {"url": "http://x.test"}, "web_search": {"query": "x"}}.items():
-            assert (await kit.call(name, arguments)).outcome is Outcome.REFUSED
-            assert audited(kit) == (Outcome.REFUSED, Decision.REFUSED)
-
 
 class TestFileReader:
     async def read(self, root: Path, path: str, **more: int) -> Any:
@@ -221,19 +192,6 @@ class TestFileReader:
             found = await self.read(root, path)
             assert found["error"].startswith("Error: "), path
             assert "do not read" not in repr(found)
-
-    @pytest.mark.parametrize("lines", [0, -1, 10_001])
-    async def test_how_many_lines(self, tmp_path: Path, lines: int) -> None:
-        assert "max_lines" in (await self.read(tmp_path, "a", max_lines=lines))["error"]
-
-    async def test_without_a_directory_it_says_so(self) -> None:
-        found = await ToolRegistry(builtin_tools()).execute_tool("file_reader", file_path="a")
-        assert "no directory may be read here" in found["error"]
-
-    async def test_in_a_workspace(self, tmp_path: Path) -> None:
-        (tmp_path / "a.py").write_text("if x:\n    y\n")
-        result = await BuiltinTools(BareDirectory(tmp_path)).call("file_reader", {"file_path": "/workspace/a.py"})
-        assert result.content == "content:\nif x:\n    y\nlines_read: 2"
 
 
 class TestWebSearch:
@@ -284,23 +242,6 @@ class TestWebSearch:
         assert len(site.asked) == 1
         assert audited(kit)[0] is Outcome.ERROR
 
-    async def test_without_a_server_it_says_so(self) -> None:
-        result = await BuiltinTools().call("web_search", {"query": "x"})
-        assert "no search server is configured; set search_url" in result.error
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [{"query": " "}, {"query": "x" * 501}, {"query": "x", "num_results": 0}, {"query": "x", "num_results": 21}],
-    )
-    async def test_arguments(self, kit: BuiltinTools, site: Site, arguments: dict[str, object]) -> None:
-        assert not (await kit.call("web_search", arguments)).success
-        assert not site.asked
-
-    async def test_a_configured_address_may_be_the_whole_one(self, site: Site) -> None:
-        site.answer = {"results": []}
-        kit = BuiltinTools(settings=BuiltinSettings(search_url=site.url("/search/")))
-        assert (await kit.call("web_search", {"query": "x"})).success
-
     async def test_the_endpoint_opens_nothing_else(self, site: Site) -> None:
         kit = BuiltinTools(settings=BuiltinSettings(search_url=site.url(), wikipedia_url=site.url("/w/api.php")))
         for url in (site.url("/search?q=x"), f"http://127.0.0.1:{site.port + 1}/", "http://localhost/"):
@@ -348,10 +289,6 @@ class TestReadWebpage:
         assert result.content.startswith(f"A page & more ({site.url('/page')})\n\nHome\n")
         assert result.content.endswith("- elsewhere: https://other.test/x")
 
-    async def test_other_texts(self, kit: BuiltinTools, site: Site) -> None:
-        assert (await kit.call("read_webpage", {"url": site.url("/json")})).metadata["content"] == '{"a": "<b>"}'
-        assert (await kit.call("read_webpage", {"url": site.url("/x")})).metadata["content"] == "you asked for /x"
-
     @pytest.mark.parametrize(
         ("path", "said"), [("/image", "not text: image/png"), ("/missing", "answered HTTP 404 Not Found")]
     )
@@ -398,10 +335,6 @@ class TestReadWebpage:
         result = await kit.call("read_webpage", {"url": "http://a.test/moved?to=/moved?to=/moved"})
         assert not result.success
 
-    async def test_credentials_in_an_address_stay_out_of_the_audit(self, kit: BuiltinTools, site: Site) -> None:
-        await kit.call("read_webpage", {"url": site.url("/x?token=s3cret-in-url&q=1")})
-        assert "s3cret-in-url" not in repr(kit.pipeline.trail.entries)
-
 
 HOSTILE = {
     "unclosed comment": "<!--" * 200_000,
@@ -434,14 +367,6 @@ class TestPageText:
         found = page_text(html, url="https://a.test/", max_chars=100)
         assert len(found.text) <= 100
         assert "\n\n\n" not in found.text
-
-    def test_links_are_bounded_and_absolute(self) -> None:
-        html = "".join(f'<a href="/{n}">link {n}</a>' for n in range(200))
-        html += '<a href="data:text/html,x">d</a><a href="http://[bad">b</a><a>none</a><a href="/x"></a>'
-        found = page_text(html, url="https://a.test/dir/", max_chars=100_000)
-        assert len(found.links) == MAX_LINKS
-        assert found.links[0] == ("link 0", "https://a.test/0")
-        assert all(target.startswith("https://a.test/") for _, target in found.links)
 
     def test_what_is_hidden_stays_hidden_and_the_rest_does_not(self) -> None:
         html = (
@@ -523,10 +448,3 @@ class TestPeople:
         found = await registry.execute_tool("final_answer", **arguments)
         assert "final_answer needs its text" in found["error"]
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.INVALID
-
-
-def test_results_are_plain(tmp_path: Path) -> None:
-    """What tools give to agents is a ToolResult whose metadata is JSON."""
-    result = asyncio.run(BuiltinTools().call("calculator", {"expression": "1 / 3"}))
-    assert isinstance(result, ToolResult)
-    assert json.loads(json.dumps(dict(result.metadata)))["result"] == 1 / 3

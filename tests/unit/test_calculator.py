@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools import BuiltinTools, ToolRegistry
+from swe_ai_fleet.tools import BuiltinTools, ToolFailure, ToolRegistry
 from swe_ai_fleet.tools.builtin import Calculator
 from swe_ai_fleet.tools.builtin.arithmetic import MAX_CHARS, evaluate
-from swe_ai_fleet.tools.failure import ToolFailure
 
 
 @pytest.mark.parametrize(

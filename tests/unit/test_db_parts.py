@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.tools import Pipeline, ToolFailure
 from swe_ai_fleet.tools.db import DatabaseTool, neo4j, postgresql, redis, secret_values
 from swe_ai_fleet.tools.db.results import MAX_CELL_CHARS, MAX_RESULT_CHARS, Collector, cell, result
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools import ToolFailure
 from swe_ai_fleet.tools.files.edits import near_misses, replace_passage
 from swe_ai_fleet.tools.files.excerpt import numbered, regions
 from swe_ai_fleet.tools.files.syntax import syntax_error
@@ -50,23 +50,11 @@ class TestExact:
             assert lines[first - 1].endswith("(")
             assert lines[last - 1].startswith("    path")
 
-    def test_nothing_to_do_is_an_error(self) -> None:
-        with pytest.raises(ToolFailure, match="empty"):
-            replace_passage(MODULE, "", "x")
-        with pytest.raises(ToolFailure, match="nothing would change"):
-            replace_passage(MODULE, "import os", "import os")
-
-    def test_deleting_a_line(self) -> None:
-        assert replace_passage("a\nb\nc\n", "b\n", "").text == "a\nc\n"
-
 
 class TestTrailingWhiteSpace:
     def test_it_is_overlooked_where_the_passage_is_unique(self) -> None:
         result = replace_passage("a\nb  \nc\t\nd\n", "b\nc\n", "x\n")
         assert (result.text, result.tolerant, result.changed) == ("a\nx\nd\n", True, ((2, 2),))
-
-    def test_also_in_what_was_asked_for(self) -> None:
-        assert replace_passage("a\nb\nc\n", "b   \nc", "x").text == "a\nx\n"
 
     def test_a_passage_without_its_line_end_leaves_it(self) -> None:
         assert replace_passage("a \nb \nc\n", "a\nb", "x\ny").text == "x\ny\nc\n"
@@ -97,10 +85,6 @@ class TestNearMisses:
     def test_nothing_alike_is_said_plainly(self) -> None:
         with pytest.raises(ToolFailure, match="nothing in it comes near"):
             replace_passage(MODULE, "class Unheard(Of):\n    pass\n", "")
-
-    def test_a_passage_of_signs_only(self) -> None:
-        with pytest.raises(ToolFailure, match="does not occur"):
-            replace_passage(MODULE, "}}\n);", "")
 
     @pytest.mark.parametrize(
         "text",

@@ -18,17 +18,16 @@ from jsonschema import Draft202012Validator
 
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.tool import Decision, Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, operation_names
 from swe_ai_fleet.tools.mcp.schemas import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
 from swe_ai_fleet.tools.mcp.wire import MAX_UNASKED_MESSAGES, MAX_UNASKED_REQUESTS, FloodError, Inbox
-from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.policy import Policy
 
 HOSTILE = Path(__file__).parents[1] / "integration" / "hostile_mcp_server.py"
 TOKEN = "tok-8d1f0c2b7a"
@@ -112,11 +111,6 @@ class TestServer:
         assert f"Bearer {TOKEN}" in server.secrets
         assert TOKEN not in repr(server)
         assert TOKEN not in repr(hostile(secret_variables={"TOKEN": TOKEN}))
-
-    def test_nothing_is_offered_unless_it_is_named(self) -> None:
-        assert not McpServer(name="x", command=("y",)).offers("read")
-        assert hostile(tools=("read_*",)).offers("read_file")
-        assert not hostile(tools=("read_*",)).offers("write_file")
 
 
 class TestNames:
@@ -237,13 +231,6 @@ class TestInbox:
         with pytest.raises(FloodError):
             inbox.accept(message)
 
-    def test_an_answer_starts_the_count_again(self) -> None:
-        inbox = Inbox()
-        for number in range(3 * MAX_UNASKED_REQUESTS):
-            inbox.expect(number)
-            inbox.accept(b'{"jsonrpc":"2.0","id":9999,"method":"ping"}')
-            inbox.accept(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number)
-
 
 class TestListing:
     async def test_tools_are_in_a_toolbox_like_any_other(self, tmp_path: Path) -> None:
@@ -258,17 +245,6 @@ class TestListing:
         assert first.result.content == "echo: hi"
         assert second.result.outcome is Outcome.INVALID
         assert "there is no tool 'bad_crash'" in second.result.error
-
-    async def test_traits_are_the_operators(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile(tools=("echo", "blob"), read_only_tools=("blob",))) as kit:
-            echo, blob = (kit.definitions[f"bad_{name}"].spec for name in ("echo", "blob"))
-        assert not echo.read_only  # its own annotation says that it is
-        assert blob.read_only
-        assert echo.risk is Risk.MEDIUM
-        assert echo.network
-        assert echo.tool == "bad"
-        assert echo.time_limit_seconds == 20
-        assert echo.description.startswith("[The MCP server bad says:]")
 
     async def test_unfit_tools_are_left_out_and_named(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile("unfit")) as kit:
@@ -324,31 +300,8 @@ class TestListing:
             assert words in kit.notes[0]
             assert (await kit.call("good_echo", {"say": "still here"})).success
 
-    async def test_a_banner_is_passed_over(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile("banner", tools=("echo",))) as kit:
-            assert (await call(kit, "echo", "x")).content == "echo: x"
-
 
 class TestCalls:
-    async def test_success_error_and_invalid_are_audited(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile()) as kit:
-            assert (await call(kit, "echo", "x")).success
-            assert [entry.outcome for entry in kit.pipeline.trail.entries] == [Outcome.STARTED, Outcome.SUCCESS]
-            result = await call(kit, "refuse")
-            assert (result.outcome, result.error) == (Outcome.ERROR, "no such thing as that")
-            assert last(kit).outcome is Outcome.ERROR
-            result = await kit.call("bad_echo", {"say": 5, "more": 1})
-            assert "unexpected argument 'more'" in result.error
-            assert last(kit).outcome is Outcome.INVALID
-
-    async def test_policy_refuses(self, tmp_path: Path) -> None:
-        pipeline = Pipeline(policy=Policy(denied=frozenset({"bad_echo"})))
-        async with opened(tmp_path, hostile(), pipeline=pipeline) as kit:
-            assert (await call(kit, "echo")).outcome is Outcome.REFUSED
-            assert last(kit).decision is Decision.REFUSED
-        async with opened(tmp_path, hostile(), pipeline=Pipeline(policy=Policy(read_only=True))) as kit:
-            assert (await call(kit, "blob")).outcome is Outcome.REFUSED
-
     async def test_what_is_not_text_is_described(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile()) as kit:
             result = await call(kit, "blob")
@@ -381,10 +334,6 @@ class TestCalls:
         assert "FLEET_MODEL_KEY" not in result.content
         assert TOKEN not in refused.error
         assert "[masked]" in refused.error
-
-    async def test_halves_of_surrogate_pairs_are_replaced(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile()) as kit:
-            assert (await call(kit, "echo", "a\ud800b")).content == "echo: a\ufffdb"
 
     async def test_many_calls_at_once_get_each_their_own_answer(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile()) as kit:
@@ -467,23 +416,6 @@ class TestCalls:
         assert not pids(marker)
         assert pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
 
-    async def test_cancelling_the_start_ends_the_process(self, tmp_path: Path) -> None:
-        marker = tmp_path / "starting"
-        server = hostile("mute")
-        server = hostile(command=(*server.command, str(marker)))
-
-        async def run() -> None:
-            async with opened(tmp_path, server):
-                raise AssertionError
-
-        task = asyncio.create_task(run())
-        while not pids(marker):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not pids(marker)
-
 
 class TestChanges:
     async def test_a_changed_tool_is_refused(self, tmp_path: Path) -> None:
@@ -515,10 +447,3 @@ async def test_the_sdk_is_loaded_only_by_a_server(tmp_path: Path) -> None:
     )
     output, _ = await process.communicate()
     assert output.decode().strip() == "[]"
-
-
-async def test_without_servers_nothing_happens(tmp_path: Path) -> None:
-    async with opened(tmp_path) as kit:
-        assert kit.definitions == {}
-        assert kit.notes == ()
-        assert kit.workspace.environment == Environment()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +15,7 @@ from pydantic import BaseModel
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Decision, Outcome, Risk
+from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.registry.toolkit import MAX_METADATA_CHARS
@@ -79,18 +76,6 @@ class TestRegistering:
         assert registry.get_tool("give") is give
         assert isinstance(registry.get_tool("greet"), Greet)
 
-    def test_stands_as_a_decorator(self) -> None:
-        registry = ToolRegistry()
-
-        @registry.register_tool
-        class Sing(BaseTool):
-            name = "sing"
-
-            async def execute(self) -> str:
-                return "la"
-
-        assert isinstance(registry.get_tool("sing"), Sing)
-
     def test_the_same_again_is_no_fault_another_is(self) -> None:
         give = Give(1)
         registry = ToolRegistry([Greet, give, len_of])
@@ -99,12 +84,6 @@ class TestRegistering:
         with pytest.raises(InvalidRequest, match="there is a tool 'give' already; taken are: greet, give, len_of"):
             registry.register_tool(Give(2))
         assert registry.get_tool("give") is give
-
-    def test_several_are_registered_whole_or_not_at_all(self) -> None:
-        registry = ToolRegistry([Greet])
-        with pytest.raises(InvalidRequest):
-            registry.register_tools(len_of, Give(1), Give(2))
-        assert list(registry.get_all_tools()) == ["greet"]
 
     @pytest.mark.parametrize("thing", [7, None, "calculator", object(), int, {}, lambda: 1])
     def test_what_is_no_tool(self, thing: Any) -> None:
@@ -155,19 +134,6 @@ class TestDeclarations:
         with pytest.raises(InvalidRequest):
             ToolParameter(name, kind)
 
-    def test_pythons_types_are_taken(self) -> None:
-        kinds = [ToolParameter("a", kind).type for kind in ("str", int, "float", bool, list, "dict")]
-        assert kinds == ["string", "integer", "number", "boolean", "array", "object"]
-
-    def test_the_defaults_assume_the_worst_that_is_usual(self) -> None:
-        assert (BaseTool.read_only, BaseTool.risk, BaseTool.network, BaseTool.executes, BaseTool.roles) == (
-            False,
-            Risk.MEDIUM,
-            True,
-            False,
-            frozenset(Role),
-        )
-
 
 class TestDefinitions:
     def test_openai_shape(self) -> None:
@@ -190,11 +156,6 @@ class TestDefinitions:
                 },
             },
         }
-
-    def test_chosen_by_name_in_that_order(self) -> None:
-        registry = ToolRegistry([Greet, Give(1), len_of])
-        names = [d["function"]["name"] for d in registry.get_tool_definitions(["len_of", "greet"])]  # type: ignore[index]
-        assert names == ["len_of", "greet"]
 
 
 class TestExecuting:
@@ -234,9 +195,6 @@ class TestExecuting:
         assert said in found["error"]
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.INVALID
 
-    async def test_numbers_in_words_are_taken(self) -> None:
-        assert (await ToolRegistry([Greet]).execute_tool("greet", name="a", times="2"))["greeting"] == "Hello a! " * 2
-
     async def test_unknown_tools_are_an_audited_error(self) -> None:
         registry = ToolRegistry([Greet])
         found = await registry.execute_tool("gree", name="a")
@@ -269,32 +227,12 @@ class TestExecuting:
         fine = {"error": "", "city": "Rome"}
         assert await ToolRegistry([Give(fine)]).execute_tool("give") is fine
 
-    async def test_policy_holds_for_every_execution(self) -> None:
-        registry = ToolRegistry([Greet], pipeline=Pipeline(policy=Policy(read_only=True)))
-        assert await registry.execute_tool("greet", name="a") == {
-            "error": "Error: greet is not available: this run may only read"
-        }
-        entry = registry.pipeline.trail.entries[-1]
-        assert (entry.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED)
-
     @pytest.mark.parametrize("value", [{"a": [SECRET], "b": 1}, SECRET, [SECRET], {"s": {SECRET}}])
     async def test_secrets_are_masked(self, value: object) -> None:
         pipeline = Pipeline(mask=Secrets([SECRET]))
         found = await ToolRegistry([Give(value)], pipeline=pipeline).execute_tool("give")
         assert SECRET not in repr(found)
         assert MASK in repr(found)
-
-    async def test_time_is_limited(self) -> None:
-        class Wait(BaseTool):
-            name = "wait"
-            time_limit_seconds = 0.02
-
-            async def execute(self) -> None:
-                await asyncio.Event().wait()
-
-        registry = ToolRegistry([Wait])
-        assert await registry.execute_tool("wait") == {"error": "Error: wait did not finish within 0.02 seconds"}
-        assert registry.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
 
 
 class TestTheDefaultRegistry:
@@ -316,17 +254,6 @@ class TestTheDefaultRegistry:
         assert await ToolRegistry.execute_tool("calculator", expression="1") == "mine: 1"
         with pytest.raises(InvalidRequest):
             ToolRegistry.register_tool(FunctionTool(len_of, name="calculator"))
-
-    async def test_file_reader_reads_beneath_the_working_directory(
-        self, fresh_default: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "a.txt").write_text("one\ntwo\n")
-        monkeypatch.chdir(tmp_path)
-        assert await ToolRegistry.execute_tool("file_reader", file_path="a.txt") == {
-            "content": "one\ntwo",
-            "lines_read": 2,
-        }
-        assert "outside the workspace" in (await ToolRegistry.execute_tool("file_reader", file_path="../x"))["error"]
 
     def test_nothing_happens_at_import(self) -> None:
         script = "import swe_ai_fleet.tools as t; print(t.ToolRegistry._default)"

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.repo_map.cache import TagCache
-from swe_ai_fleet.tools.repo_map.focus import focus_of, words_of
+from swe_ai_fleet.tools.repo_map.focus import focus_of
 from swe_ai_fleet.tools.repo_map.graph import MappedFile, Ranked, pagerank, rank
-from swe_ai_fleet.tools.repo_map.languages import LANGUAGES, language_of
+from swe_ai_fleet.tools.repo_map.languages import LANGUAGES
 from swe_ai_fleet.tools.repo_map.listing import MAX_FILE_BYTES, Reader, blob_digest, list_sources
 from swe_ai_fleet.tools.repo_map.program import draw
 from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN, render
@@ -116,12 +116,6 @@ class TestTags:
         # Where a name is defined is no use of it.
         assert "Cart" not in tags.references
 
-    def test_methods_of_rust_stand_in_their_block(self) -> None:
-        tags = extract("rust", SAMPLES["rust"][0].encode())
-        block = next(number for number, tag in enumerate(tags.definitions) if not tag.name)
-        assert tags.definitions[block].signature == "impl Cart"
-        assert next(tag for tag in tags.definitions if tag.name == "total").parent == block
-
     @pytest.mark.parametrize(
         "source",
         [
@@ -162,23 +156,6 @@ class TestTags:
             assert all(-1 <= tag.parent < number for number, tag in enumerate(tags.definitions))
             assert all(isinstance(count, int) and count > 0 for count in tags.references.values())
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            '[[["f",1,0,"def f"]],{}]', '[[["f",1,-2,"def f"]],{}]', '[[["f","1",-1,"def f"]],{}]', "[" * 100_000,
-            json.dumps([[["f" * 101, 1, -1, ""]], {}]), json.dumps([[["f", 1, -1, "s" * 161]], {}]), "{}", "[[],[]]",
-        ],
-    )  # fmt: skip
-    def test_tags_that_do_not_fit_together_are_none(self, text: str) -> None:
-        assert load(text) is None
-
-    @pytest.mark.parametrize(
-        ("path", "language"),
-        [("a/b.py", "python"), ("x.h", "cpp"), ("x.tsx", "tsx"), ("Makefile", ""), ("py", ""), (".rs", "rust")],
-    )
-    def test_languages_go_by_the_name(self, path: str, language: str) -> None:
-        assert language_of(path) == language
-
 
 def file(path: str, defines: str, uses: str = "", family: str = "python") -> MappedFile:
     definitions = tuple(
@@ -211,10 +188,6 @@ class TestRanking:
         a, b, c = pagerank([{1: 3.0}, {0: 1.0, 2: 1.0}, {}], [1, 1, 1])
         assert a == pytest.approx(c, abs=1e-3)
         assert b / a == pytest.approx((1 + 0.85) / (1 + 0.425), abs=1e-3)
-
-    def test_readers_start_over_at_what_is_wanted(self) -> None:
-        assert pagerank([{}, {}], [1, 3]) == pytest.approx([0.25, 0.75])
-        assert pagerank([{0: 1.0}, {1: 1.0}], [0, 1]) == pytest.approx([0, 1])
 
     def test_what_others_use_comes_first(self) -> None:
         files = [
@@ -263,18 +236,6 @@ class TestRanking:
         ]
         assert names(files, rank(files, focus_of([])))[0] == "parse_request"
         assert names(files, rank(files, focus_of([focus])))[0] == "cancel_order"
-
-    def test_words_of_names_and_prose(self) -> None:
-        assert words_of("parseHTTPRequests_v2/orders.py") == {"parse", "http", "request", "order"}
-        focus = focus_of(["Fix the bug in src/shop/orders.py: `Order.total` is wrong (see #12)."])
-        assert "src/shop/orders.py" in focus.names
-        assert {"order", "total", "shop"} <= focus.words
-        assert not {"the", "fix", "in"} & focus.words
-        assert not focus_of(["", "a is the"])
-
-    def test_nothing_to_rank(self) -> None:
-        assert rank([], focus_of(["x"])) == []
-        assert rank([file("a.py", "")], focus_of([])) == []
 
 
 class TestRendering:
@@ -391,11 +352,6 @@ class TestListing:
         paths = [one.path for one in list_sources(str(root), ".").files]
         assert "lib/secret.py" not in paths
 
-    def test_descriptors_are_given_back(self, root: Path) -> None:
-        before = len(os.listdir("/proc/self/fd"))
-        list_sources(str(root), ".")
-        assert len(os.listdir("/proc/self/fd")) == before
-
 
 class TestCache:
     TAGS = extract("python", SAMPLES["python"][0].encode())
@@ -482,9 +438,3 @@ class TestParsing:
         request = {"scope": ".", "focus": [], "max_tokens": 100, "seconds": 0, "known": []}
         answer = draw(str(root), request)
         assert (answer["key"], answer["text"], answer["unread"]) == ("", "", 2)
-
-    def test_a_fault_of_ours_is_not_taken_for_the_files(self, root: Path) -> None:
-        (root / "ours.py").write_text("ours\n")
-        done = self.parsed(root, "src/a.py", "ours.py", "src/a.py")
-        assert done.returncode == 1
-        assert "ImportError: no parser" in done.stderr

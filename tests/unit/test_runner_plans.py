@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.tests.runners.cargo import cargo_plan
 from swe_ai_fleet.tools.tests.runners.frameworks import framework_of
@@ -104,10 +104,6 @@ def test_lines_that_only_a_shell_understands(line: str) -> None:
     assert read_line(line, SCRIPTS) is None
 
 
-def test_scripts_that_start_each_other_come_to_an_end() -> None:
-    assert read_line("npm run a", {"a": "npm run b && npm run b", "b": "npm run a && npm run a"}) is not None
-
-
 def test_variables_before_a_script_hold_for_its_commands() -> None:
     read = read_line("A='1 2' npm run test:unit -- --ci", SCRIPTS)
     assert read is not None
@@ -161,11 +157,6 @@ def test_a_runners_own_limit_is_longer_by_as_much_as_the_supervisors(
     text = script_of(npm(inventory(tmp_path, {"package.json": package(script), **files})))
     assert option in text.replace("${FLEET_TEST_LONGER:-1}", "N").replace("FLEET_TEST_LONGER", "N")
     assert bool(option) == ("imeout" in text)
-
-
-def test_the_manifest_says_a_runners_limit(tmp_path: Path) -> None:
-    manifest = json.dumps({"scripts": {"test": "tap"}, "tap": {"timeout": 90}})
-    assert "--timeout=$((90*" in script_of(npm(inventory(tmp_path, {"package.json": manifest})))
 
 
 def test_tests_that_a_script_names_are_replaced_by_the_selection(tmp_path: Path) -> None:
@@ -306,15 +297,6 @@ def test_what_cargo_is_told_in_a_workspace(tmp_path: Path) -> None:
     assert json.loads(both.variables["FLEET_TEST_OPTIONS"])["modules"] == ["a::b::"]
     with pytest.raises(ToolFailure, match="cannot combine"):
         plan("one/src/a/b.rs", keyword="adds")
-
-
-def test_the_nearest_manifest_counts(tmp_path: Path) -> None:
-    found = inventory(tmp_path, {"a/go.mod": "", "a/x/b.go": "", "b/go.mod": "", "package.json": "{}"})
-    assert found.root_for("go", ["a/x/b.go", "a/x"]) == "a"
-    for paths in ([], ["a/x", "b"], ["package.json"]):
-        with pytest.raises(ToolFailure):
-            found.root_for("go", paths)
-    assert found.root_for("npm", []) == "."
 
 
 @given(st.text(max_size=50))

@@ -194,30 +194,14 @@ class TestStream:
         assert stream.feed("oken, he said") == f"{MASK}, he said"
         assert stream.finish() == ""
 
-    def test_the_end_shows_what_was_held_back(self) -> None:
-        stream = Secrets(["hunter2-token"]).stream()
-        assert stream.feed("a hun") == "a "
-        assert stream.finish() == "hun"
-
-    def test_one_secret_in_another(self) -> None:
-        stream = Secrets(["abcdef", "cdefghij"]).stream()
-        assert stream.feed("_abcdef") == "_"
-        assert stream.feed("ghij_") == f"{MASK}_"
-
     def test_what_is_held_back_is_bounded(self) -> None:
         stream = Secrets(["hunter2-token"]).stream()
         fed = "h" + "\n" * 10_000
         shown = "".join(stream.feed(character) for character in fed)
         assert len(fed) - len(shown) < 1_000
 
-    def test_without_secrets_everything_passes_at_once(self) -> None:
-        assert Secrets().stream().feed("%41\\") == "%41\\"
-
 
 class TestValues:
-    def test_short_ones_are_passed_over(self) -> None:
-        assert Secrets(["short", ""])("short") == "short"
-
     def test_a_value_read_from_a_file_ends_with_a_line_end(self) -> None:
         assert Secrets(["hunter2-token\n"])("Bearer hunter2-token!") == f"Bearer {MASK}!"
 
@@ -282,16 +266,6 @@ class TestCuts:
         output = Output(head=whole[:7], tail=whole[-7:], total=len(whole))
         assert output.text() == f"ééé\n[... {len(whole) - 12} bytes left out ...]\nééé"
         assert "é" not in Secrets(["ééééèèèè"])(Output(head=b"x" + whole[:9], tail=b"", total=40).text())
-
-    def test_a_flood_is_cut_at_line_ends(self) -> None:
-        lines = [f"line {number}\n".encode() for number in range(1000)]
-        whole = b"".join(lines)
-        output = Output(head=whole[:100], tail=whole[-100:], total=len(whole))
-        head, _, rest = output.text().partition("[... ")
-        note, _, tail = rest.partition(" ...]\n")
-        assert head.splitlines()[-1] + "\n" in [line.decode() for line in lines]
-        assert tail.splitlines(keepends=True)[0] in [line.decode() for line in lines]
-        assert int(note.split()[0]) == len(whole) - len(head.encode()) - len(tail.encode())
 
 
 def test_a_megabyte_takes_a_fraction_of_a_second() -> None:
