@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.test_run import TestRun
-from swe_ai_fleet.tools.tests.reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS
-from swe_ai_fleet.tools.tests.runners.cargo_reports import parse_cargo_output
-from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_events, parse_go_output
-from swe_ai_fleet.tools.tests.runners.javascript_reports import (
-    parse_jest_output,
-    parse_mocha_output,
-    parse_node_output,
-    parse_vitest_output,
-)
+from swe_ai_fleet.domain.test_run import TestOutcome, TestRun
+from swe_ai_fleet.tools.tests.reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, bounded, test_result
 from swe_ai_fleet.tools.tests.runners.recognised import recognise
-from swe_ai_fleet.tools.tests.runners.tally import MAX_NAMED, Tally, merged
-from swe_ai_fleet.tools.tests.runners.tap_reports import parse_tap
-from swe_ai_fleet.tools.tests.runners.unittest_reports import parse_unittest_output
 
 # All below was printed by the real programs (go 1.19, cargo 1.95, node 20, jest 29, vitest 2, mocha 10, tape 5).
 GO_PLAIN = """\
@@ -337,12 +325,30 @@ def test_several_runners_in_one_output_are_added_up() -> None:
         assert both == tuple(a + b for a, b in zip(one[1], other[1], strict=True)), (first, second)
 
 
-@pytest.mark.parametrize("text", ["", "ok", "ok 1\nok 2", "3 passing thoughts", "Ran 3 tests", "FAIL", "1..3", "{}"])
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("===== 3 passed in 0.01s =====", (3, 0, 0, 0)),
+        ("1 failed, 2 passed, 4 skipped, 1 xpassed, 2 warnings in 61.20s (0:01:01)", (3, 1, 0, 4)),
+        ("no tests ran in 0.00s", (0, 0, 0, 0)),
+        ("10 deselected in 0.50s", (0, 0, 0, 0)),
+        ("\x1b[31m\x1b[1m1 error\x1b[0m\x1b[31m in 0.10s\x1b[0m", (0, 0, 1, 0)),
+    ],
+)
+def test_pytests_lines_of_counts(line: str, counts: tuple[int, int, int, int]) -> None:
+    assert numbers(recognise(f"....\n{line}\n")) == counts
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ok", "ok 1\nok 2", "3 passing thoughts", "Ran 3 tests", "FAIL", "1..3", "{}", "5 passed", "3 apples in 2s"],
+)
 def test_text_without_a_report(text: str) -> None:
     assert recognise(text) is None
 
 
-def said(report: TestRun | None, name: str) -> str:
+def said(output: str, name: str) -> str:
+    report = recognise(output)
     assert report is not None
     return report.results[name].message
 
@@ -358,7 +364,7 @@ def test_a_file_of_tap_has_one_name_however_long_it_took() -> None:
 not ok 1 - test/a.js # time=30112.463ms
 1..1
 """
-    found = parse_tap(text)
+    found = recognise(text)
     assert found is not None
     assert {name: str(result.outcome) for name, result in found.results.items()} == {
         "test/a.js::group > one": "passed",
@@ -367,14 +373,19 @@ not ok 1 - test/a.js # time=30112.463ms
 
 
 def test_messages_say_where_and_why() -> None:
-    assert said(parse_go_events(GO_EVENTS), "p/sub") == "sub/x_test.go:5:28: undefined: thing"
-    assert said(parse_go_events(GO_EVENTS), "p::TestTable/b") == "a_test.go:10: two is wrong"
-    assert "did not finish" in said(parse_go_events(GO_EVENTS), "p::TestHangs")
-    wrong = said(parse_cargo_output(CARGO), "src/lib.rs::tests::wrong")
-    assert wrong == "src/lib.rs:8:47: assertion `left == right` failed: sum left: 2 right: 3"
-    assert said(parse_cargo_output(RUSTC), "src/lib.rs:4:41").startswith("error[E0425]: cannot find value `c`")
-    assert said(parse_tap(NODE_TAP), "wrong") == "Expected values to be strictly equal: 1 !== 2"
-    assert said(parse_unittest_output(UNITTEST), "app.T.test_f") == "ValueError: boom"
+    assert said(GO_EVENTS, "p/sub") == "sub/x_test.go:5:28: undefined: thing"
+    assert said(GO_EVENTS, "p::TestTable/b") == "a_test.go:10: two is wrong"
+    assert "did not finish" in said(GO_EVENTS, "p::TestHangs")
+    wrong = "src/lib.rs:8:47: assertion `left == right` failed: sum left: 2 right: 3"
+    assert said(CARGO, "src/lib.rs::tests::wrong") == wrong
+    assert said(RUSTC, "src/lib.rs:4:41").startswith("error[E0425]: cannot find value `c`")
+    assert said(NODE_TAP, "wrong") == "Expected values to be strictly equal: 1 !== 2"
+    assert said(UNITTEST, "app.T.test_f") == "ValueError: boom"
+    # What a test prints is not taken for the summary.
+    printed = "FAILED fake.py::test - printed\n== short test summary info ==\nFAILED a.py::t - real\n1 failed in 0.1s\n"
+    report = recognise(printed)
+    assert report is not None
+    assert {test: result.message for test, result in report.results.items()} == {"a.py::t": "real"}
 
 
 def test_go_since_1_24_says_in_events_what_does_not_compile() -> None:
@@ -383,51 +394,37 @@ def test_go_since_1_24_says_in_events_what_does_not_compile() -> None:
         '{"ImportPath":"p [p.test]","Action":"build-fail"}\n'
         '{"Action":"start","Package":"p"}\n{"Action":"fail","Package":"p","Elapsed":0,"FailedBuild":"p [p.test]"}\n'
     )
-    report = parse_go_events(text)
-    assert numbers(report) == (0, 0, 1, 0)
-    assert said(report, "p") == "./x_test.go:5:1: syntax error"
+    assert numbers(recognise(text)) == (0, 0, 1, 0)
+    assert said(text, "p") == "./x_test.go:5:1: syntax error"
 
 
 def test_what_cargo_tests_print_names_no_other_test() -> None:
-    report = parse_cargo_output(CARGO)
+    report = recognise(CARGO)
     assert report is not None
     assert not any(test.endswith("::right") for test in report.failing)
     forged = CARGO.replace("printed\n", "printed\ntest result: ok. 9999 passed; 0 failed; 0 ignored; 0 measured\n")
-    told = parse_cargo_output(forged)
+    told = recognise(forged)
     assert told is not None
     assert told.summary.failed == 2, "a forged line adds tests that passed and hides none that failed"
 
 
-def test_a_tally_is_bounded_and_keeps_names_apart() -> None:
-    tally = Tally()
-    for _ in range(3):
-        tally.add("same", "failure", "m" * 10_000, "t\n" * 10_000)
-    for number in range(MAX_NAMED):
-        tally.add(f"{number}" + "x" * 1_000, "error")
-    report = tally.report(1e30)
-    assert numbers(report) == (0, 3, MAX_NAMED, 0)
-    assert len(report.results) == MAX_NAMED
-    assert report.unnamed.errors == 3
-    assert report.failing[:3] == ["same", "same (2)", "same (3)"]
-    assert all(len(test) <= MAX_ID_CHARS for test in report.results)
-    assert all(len(result.message) <= MAX_MESSAGE_CHARS for result in report.results.values())
-    both = merged([report, TestRun(unnamed=report.unnamed)])
-    assert numbers(both) == (0, 3, MAX_NAMED + 3, 0)
-    assert merged([]) is None
+def test_what_is_kept_is_bounded_and_keeps_names_apart() -> None:
+    long = "x" * 50_000
+    names = [*(f"t{number}" for number in range(100_007)), *(f"t{long[:900]}{end}" for end in "ab"), "t1"]
+    many = recognise("TAP version 13\n" + "".join(f"not ok 1 - {name}\n" for name in reversed(names)))
+    assert many is not None
+    assert numbers(many) == (0, len(names), 0, 0)
+    assert len(many.results) == 100_000
+    assert many.unnamed.failed == len(names) - 100_000
+    assert {"t1", "t1 (2)"} & many.results.keys() == {"t1"}
+    assert all(len(test) <= MAX_ID_CHARS for test in many.results)
+    result = test_result(TestOutcome.FAILED, long, f"{long}\n" * 50)
+    assert len(result.message) <= MAX_MESSAGE_CHARS
+    assert len(result.traceback) <= MAX_TRACEBACK_CHARS
+    assert len({bounded(long + end) for end in "ab"}) == 2
+    assert test_result(TestOutcome.ERROR, "", "a.py:1: in f\nE   ValueError: no\n\n").message == "ValueError: no"
 
 
-PARSERS: list[Callable[[str], object]] = [
-    recognise,
-    parse_go_events,
-    parse_go_output,
-    parse_cargo_output,
-    parse_tap,
-    parse_jest_output,
-    parse_vitest_output,
-    parse_mocha_output,
-    parse_node_output,
-    parse_unittest_output,
-]
 _LINES = sorted({line for run in RUNS.values() for line in run[0].splitlines()})
 _shuffled = st.lists(st.sampled_from(_LINES), max_size=60).map("\n".join)
 _KEYS = ("Action", "Package", "ImportPath", "Test", "Output", "Elapsed")
@@ -445,14 +442,14 @@ _json = st.recursive(
 ).map(json.dumps)
 
 
-@pytest.mark.parametrize("parser", PARSERS, ids=range(len(PARSERS)))
 @given(
     text=st.one_of(st.text(max_size=300), _shuffled, _json, st.binary(max_size=300).map(lambda b: b.decode("latin1")))
 )
-@settings(max_examples=60)
-def test_any_text_is_a_report_or_none(parser: Callable[[str], object], text: str) -> None:
-    report = parser(text)
-    if isinstance(report, TestRun):
+@settings(max_examples=300)
+def test_any_text_is_a_report_or_none(text: str) -> None:
+    recognise(f"== short test summary info ==\nFAILED {text}\n1 failed in 0.1s")
+    report = recognise(text)
+    if report is not None:
         assert all(number >= 0 for number in numbers(report))
         assert len(report.failing) <= report.summary.failed + report.summary.errors
 
@@ -480,7 +477,6 @@ FLOODS = [
 @pytest.mark.parametrize("flood", FLOODS, ids=range(len(FLOODS)))
 def test_floods_take_bounded_time(flood: str) -> None:
     started = time.process_time()
-    for parser in PARSERS:
-        parser(flood)
+    recognise(flood)
     # All parsers together, on half a megabyte made to hurt; a quadratic one would take far longer.
     assert time.process_time() - started < 100
