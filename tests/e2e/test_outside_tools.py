@@ -236,33 +236,6 @@ async def test_the_tools_of_an_mcp_server_that_the_task_brings(tmp_path: Path) -
     assert verify(result.audit_trail, head=result.to_dict()["audit_head"]) is None
 
 
-@pytest.mark.parametrize(
-    ("server", "field"),
-    [
-        ({"name": "No Name", "command": ["x"]}, "name"),
-        ({"name": "x"}, "command"),
-        ({"name": "x", "command": ["x"], "allowed_hosts": ["example.org:22"]}, "allowed_hosts[0]"),
-        ({"name": "x", "url": "http://169.254.169.254:81/mcp"}, "url"),
-    ],
-)
-async def test_an_mcp_server_that_is_not_granted(tmp_path: Path, server: dict[str, object], field: str) -> None:
-    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
-    settings = Settings(home=tmp_path / "home")
-    agent = ToolEnabledAgent("a", "DEV", clone, "http://127.0.0.1:1/v1", "m", settings=settings)
-    with pytest.raises(InvalidRequest) as refused:
-        await agent.execute_task(TASK, constraints={"mcp_servers": [server]})
-    assert refused.value.field == f"constraints.mcp_servers[0].{field}"
-
-
-async def test_hosts_beyond_what_is_grantable_are_refused(tmp_path: Path, settings: Settings) -> None:
-    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
-    narrow = settings.model_copy(update={"grantable_hosts": "*.example.org"})
-    agent = ToolEnabledAgent("a", "DEV", clone, "http://127.0.0.1:1/v1", "m", settings=narrow)
-    with pytest.raises(InvalidRequest, match="granted") as refused:
-        await agent.execute_task(TASK, constraints={"allowed_hosts": ["a.example.org", "example.com"]})
-    assert refused.value.field == "constraints.network.allowed_hosts[1]"
-
-
 async def test_all_toolkits_stand_for_direct_calls(tmp_path: Path, service: str, settings: Settings) -> None:
     clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
     agent = ToolEnabledAgent("a", "DEV", clone, settings=settings.model_copy(update={"tool_hosts": service}))

@@ -18,7 +18,6 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.candidate import CheckResult
-from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.tool import ToolResult
@@ -117,16 +116,6 @@ async def test_an_agent_sees_the_lines_that_it_has_changed(project: Make) -> Non
     )
 
 
-async def test_what_is_committed_since_is_changed_too(project: Make) -> None:
-    held = project({"app.py": OLD, "ruff.toml": RULES})
-    async with held.clone(files={"app.py": f"import json\n{OLD}"}) as clone:
-        committed = await clone.run(
-            Command(argv=("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qam", "x"))
-        )
-        assert committed.ok, committed.stderr.text()
-        assert (await TestTool(clone).lint()).metadata["count"] == 1
-
-
 async def test_what_is_shown_is_bounded(project: Make) -> None:
     held = project({"a.txt": "", "ruff.toml": RULES})
     result = await held.linted({"many.py": "".join(f"import new_{number}\n" for number in range(2_000))})
@@ -148,20 +137,6 @@ async def test_a_linter_that_is_not_configured_is_neither_run_nor_named(project:
     assert "configures no linter" in (await bare.linted({"app.py": "import json\n"})).error
     check = await bare.judged({"app.py": "import json\n"})
     assert (check.skipped_reason, check.required) == ("no configured linter checks a changed file", False)
-
-
-async def test_settings_that_rewrite_files_do_not(project: Make) -> None:
-    held = project(
-        {
-            "a.txt": "",
-            "pyproject.toml": "[tool.ruff]\nfix = true\n[tool.ruff.lint]\nselect = ['F']\n[tool.ruff.format]\n",
-        }
-    )
-    result = await held.linted({"app.py": "import json\nx  =  1\n"})
-    assert result.content.splitlines()[2:] == [
-        "app.py:1: F401 `json` imported but unused",
-        "app.py:2: ruff format not formatted",
-    ]
 
 
 async def test_evidence_counts_new_findings_on_changed_lines_alone(project: Make) -> None:
@@ -187,18 +162,6 @@ async def test_formatting_counts_where_lines_were_changed(project: Make) -> None
     assert (await held.judged({"app.py": "x  =  1\n\n\n\n\ny = 2\n\nz = 4\n"})).passed
     spoiled = await held.judged({"app.py": "x  =  1\n\n\n\n\ny = 2\n\nz  = 4\n"})
     assert spoiled.problems == ("app.py:8: ruff format not formatted",)
-
-
-@needs_go
-async def test_gofmt(project: Make) -> None:
-    held = project(
-        {"go.mod": "module a\n\ngo 1.19\n", "a.go": "package a\n\nfunc  F() {}\n", "sub/b.go": "package b\n"}
-    )
-    result = await held.linted(
-        {"sub/b.go": "package b\n\nfunc  G() {}\n", "a.go": "package a\n\nfunc  F() {}\n\n// x\n"}
-    )
-    assert "\nsub/b.go:3: gofmt not formatted\n" in result.content
-    assert "\n1 older finding is not shown" in result.content
 
 
 @needs_go

@@ -144,14 +144,6 @@ class TestPostgreSQL:
         await ok(tool.postgresql_query("agent", "CREATE TABLE work.more (a int)", read_only=False))
         await refused(tool.postgresql_query("agent", change, [3], read_only=False), "duplicate key", "Key (id)=(3)")
 
-    async def test_mistakes_are_explained(self, tool: DatabaseTool) -> None:
-        await refused(tool.postgresql_query("agent", "SELECT nmae FROM work.item"), '"nmae" does not exist')
-        await refused(tool.postgresql_query("agent", "SELECT $1::int", ["x"]), "invalid input syntax")
-        await refused(tool.postgresql_query("absent", "SELECT 1"), "connections: agent, helper, postgres, wrong")
-        await refused(tool.redis_command("agent", "GET", ["a"]), "leads to postgresql, not to redis")
-        await refused(tool.postgresql_query("agent", " -- nothing"), "empty")
-        await refused(tool.postgresql_query("agent", "SELECT 'a\ud800'"), "PostgreSQL")
-
     @pytest.mark.parametrize(
         "sql",
         [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import shutil
@@ -16,11 +15,10 @@ import pytest
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
-from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, Pipeline, ToolRegistry
+from swe_ai_fleet.sandbox import LocalWorkspace, Sandbox, SandboxPolicy
+from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, ToolRegistry
 from swe_ai_fleet.tools.builtin import PythonExecutor
 from swe_ai_fleet.tools.files.directory import BareDirectory
-from swe_ai_fleet.tools.policy import Policy
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -89,12 +87,6 @@ async def test_results(kit: BuiltinTools, code: str, result: object) -> None:
     assert found.metadata["code"] == code
 
 
-async def test_what_a_model_reads(kit: BuiltinTools) -> None:
-    code = "import os, sys\nprint('one')\nsys.stderr.write('two\\n')\nos.system('echo three')\nresult = {'n': 1}"
-    assert (await run(kit, code)).content == "output:\none\ntwo\nthree\nresult:\n  n: 1"
-    assert "printed nothing and set no `result`" in (await run(kit, "x = 1")).content
-
-
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -125,22 +117,6 @@ async def test_faults_are_told(kit: BuiltinTools, code: str, said: str) -> None:
     assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [("", "empty"), (" \n", "empty"), ("x = '\0'", "NUL"), ("x = '\udcff'", "surrogate"), ("#" * 100_001, "at most")],
-)
-async def test_what_is_not_even_run(kit: BuiltinTools, code: str, said: str) -> None:
-    found = await run(kit, code)
-    assert not found.success
-    assert said in found.error
-
-
-async def test_large_code_runs(kit: BuiltinTools) -> None:
-    found = await run(kit, "# 'quoted' \"$HOME\" `id`\n" * 3_900 + "result = 'whole'")
-    assert found.metadata["result"] == "whole"
-    assert "code" not in found.metadata, "events carry no more than so much"
-
-
 async def test_it_works_on_the_files_of_the_workspace(kit: BuiltinTools, workspace: LocalWorkspace) -> None:
     (workspace.root / "data.txt").write_text("4 5")
     code = "a, b = open('data.txt').read().split()\nopen('out.txt', 'w').write(a * 2)\nresult = int(a) + int(b)"
@@ -153,19 +129,6 @@ async def test_the_workspace_does_not_shadow_modules(kit: BuiltinTools, workspac
         (workspace.root / f"{name}.py").write_text("raise SystemExit('taken over')")
     found = await run(kit, "import json, resource\nresult = json.dumps([1])")
     assert found.metadata["result"] == "[1]"
-
-
-async def test_policy_refuses_it_before_anything_runs(workspace: LocalWorkspace) -> None:
-    kit = BuiltinTools(workspace, Pipeline(policy=Policy(read_only=True)))
-    found = await run(kit, "open('written', 'w')")
-    assert found.outcome is Outcome.REFUSED
-    assert audited(kit) == (Outcome.REFUSED, Decision.REFUSED)
-    assert not (workspace.root / "written").exists()
-
-
-async def test_calls_side_by_side_do_not_mix(kit: BuiltinTools) -> None:
-    found = await asyncio.gather(*(run(kit, f"print({n})\nresult = {n}") for n in range(6)))
-    assert [(each.metadata["result"], each.metadata["output"]) for each in found] == [(n, str(n)) for n in range(6)]
 
 
 # What it cannot get at
@@ -406,9 +369,3 @@ async def test_without_a_sandbox_it_says_so(tmp_path: Path) -> None:
     found = await run(kit, "result = 1")
     assert found.observation() == "Error: bubblewrap is not installed (apt-get install bubblewrap)"
     assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
-
-
-async def test_where_the_operator_named_no_sandbox_it_runs_all_the_same(tmp_path: Path) -> None:
-    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path) as opened:
-        found = await run(BuiltinTools(opened), "import os\nresult = os.getcwd()")
-    assert found.metadata["result"] == str(tmp_path)

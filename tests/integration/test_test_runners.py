@@ -22,10 +22,8 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy, examine_sandbox, open_workspace
-from swe_ai_fleet.sandbox.attacks import Attack
-from swe_ai_fleet.tools import Pipeline, TestTool, ToolLimits
-from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools import TestTool
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
@@ -157,15 +155,6 @@ class TestNpm:
         assert numbers(await failed(tool.npm_test(["test"]))) == (1, 2, 1, 1)
         assert new_files(root) == set(NODE)
 
-    async def test_scripts_that_are_no_known_runner(self, bare: Workspace, put: Callable[[Files], None]) -> None:
-        tap = 'console.log("TAP version 13\\nok 1 - one\\nnot ok 2 - two\\n1..2"); process.exit(1)'
-        put({"package.json": json.dumps({"scripts": {"test": "node own.js"}}), "own.js": tap})
-        tool = TestTool(bare)
-        assert numbers(await failed(tool.npm_test(), "FAILED two")) == (1, 1, 0, 0)
-        await failed(tool.npm_test(keyword="one"), "shell_run_command")
-        put({"package.json": "{}"})
-        await failed(tool.npm_test(), "no test script")
-
 
 RUST = {
     "Cargo.toml": '[package]\nname = "a"\nversion = "0.1.0"\nedition = "2021"\n',
@@ -284,11 +273,6 @@ class TestMake:
         await failed(tool.make_test(target="check"), "exit code 2", "false")
         await failed(tool.make_test("tests"), "no Makefile")
 
-    @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-    async def test_what_does_not_compile(self, bare: Workspace, put: Callable[[Files], None]) -> None:
-        put({"Makefile": "test:\n\tgcc -c a.c -o $$TMPDIR/a.o\n", "a.c": "int main(void) { return x; }\n"})
-        assert list(failing(await failed(TestTool(bare).run(), "undeclared"))) == ["a.c:1:25"]
-
     async def test_targets_that_are_options(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
         put({"Makefile": "test:\n\ttrue\n", "evil.mk": "$(shell touch pwned)\nx:\n"})
         tool = TestTool(bare)
@@ -346,33 +330,8 @@ class TestSelection:
             for path in ("../sibling", "/etc", "way-out", "/usr/lib/python3"):
                 await failed(call([path]), "outside the workspace")
 
-    async def test_allowed_paths(self, root: Path, put: Callable[[Files], None]) -> None:
-        put(UNITTEST)
-        async with open_workspace(root, environment=BARE) as opened:
-            tool = TestTool(opened, Pipeline(policy=Policy(allowed_paths=("src/**",))))
-            result = await failed(tool.unittest(["tests/test_app.py"]), "outside the paths allowed")
-            assert result.outcome is Outcome.REFUSED
-
 
 class TestRun:
-    async def test_the_environments_command_comes_first(self, root: Path, put: Callable[[Files], None]) -> None:
-        put(UNITTEST | {"test_more.py": "def test_it(): assert True\n"})
-        async with open_workspace(root, environment=WITH_PYTEST) as opened:
-            result = await ok(TestTool(opened).run(["test_more.py"]))
-            assert result.metadata["framework"] == "pytest"
-            assert result.content.startswith("1 passed in ")
-
-    @needs_node
-    async def test_paths_choose_the_project(self, root: Path, put: Callable[[Files], None]) -> None:
-        put({f"web/{name}": text for name, text in NODE.items()} | {"test_more.py": "def test_it(): assert True\n"})
-        async with open_workspace(root, environment=WITH_PYTEST) as opened:
-            tool = TestTool(opened)
-            for path in ("web/test/a.test.js", "web"):
-                result = await failed(tool.run([path]), "(in web)`.")
-                assert result.metadata["framework"] == "node"
-            await failed(tool.run(["web", "test_more.py"]), "several test suites")
-            assert (await ok(tool.run())).metadata["framework"] == "pytest"
-
     async def test_nothing_or_too_much_is_said(self, bare: Workspace, put: Callable[[Files], None]) -> None:
         tool = TestTool(bare)
         await failed(tool.run(), "no tests were found", "tests_pytest")
@@ -429,36 +388,6 @@ FORGED = {
 }
 
 
-# What each suite tries to have, and what is said when it cannot.
-GREEDY = {
-    "processes": (
-        "Errno 11",
-        """
-    for _ in range(200):
-      os.fork() or os.execvp("sleep", ["sleep", "{seconds}"])
-    self.fail("got it all")
-""",
-    ),
-    "memory": (
-        "the test run died here: SIGKILL",
-        """
-    held = [bytearray(16 << 20) for _ in range(32)]
-    self.fail("got it all")
-""",
-    ),
-    "disk": (
-        "[disk limit",
-        """
-    for number in range(200):
-      with open(f"fill-{number}", "wb") as file:
-        file.write(bytes(1 << 20))
-      time.sleep(0.01)
-    self.fail("got it all")
-""",
-    ),
-}
-
-
 class TestHostileSuites:
     async def test_a_suite_that_looks_around_finds_nothing(
         self, root: Path, put: Callable[[Files], None], monkeypatch: pytest.MonkeyPatch
@@ -494,51 +423,6 @@ class TestHostileSuites:
         entry = tool.pipeline.trail.entries[-1]
         assert (entry.tool, entry.operation, entry.outcome, entry.exit_code) == ("tests", "run", Outcome.ERROR, 1)
         assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
-
-    @pytest.mark.parametrize("what", GREEDY)
-    async def test_a_suite_that_uses_up_the_machine(self, root: Path, put: Callable[[Files], None], what: str) -> None:
-        if what == "memory" and Attack.MEMORY in (await examine_sandbox("bubblewrap")).leaves_open:
-            pytest.skip("no memory control group is writable")
-        seconds = str(900_000 + uuid.uuid4().int % 90_000)
-        said, body = GREEDY[what]
-        head = "import os\nimport time\nimport unittest\n\nclass T(unittest.TestCase):\n  def test_it(self):"
-        put({"tests/test_greedy.py": head + body.replace("{seconds}", seconds)})
-        mib = 1024 * 1024
-        policy = SandboxPolicy(
-            max_processes=40, max_memory_bytes=128 * mib, max_disk_bytes=8 * mib, max_file_bytes=mib, grace_seconds=0.3
-        )
-        async with Sandbox(policy).workspace(root, environment=BARE) as opened:
-            tool = TestTool(opened)
-            result = await failed(tool.run(), said)
-            entry = tool.pipeline.trail.entries[-1]
-            assert (entry.tool, entry.operation, entry.outcome) == ("tests", "run", Outcome.ERROR)
-            assert entry.exit_code == result.exit_code
-            assert entry.exit_code == (137 if what == "disk" else 1)
-            assert "got it all" not in result.observation()
-        assert not [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
-        assert sum(path.stat().st_size for path in root.glob("fill-*")) < 100 * mib
-
-    @needs_make
-    async def test_what_other_runners_start_dies_too(self, root: Path, put: Callable[[Files], None]) -> None:
-        seconds = str(900_000 + uuid.uuid4().int % 90_000)
-        put({"Makefile": f"test:\n\tsetsid nohup sleep {seconds} >/dev/null 2>&1 &\n\techo started; sleep 600\n"})
-        async with open_workspace(root, environment=BARE) as opened:
-            tool = TestTool(opened, Pipeline(limits=ToolLimits(command_timeout_seconds=1)))
-            result = await failed(tool.run(), "time limit", "started")
-            assert result.outcome is tool.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
-        assert not [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
-
-    @needs_make
-    async def test_a_flood_is_cut(self, root: Path, put: Callable[[Files], None]) -> None:
-        put({"Makefile": "test:\n\t@echo first; yes 'ok 1 - flood' | head -c 200000000; echo last; false\n"})
-        async with open_workspace(root, environment=BARE) as opened:
-            tool = TestTool(opened, Pipeline(limits=ToolLimits(observation_chars=2_000)))
-            memory = psutil.Process().memory_info().rss
-            result = await failed(tool.run())
-            assert result.truncated
-            assert len(result.content) < 3_000
-            assert tool.pipeline.trail.entries[-1].bytes_out < 16 * 1024 * 1024
-            assert psutil.Process().memory_info().rss - memory < 256 * 1024 * 1024
 
     @pytest.mark.parametrize("forged", FORGED)
     async def test_a_forged_report_does_not_pass(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools import Pipeline, ToolFailure
-from swe_ai_fleet.tools.db import DatabaseTool, neo4j, postgresql, redis, secret_values
+from swe_ai_fleet.tools import Pipeline
+from swe_ai_fleet.tools.db import DatabaseTool, secret_values
 from swe_ai_fleet.tools.db.results import MAX_CELL_CHARS, MAX_RESULT_CHARS, Collector, cell, result
 from swe_ai_fleet.tools.policy import Policy
 
@@ -47,79 +47,6 @@ class TestResults:
             pass
         assert not collector.add(("short",))
         assert len(result("db_x", collector.rows()).content) < MAX_RESULT_CHARS + 1_000
-
-
-class TestPostgreSQL:
-    @pytest.mark.parametrize(
-        ("sql", "word"),
-        [
-            ("select 1", "select"),
-            (" \n-- copy\n\t/* a /* copy */ b */ ( ((SELECT 1)", "select"),
-            ("/* never closed copy", ""),
-            ("--", ""),
-            ("", ""),
-            ("/**/copy/**/t to program 'x'", "copy"),
-        ],
-    )
-    def test_the_first_word(self, sql: str, word: str) -> None:
-        assert postgresql.first_word(sql) == word
-
-    @given(st.text())
-    def test_any_text_has_an_answer(self, sql: str) -> None:
-        assert postgresql.first_word(sql) == postgresql.first_word(f"/* x */ {sql}")
-
-    @pytest.mark.parametrize(
-        "sql", ["DO $$ $$", "copy t to stdout", "select dblink_exec ('x')", 'select "lo_import"(1)']
-    )
-    def test_refused(self, sql: str) -> None:
-        with pytest.raises(ToolFailure, match="refused"):
-            postgresql.check(sql, read_only=True)
-
-    def test_not_refused(self) -> None:
-        for sql in ("SELECT copy FROM t", "TABLE dblink", "SELECT 'DO'", "WITH a AS (SELECT 1) TABLE a", "SHOW all"):
-            postgresql.check(sql, read_only=True)
-        postgresql.check("DO $$ $$", read_only=False)
-
-
-class TestNeo4j:
-    def test_credentials_leave_the_url(self) -> None:
-        assert neo4j.split("neo4j+s://me:p%40ss@db.example:7687/graph?x=1") == (
-            "neo4j+s://db.example:7687?x=1",
-            ("me", "p@ss"),
-            "graph",
-        )
-        assert neo4j.split("bolt://db.example") == ("bolt://db.example", None, None)
-
-    @pytest.mark.parametrize(
-        "cypher",
-        [
-            "LOAD CSV FROM 'file:///etc/passwd' AS line RETURN line",
-            "load /* x */ csv FROM 'http://x' AS l RETURN l",
-            "CALL apoc.load.json('file:///x')",
-            "CALL `apoc`.`load`.json('x')",
-            "CALL dbms.listConfig()",
-            "CALL { CREATE () } IN TRANSACTIONS",
-            " ",
-        ],
-    )
-    def test_refused(self, cypher: str) -> None:
-        with pytest.raises(ToolFailure):
-            neo4j.check(cypher)
-
-    async def test_explain_does_not_profile(self) -> None:
-        tool = DatabaseTool(connections={"graph": "bolt://127.0.0.1:1"})
-        answer = await tool.explain("/* x */ PROFILE CREATE ()", "graph")
-        assert "without EXPLAIN or PROFILE" in answer.error
-
-
-class TestRedis:
-    def test_refused(self) -> None:
-        for name in ("CONFIG", "eval_ro", "Evalsha", "fcall", "GET x", "", "client", "flushall"):
-            with pytest.raises(ToolFailure):
-                redis.check(name, [])
-        with pytest.raises(ToolFailure, match="at most"):
-            redis.check("HSCAN", ["key", 0, "count", "many"])
-        redis.check("HSCAN", ["key", 0, "COUNT", 100])
 
 
 class TestConnections:

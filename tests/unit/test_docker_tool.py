@@ -300,15 +300,6 @@ async def test_variables_are_masked_in_the_audit(kit: DockerTool) -> None:
     assert "TOKEN" in str(kit.pipeline.trail.entries)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"command": ["a\0b"]}, {"environment": {"A=B": "1"}}, {"environment": {"A": "x" * 200_000}}]
-)
-async def test_arguments_that_no_process_takes(kit: DockerTool, arguments: Mapping[str, object]) -> None:
-    result = await kit.call("run", {"image": "python:3.12", **arguments})
-    assert result.outcome is Outcome.ERROR
-    assert "no container engine" not in result.error
-
-
 # Dockerfiles
 
 
@@ -542,12 +533,6 @@ def test_a_flood_is_not_read_to_its_end() -> None:
     printout.collect(stream)
     assert printout.flooded
     assert stream.tell() < 10_000
-
-
-def test_a_stream_that_breaks_off_keeps_what_came() -> None:
-    printout = Printout(5000)
-    printout.collect(io.BytesIO(frames(b"whole", b"broken").getvalue()[:-3]))
-    assert printout.text() == "wholebro"
 
 
 async def test_reaping_everything_must_be_meant(policy: DockerPolicy) -> None:

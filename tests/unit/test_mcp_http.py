@@ -187,15 +187,6 @@ async def test_servers_that_cannot_be_had(site: Site, tmp_path: Path, path: str,
     assert {seen for _, seen, _, _ in site.seen} == {path}
 
 
-async def test_nobody_listens(site: Site, tmp_path: Path) -> None:
-    closed = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    site.port = closed.sockets[0].getsockname()[1]
-    closed.close()
-    await closed.wait_closed()
-    async with opened(site, tmp_path) as kit:
-        assert "cannot connect" in kit.notes[0]
-
-
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
@@ -229,12 +220,3 @@ async def test_time_out(site: Site, tmp_path: Path, tool: str) -> None:
         async with asyncio.timeout(10):
             while "notifications/cancelled" not in [message.get("method") for _, _, _, message in site.seen]:
                 await asyncio.sleep(0.01)
-
-
-async def test_a_forgotten_session_is_begun_anew(site: Site, tmp_path: Path) -> None:
-    async with opened(site, tmp_path) as kit:
-        site.forgotten.add("session-1")
-        result = await kit.call("web_echo", {})
-        assert "forgotten the session" in result.error
-        assert (await kit.call("web_echo", {})).success
-        assert site.sessions == 2

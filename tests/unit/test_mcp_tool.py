@@ -25,9 +25,8 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, operation_names
+from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS
 from swe_ai_fleet.tools.mcp.schemas import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
-from swe_ai_fleet.tools.mcp.wire import MAX_UNASKED_MESSAGES, MAX_UNASKED_REQUESTS, FloodError, Inbox
 
 HOSTILE = Path(__file__).parents[1] / "integration" / "hostile_mcp_server.py"
 TOKEN = "tok-8d1f0c2b7a"
@@ -113,24 +112,6 @@ class TestServer:
         assert TOKEN not in repr(hostile(secret_variables={"TOKEN": TOKEN}))
 
 
-class TestNames:
-    def test_they_fit_and_do_not_collide(self) -> None:
-        names = operation_names("s", ["a.b", "a_b", "a/b", "n" * 100, "n" * 99 + "m", "é"])
-        assert names["a_b"] == "s_a_b"
-        assert len(set(names.values())) == len(names)
-        assert all(len(name) <= 64 and name.isascii() for name in names.values())
-
-    def test_a_taken_name_is_avoided(self) -> None:
-        digest = hashlib.sha256(b"status").hexdigest()[:6]
-        assert operation_names("git", ["status"], taken={"git_status"}) == {"status": f"git_status_{digest}"}
-
-    @given(st.lists(st.text(max_size=80), unique=True, max_size=8), st.randoms())
-    def test_the_order_of_the_tools_does_not_matter(self, tools: list[str], random: object) -> None:
-        names = operation_names("s", tools)
-        assert operation_names("s", list(reversed(tools))) == names
-        assert len(set(names.values())) == len(tools)
-
-
 class TestSchemas:
     def test_a_reference_in_a_circle_becomes_anything(self) -> None:
         tree = {"type": "object", "properties": {"left": {"$ref": "#"}, "node": {"$ref": "#/$defs/n"}}}
@@ -155,13 +136,6 @@ class TestSchemas:
     def test_what_is_unfit(self, schema: dict[str, object], words: str) -> None:
         with pytest.raises(UnfitSchemaError, match=words):
             fit({"type": "object", **schema})
-
-    def test_depth(self) -> None:
-        schema: dict[str, object] = {}
-        for _ in range(40):
-            schema = {"items": schema}
-        with pytest.raises(UnfitSchemaError, match="deep"):
-            fit({"type": "object", "properties": {"a": schema}})
 
     def test_names_of_properties_are_kept_whatever_they_are(self) -> None:
         properties = {"description": {"type": "string"}, "$id": {"type": "integer"}, "$dynamicRef": True}
@@ -199,37 +173,6 @@ class TestSchemas:
         found = plain(text, 50)
         assert len(found) <= 50
         assert not any(character in found for character in "\u200b\u202e\x1b\U000e0041")
-
-
-class TestInbox:
-    def test_only_answers_pass(self) -> None:
-        inbox = Inbox()
-        inbox.expect(1)
-        inbox.accept(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
-        inbox.accept(b"not json")
-        inbox.accept(b'{"jsonrpc":"2.0","id":2,"result":{}}')
-        assert inbox.tools_changed
-        assert inbox.garbage == 1
-        assert not inbox.answered(1)
-        inbox.accept(b'{"jsonrpc":"2.0","id":"1","result":{}}')
-        assert inbox.answered(1)
-
-    @pytest.mark.parametrize(
-        ("message", "count"),
-        [
-            (b"nonsense", MAX_UNASKED_MESSAGES),
-            (b'{"jsonrpc":"2.0","method":"x"}', MAX_UNASKED_MESSAGES),
-            (b'{"jsonrpc":"2.0","id":9,"result":{}}', MAX_UNASKED_MESSAGES),
-            (b'{"jsonrpc":"2.0","id":9,"method":"ping"}', MAX_UNASKED_REQUESTS),
-            (b'"' + b"x" * 4_000_000 + b'"', 16),
-        ],
-    )
-    def test_a_flood_ends(self, message: bytes, count: int) -> None:
-        inbox = Inbox()
-        for _ in range(count):
-            inbox.accept(message)
-        with pytest.raises(FloodError):
-            inbox.accept(message)
 
 
 class TestListing:
@@ -335,11 +278,6 @@ class TestCalls:
         assert TOKEN not in refused.error
         assert "[masked]" in refused.error
 
-    async def test_many_calls_at_once_get_each_their_own_answer(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile()) as kit:
-            results = await asyncio.gather(*(call(kit, "echo", str(number)) for number in range(100)))
-        assert [result.content for result in results] == [f"echo: {number}" for number in range(100)]
-
     async def test_wishes_of_the_server_are_refused(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile()) as kit:
             answers = json.loads((await call(kit, "wishes")).content)
@@ -435,15 +373,3 @@ class TestChanges:
             result = await call(kit, "token")
             assert (result.outcome, last(kit).decision) == (Outcome.ERROR, Decision.ALLOWED)
             assert "no longer has 'token'" in result.error
-
-
-async def test_the_sdk_is_loaded_only_by_a_server(tmp_path: Path) -> None:
-    script = (
-        "import sys; from swe_ai_fleet.tools.mcp import McpServer, McpTool; "
-        "McpServer(name='x', command=('y',)); print([name for name in sys.modules if name.split('.')[0] == 'mcp'])"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
-    )
-    output, _ = await process.communicate()
-    assert output.decode().strip() == "[]"

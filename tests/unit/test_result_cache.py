@@ -370,13 +370,6 @@ class TestBounds:
         assert shared.get(b"b") is None
         assert shared.bytes <= 20_000
 
-    def test_what_is_too_large_is_not_kept_and_replaces_nothing_wrongly(self) -> None:
-        shared = SharedResults(max_bytes=20_000)
-        shared.put(b"a", self.result(10), seconds=60)
-        shared.put(b"a", self.result(5000), seconds=60)
-        assert shared.get(b"a") is None
-        assert (shared.bytes, len(shared)) == (0, 0)
-
     @given(
         puts=st.lists(
             st.tuples(st.integers(0, 5), st.integers(0, 3000), st.sampled_from([0.0, 5.0, 60.0])), max_size=40
