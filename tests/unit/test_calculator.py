@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools import BuiltinTools, ToolFailure, ToolRegistry
-from swe_ai_fleet.tools.builtin import Calculator
-from swe_ai_fleet.tools.builtin.arithmetic import MAX_CHARS, evaluate
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.tools import BuiltinTools
+
+
+async def calculated(expression: str) -> ToolResult:
+    """What the calculator gives, which stands in the audit as it was given."""
+    kit = BuiltinTools(names=["calculator"])
+    result = await kit.call("calculator", {"expression": expression})
+    entry = kit.pipeline.trail.entries[-1]
+    assert (entry.operation, entry.outcome) == ("calculator", result.outcome)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -43,16 +50,14 @@ from swe_ai_fleet.tools.builtin.arithmetic import MAX_CHARS, evaluate
         ("3 × 4 ÷ 2 − 1", 5.0),  # noqa: RUF001
         ("  6*7\n", 42),
         ("2 ** 10000 % 1000", 376),
+        ("+".join(["1"] * 500), 500),
     ],
 )  # fmt: skip
-def test_values(expression: str, value: float) -> None:
-    found = evaluate(expression)
-    assert found == value
-    assert type(found) is type(value)
-
-
-def test_long_chains_are_no_depth() -> None:
-    assert evaluate("+".join(["1"] * 500)) == 500
+async def test_values(expression: str, value: float) -> None:
+    result = await calculated(expression)
+    assert dict(result.metadata) == {"result": value, "expression": expression}
+    assert type(result.metadata["result"]) is type(value)
+    assert result.content == f"{expression} = {value}"
 
 
 @pytest.mark.parametrize(
@@ -85,10 +90,10 @@ def test_long_chains_are_no_depth() -> None:
         ("2 << 3", "LShift is not arithmetic"),
     ],
 )
-def test_what_is_wrong_is_said(expression: str, said: str) -> None:
-    with pytest.raises(ToolFailure) as caught:
-        evaluate(expression)
-    assert said in caught.value.message
+async def test_what_is_wrong_is_said(expression: str, said: str) -> None:
+    result = await calculated(expression)
+    assert result.outcome is Outcome.ERROR
+    assert said in result.error
 
 
 BOMBS = [
@@ -118,7 +123,7 @@ BOMBS = [
     "-" * 990 + "1",
     "abs(" * 180 + "1" + ")" * 180,
     "1" * 100_000,
-    "9" * MAX_CHARS + "0",
+    "9" * 10_000 + "0",
     "*".join(["(10**3999)"] * 80),
     "lcm(" + ",".join(f"10**3999+{n}" for n in range(60)) + ")",
 ]
@@ -127,12 +132,8 @@ BOMBS = [
 @pytest.mark.parametrize("expression", BOMBS, ids=lambda text: str(text)[:24])
 async def test_bombs_are_refused_at_once(expression: str) -> None:
     started = time.perf_counter()
-    kit = BuiltinTools(names=["calculator"])
-    result = await kit.call("calculator", {"expression": expression})
+    assert (await calculated(expression)).outcome is Outcome.ERROR
     assert time.perf_counter() - started < 10
-    assert (result.success, result.outcome) == (False, Outcome.ERROR)
-    entry = kit.pipeline.trail.entries[-1]
-    assert (entry.operation, entry.outcome) == ("calculator", Outcome.ERROR)
 
 
 ESCAPES = [
@@ -158,32 +159,21 @@ ESCAPES = [
 
 @pytest.mark.parametrize("expression", ESCAPES)
 async def test_nothing_but_arithmetic_gets_in(expression: str) -> None:
-    kit = BuiltinTools(names=["calculator"])
-    result = await kit.call("calculator", {"expression": expression})
-    assert not result.success
-    assert kit.pipeline.trail.entries[-1].outcome is Outcome.ERROR
+    assert (await calculated(expression)).outcome is Outcome.ERROR
 
 
 @given(st.text(max_size=60) | st.text(alphabet="0123456789+-*/%().,e <>=!^abs", max_size=60))
-def test_any_text_gives_a_number_or_a_failure(text: str) -> None:
-    try:
-        value = evaluate(text)
-    except ToolFailure as failure:
-        assert failure.message
-    else:
-        assert math.isfinite(value) if isinstance(value, float) else isinstance(value, int)
+async def test_any_text_gives_a_number_or_a_failure(text: str) -> None:
+    result = await calculated(text)
+    value = result.metadata.get("result")
+    assert (
+        result.error
+        if not result.success
+        else isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    )
 
 
 @given(st.recursive(st.integers(-99, 99).map(str), lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(
     lambda parts: f"({parts[0]}){parts[1]}({parts[2]})"), max_leaves=12))  # fmt: skip
-def test_agrees_with_python(expression: str) -> None:
-    assert evaluate(expression) == eval(expression)  # an expression of our own making
-
-
-async def test_shape_and_text() -> None:
-    assert await ToolRegistry([Calculator]).execute_tool("calculator", expression="6*7") == {
-        "result": 42,
-        "expression": "6*7",
-    }
-    result = await BuiltinTools().call("calculator", {"expression": "6*7"})
-    assert (result.content, dict(result.metadata)) == ("6*7 = 42", {"result": 42, "expression": "6*7"})
+async def test_agrees_with_python(expression: str) -> None:
+    assert (await calculated(expression)).metadata["result"] == eval(expression)  # an expression of our own making

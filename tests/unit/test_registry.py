@@ -18,7 +18,6 @@ from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.registry.toolkit import MAX_METADATA_CHARS
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 
 SECRET = "hunter2-registry"
@@ -313,9 +312,9 @@ class TestAsOperationsOfAnAgent:
     async def test_large_values_are_cut_and_kept_out_of_the_events(self) -> None:
         result = await self.kit(Give(["x" * 100] * 5_000)).call("give", {})
         assert result.truncated
-        assert len(json.dumps(dict(result.metadata))) < MAX_METADATA_CHARS
+        assert len(json.dumps(dict(result.metadata))) < 64 * 1024
         assert result.metadata == {"left_out": {"value": "520000 characters as JSON"}}
-        parts = {"small": 1, "large": "x" * MAX_METADATA_CHARS, "other": [2]}
+        parts = {"small": 1, "large": "x" * 64 * 1024, "other": [2]}
         result = await self.kit(Give(parts)).call("give", {})
         assert {**result.metadata, "left_out": 0} == {"small": 1, "other": [2], "left_out": 0}
 
