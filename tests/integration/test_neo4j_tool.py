@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from swe_ai_fleet.domain.audit import verify
-from swe_ai_fleet.domain.event import Event, EventBody, Writer
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools import DatabaseTool, Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -32,27 +31,10 @@ from tests.bolt_server import (
     path,
     relationship,
 )
+from tests.tool_doubles import ListJournal
 
 READING = ["BEGIN", "RUN", "PULL", "ROLLBACK"]
 ONE = Answer(fields=("n",), records=lambda: [[1]])
-
-
-class ListJournal:
-    """Keeps the events written to it."""
-
-    def __init__(self) -> None:
-        self.bodies: list[EventBody] = []
-
-    async def append(self, body: EventBody) -> Event:
-        return self.post(body)
-
-    def post(self, body: EventBody) -> Event:
-        self.bodies.append(body)
-        writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
-        return writer.event(body, ordinal=len(self.bodies), at="")
-
-    async def flush(self) -> None:
-        pass
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
-import httpcore2
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -21,6 +19,7 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, Risk
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry, builtin_tools
 from swe_ai_fleet.tools.builtin import AskUser, FileReader, FinalAnswer, Network, ProposeApproach
 from swe_ai_fleet.tools.builtin.page_text import MAX_SECONDS, page_text
+from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 PAGE = """<!doctype html><html><head><title> A
  page &amp; more </title><style>p { color: red }</style><script>alert("no")</script></head>
@@ -77,14 +76,8 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     site = Site()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", site.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.port = runner.addresses[0][1]
-    yield site
-    await runner.cleanup()
+    async with served(site.serve) as site.port:
+        yield site
 
 
 @pytest.fixture
@@ -98,38 +91,6 @@ def kit(site: Site) -> BuiltinTools:
 def audited(kit: BuiltinTools) -> tuple[Outcome, Decision]:
     entry = kit.pipeline.trail.entries[-1]
     return entry.outcome, entry.decision
-
-
-class Names:
-    """A resolver whose answers are given."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self.names = names
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        if host not in self.names:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [self.names[host]]
-
-
-class Detour(httpcore2.AsyncNetworkBackend):
-    """A network in which every address leads to one local port; it keeps the addresses that were dialled."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.dialled: list[str] = []
-        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        self.dialled.append(host)
-        return await self._network.connect_tcp("127.0.0.1", self.port, timeout)
 
 
 class TestAll:
@@ -313,7 +274,7 @@ class TestReadWebpage:
     )  # fmt: skip
     async def test_addresses_that_are_refused(self, site: Site, url: str) -> None:
         network = Network(
-            resolver=Names({"in.test": "192.168.0.1", "localhost": "127.0.0.1"}), backend=Detour(site.port)
+            resolver=Names({"in.test": [["192.168.0.1"]], "localhost": [["127.0.0.1"]]}), backend=Detour(site.port)
         )
         kit = BuiltinTools(network=network)
         result = await kit.call("read_webpage", {"url": url})
@@ -322,7 +283,7 @@ class TestReadWebpage:
         assert cast("Detour", network.backend).dialled == []
 
     async def test_redirects_are_followed_but_not_inside(self, site: Site) -> None:
-        network = Network(resolver=Names({"a.test": "93.184.215.14"}), backend=Detour(site.port))
+        network = Network(resolver=Names({"a.test": [[PUBLIC]]}), backend=Detour(site.port))
         kit = BuiltinTools(network=network)
         result = await kit.call("read_webpage", {"url": "http://a.test/moved?to=http://a.test/x"})
         assert (result.metadata["url"], result.metadata["content"]) == ("http://a.test/x", "you asked for /x")

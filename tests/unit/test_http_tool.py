@@ -7,15 +7,12 @@ import gzip
 import hashlib
 import json
 import re
-import socket
 import ssl
 import subprocess
 import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
 
-import httpcore2
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -25,47 +22,9 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools import HttpTool, ToolRefusal
 from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
+from tests.tool_doubles import PUBLIC, Detour, Names, served
 
-PUBLIC = "93.184.215.14"
 SECRET = "s3cr3t-value"
-
-
-class Names:
-    """A resolver whose answers are given, one after the other; the last one stays."""
-
-    def __init__(self, names: Mapping[str, Sequence[Sequence[str]]]) -> None:
-        self.answers = {name: list(answers) for name, answers in names.items()}
-        self.asked: list[str] = []
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append(host)
-        if host not in self.answers:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        answers = self.answers[host]
-        return answers.pop(0) if len(answers) > 1 else answers[0]
-
-
-class Detour(httpcore2.AsyncNetworkBackend):
-    """A network in which every address leads to one local port; it keeps the addresses that were dialled."""
-
-    def __init__(self, port: int = 0, unreachable: Sequence[str] = ()) -> None:
-        self.port = port
-        self.unreachable = unreachable
-        self.dialled: list[str] = []
-        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        self.dialled.append(host)
-        if host in self.unreachable:
-            raise httpcore2.ConnectError("no route to host")
-        return await self._network.connect_tcp("127.0.0.1", self.port or port, timeout)
 
 
 class Site:
@@ -133,23 +92,12 @@ class Site:
                 return web.json_response({"method": request.method, "body": body, "query": dict(request.query)})
 
 
-async def serve(site: Site, tls: ssl.SSLContext | None = None) -> web.AppRunner:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", site.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-    site.port = runner.addresses[0][1]
-    return runner
-
-
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     site = Site()
-    runner = await serve(site)
-    yield site
-    site.release.set()
-    await runner.cleanup()
+    async with served(site.answer) as site.port:
+        yield site
+        site.release.set()
 
 
 @pytest.fixture
@@ -478,9 +426,8 @@ class TestTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         site = Site()
-        runner = await serve(site, context)
-        yield site, ssl.create_default_context(cafile=str(certificate))
-        await runner.cleanup()
+        async with served(site.answer, context) as site.port:
+            yield site, ssl.create_default_context(cafile=str(certificate))
 
     async def test_the_name_is_proved_not_the_address(self, secure: tuple[Site, ssl.SSLContext]) -> None:
         site, trust = secure

@@ -15,6 +15,7 @@ from aiohttp import web
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from tests.tool_doubles import served
 
 TOKEN = "tok-8d1f0c2b7a"
 
@@ -123,15 +124,9 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     site = Site()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", site.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.port = runner.addresses[0][1]
-    yield site
-    site.release.set()
-    await runner.cleanup()
+    async with served(site.answer) as site.port:
+        yield site
+        site.release.set()
 
 
 @asynccontextmanager

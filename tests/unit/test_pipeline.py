@@ -20,7 +20,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
-from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted, Writer
+from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools import Pipeline, ToolFailure, Toolkit, ToolLimits, operation
@@ -29,6 +29,7 @@ from swe_ai_fleet.tools.files.directory import BareDirectory
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from swe_ai_fleet.tools.truncation import truncate
+from tests.tool_doubles import ListJournal
 
 TOKEN = "hunter2-token/+=?"
 
@@ -84,27 +85,6 @@ class Sample(Toolkit):
         self.running.set()
         await asyncio.Event().wait()
         raise AssertionError
-
-
-class ListJournal:
-    """Keeps what is written to it in order; refuses the appends it is told to."""
-
-    def __init__(self, *, fenced: bool = False) -> None:
-        self.bodies: list[EventBody] = []
-        self._fenced = fenced
-
-    async def append(self, body: EventBody) -> Event:
-        if self._fenced:
-            raise Fenced("taken over")
-        return self.post(body)
-
-    def post(self, body: EventBody) -> Event:
-        self.bodies.append(body)
-        writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
-        return writer.event(body, ordinal=len(self.bodies), at="")
-
-    async def flush(self) -> None:
-        pass
 
 
 def kit(**parts: object) -> Sample:

@@ -20,6 +20,7 @@ from swe_ai_fleet.tools.http.freshness import fresh_seconds
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import FRESH_SECONDS, ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import MASK, Secrets
+from tests.tool_doubles import served
 
 
 class Clock:
@@ -432,14 +433,8 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     site = Site()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", site.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.port = runner.addresses[0][1]
-    yield site
-    await runner.cleanup()
+    async with served(site.answer) as site.port:
+        yield site
 
 
 class TestTheTools:
