@@ -19,11 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.shell import interpreter
 from swe_ai_fleet.tools.shell_risk import judge, shell_risks
-from swe_ai_fleet.tools.shell_risk.options import names
 
 SHELLS = [name for name in ("bash", "dash") if shutil.which(name, path="/usr/bin:/bin")]
+
+
+def names(text: str) -> set[str]:
+    return set(text.split())
+
+
 REAL = names(
     "ls cat head tail wc grep egrep cut tr basename dirname realpath stat id uname nproc printenv cmp comm nl tac seq "
     "jq md5sum od expr rev paste join diff sort uniq tree date rg sed awk find xargs env timeout nice nohup sh bash "
@@ -228,12 +232,6 @@ PIECES = [
     *("sh", "env", "xargs", "time", "command", "eval", "do", "done", "then", "fi", "if", "for", "in", "case", "esac"),
     *("${x@P}", "${!x}", "${x:y}", "$((x))", "$((1))", "((x))", "$[x]", "a[1]=x", "f()", "EOF", "rm", "bare", "printf"),
 ]  # fmt: skip
-
-
-def test_the_shell_of_agents_is_among_them() -> None:
-    assert interpreter() in ("bash", "sh")
-    assert "bash" in SHELLS or interpreter() == "sh"
-    assert SHELLS
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -16,11 +16,9 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, ToolLimits
-from swe_ai_fleet.tools.git.repository import FALLBACK_IDENTITY
+from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, TestTool, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from swe_ai_fleet.tools.tests.tool import TestTool
 from tests.with_pytest import WITH_PYTEST
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
@@ -96,7 +94,7 @@ class TestGit:
         log = await ok(tool.log())
         assert [line.partition(": ")[2] for line in log.content.splitlines()] == ["Add an end", "first"]
         assert str(commit.metadata["commit_sha"]).startswith(log.metadata["commits"][0])  # type: ignore[index]
-        assert FALLBACK_IDENTITY[1] in (await ok(tool.show("HEAD"))).content
+        assert "agent@swe-ai-fleet.invalid" in (await ok(tool.show("HEAD"))).content
         assert (await ok(tool.show("main", "app.py"))).content == "def double(x):\n    return x + x"
         assert "new file.py" in (await ok(tool.diff(base="main...feature"))).content
         assert len((await ok(tool.log(path="new file.py"))).metadata["commits"]) == 1  # type: ignore[arg-type]

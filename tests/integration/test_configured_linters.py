@@ -99,13 +99,10 @@ async def test_an_agent_sees_the_lines_that_it_has_changed(project: Make) -> Non
     result = await held.linted(changed)
     assert result.success
     assert result.content.splitlines() == [
-        "2 findings (ruff)",
-        "",
-        "app.py:48: F821 Undefined name `missing`",
-        "new.py:1: F401 `json` imported but unused",
-        "",
+        "2 findings (ruff)", "", "app.py:48: F821 Undefined name `missing`",
+        "new.py:1: F401 `json` imported but unused", "",
         "44 older findings are not shown, on lines that have not been changed; name paths to see all.",
-    ]
+    ]  # fmt: skip
     assert result.metadata["count"] == 2 and result.metadata["older"] == 44
     assert (await held.linted(changed, "app.py")).metadata["count"] == 45
     assert (await held.linted(changed, ".")).metadata["count"] == 90
@@ -195,13 +192,10 @@ async def test_clippy_and_rustfmt(project: Make) -> None:
     changed = {"src/lib.rs": f"{old}\npub fn  g() -> i32 {{\n    return 2;\n}}\n"}
     result = await held.linted(changed)
     assert result.content.splitlines() == [
-        "2 findings (rustfmt, clippy)",
-        "",
-        "src/lib.rs:5: rustfmt not formatted",
-        "src/lib.rs:6:5: clippy unneeded `return` statement",
-        "",
+        "2 findings (rustfmt, clippy)", "", "src/lib.rs:5: rustfmt not formatted",
+        "src/lib.rs:6:5: clippy unneeded `return` statement", "",
         "1 older finding is not shown, on lines that have not been changed; name paths to see all.",
-    ]
+    ]  # fmt: skip
     assert (await held.judged(changed)).message == "2 new findings"
 
 

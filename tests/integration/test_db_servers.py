@@ -106,23 +106,15 @@ class TestPostgreSQL:
         [
             "INSERT INTO work.item (id) VALUES (9)",
             "WITH new AS (INSERT INTO work.item (id) VALUES (9) RETURNING id) SELECT * FROM new",
-            "SELECT work.add_one()",
-            "SELECT work.unlock()",
+            "SELECT work.add_one()", "SELECT work.unlock()",
             "SELECT set_config('transaction_read_only', 'off', false), work.add_one()",
-            "SELECT set_config('default_transaction_read_only', 'off', false), work.add_one()",
-            "CALL work.commits()",
-            "EXPLAIN ANALYZE INSERT INTO work.item (id) VALUES (9)",
-            "CREATE TABLE work.stolen AS SELECT 1",
-            "SELECT * INTO work.stolen FROM work.item",
-            "UPDATE work.item SET name = 'x'",
-            "TRUNCATE work.item",
-            "DROP TABLE work.item",
-            "SELECT * FROM work.item FOR UPDATE",
-            "DO $$ BEGIN INSERT INTO work.item (id) VALUES (9); END $$",
-            "COMMIT",
-            "SET TRANSACTION READ WRITE",
+            "SELECT set_config('default_transaction_read_only', 'off', false), work.add_one()", "CALL work.commits()",
+            "EXPLAIN ANALYZE INSERT INTO work.item (id) VALUES (9)", "CREATE TABLE work.stolen AS SELECT 1",
+            "SELECT * INTO work.stolen FROM work.item", "UPDATE work.item SET name = 'x'", "TRUNCATE work.item",
+            "DROP TABLE work.item", "SELECT * FROM work.item FOR UPDATE",
+            "DO $$ BEGIN INSERT INTO work.item (id) VALUES (9); END $$", "COMMIT", "SET TRANSACTION READ WRITE",
         ],
-    )
+    )  # fmt: skip
     async def test_reading_only_reads(self, tool: DatabaseTool, item: psycopg.AsyncConnection, sql: str) -> None:
         result = await refused(tool.postgresql_query("agent", sql))
         assert await names(item) == [1, 2]
@@ -137,26 +129,16 @@ class TestPostgreSQL:
         "sql",
         [
             "SELECT 1; INSERT INTO work.item (id) VALUES (9)",
-            "SELECT 1; COMMIT; INSERT INTO work.item (id) VALUES (9)",
-            "COPY work.item TO PROGRAM 'touch {marker}'",
-            "COPY work.item FROM PROGRAM 'touch {marker}'",
-            "/**/ COPY (SELECT 1) TO '{marker}'",
-            "COPY work.item TO STDOUT",
-            "SELECT pg_read_file('/etc/passwd')",
-            "SELECT pg_catalog.\"pg_read_file\" ('/etc/passwd')",
-            "SELECT U&\"\\0070g_read_file\"('/etc/passwd')",
-            "SELECT lo_export(1, '{marker}')",
-            "SELECT * FROM dblink('dbname=postgres', 'SELECT 1') AS t(a int)",
-            "SELECT pg_terminate_backend(1)",
-            "LOAD 'auto_explain'",
-            "SET ROLE postgres",
-            "ALTER SYSTEM SET work_mem = '1MB'",
-            "ALTER ROLE agent SUPERUSER",
-            "CREATE EXTENSION dblink",
-            "VACUUM",
+            "SELECT 1; COMMIT; INSERT INTO work.item (id) VALUES (9)", "COPY work.item TO PROGRAM 'touch {marker}'",
+            "COPY work.item FROM PROGRAM 'touch {marker}'", "/**/ COPY (SELECT 1) TO '{marker}'",
+            "COPY work.item TO STDOUT", "SELECT pg_read_file('/etc/passwd')",
+            "SELECT pg_catalog.\"pg_read_file\" ('/etc/passwd')", "SELECT U&\"\\0070g_read_file\"('/etc/passwd')",
+            "SELECT lo_export(1, '{marker}')", "SELECT * FROM dblink('dbname=postgres', 'SELECT 1') AS t(a int)",
+            "SELECT pg_terminate_backend(1)", "LOAD 'auto_explain'", "SET ROLE postgres",
+            "ALTER SYSTEM SET work_mem = '1MB'", "ALTER ROLE agent SUPERUSER", "CREATE EXTENSION dblink", "VACUUM",
             "SELECT * FROM pg_authid",
         ],
-    )
+    )  # fmt: skip
     async def test_refused_in_every_mode(
         self, tool: DatabaseTool, item: psycopg.AsyncConnection, tmp_path: Path, sql: str, read_only: bool
     ) -> None:
@@ -202,15 +184,6 @@ class TestPostgreSQL:
             await call
         await ended(item)
         assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
-
-    async def test_schema_and_plan(self, tool: DatabaseTool, item: psycopg.AsyncConnection) -> None:
-        result = await ok(tool.describe_schema("agent"))
-        assert "work.item | name | text NOT NULL DEFAULT 'none'::text" in result.content
-        assert "work.item | item_pkey | PRIMARY KEY (id)" in result.content
-        assert "Scan on item" in (await ok(tool.explain("SELECT * FROM work.item", "agent"))).content
-        assert "Insert on item" in (await ok(tool.explain("INSERT INTO work.item (id) VALUES (9)", "agent"))).content
-        await refused(tool.explain("ANALYZE INSERT INTO work.item (id) VALUES (9)", "agent"), "syntax error")
-        assert await names(item) == [1, 2]
 
     async def test_credentials_stay_unseen(self, tool: DatabaseTool) -> None:
         await refused(tool.postgresql_query("wrong", "SELECT 1"), "credentials are refused")
@@ -316,37 +289,16 @@ class TestRedis:
     @pytest.mark.parametrize(
         ("command", "args"),
         [
-            ("CONFIG", ["GET", "requirepass"]),
-            ("config", ["SET", "dir", "/"]),
-            ("CONFIG GET", ["requirepass"]),
-            ("SHUTDOWN", ["NOSAVE"]),
-            ("DEBUG", ["SLEEP", 1]),
-            ("EVAL", ["return 1", 0]),
-            ("EVAL_RO", ["return 1", 0]),
-            ("EVALSHA", ["a" * 40, 0]),
-            ("FCALL_RO", ["f", 0]),
-            ("SCRIPT", ["FLUSH"]),
-            ("FUNCTION", ["LIST"]),
-            ("MODULE", ["LOAD", "/x.so"]),
-            ("FLUSHALL", []),
-            ("FLUSHDB", []),
-            ("SAVE", []),
-            ("BGSAVE", []),
-            ("REPLICAOF", ["127.0.0.1", 1]),
-            ("SLAVEOF", ["NO", "ONE"]),
-            ("MIGRATE", ["127.0.0.1", 1, "raw", 0, 1000]),
-            ("MONITOR", []),
-            ("SUBSCRIBE", ["a"]),
-            ("CLIENT", ["KILL", "TYPE", "normal"]),
-            ("ACL", ["LIST"]),
-            ("AUTH", ["x"]),
-            ("SELECT", [1]),
-            ("BLPOP", ["absent", 0]),
-            ("XREAD", ["BLOCK", 0, "STREAMS", "s", "$"]),
-            ("MULTI", []),
-            ("PUBLISH", ["a", "b"]),
+            ("CONFIG", ["GET", "requirepass"]), ("config", ["SET", "dir", "/"]), ("CONFIG GET", ["requirepass"]),
+            ("SHUTDOWN", ["NOSAVE"]), ("DEBUG", ["SLEEP", 1]), ("EVAL", ["return 1", 0]), ("EVAL_RO", ["return 1", 0]),
+            ("EVALSHA", ["a" * 40, 0]), ("FCALL_RO", ["f", 0]), ("SCRIPT", ["FLUSH"]), ("FUNCTION", ["LIST"]),
+            ("MODULE", ["LOAD", "/x.so"]), ("FLUSHALL", []), ("FLUSHDB", []), ("SAVE", []), ("BGSAVE", []),
+            ("REPLICAOF", ["127.0.0.1", 1]), ("SLAVEOF", ["NO", "ONE"]), ("MIGRATE", ["127.0.0.1", 1, "raw", 0, 1000]),
+            ("MONITOR", []), ("SUBSCRIBE", ["a"]), ("CLIENT", ["KILL", "TYPE", "normal"]), ("ACL", ["LIST"]),
+            ("AUTH", ["x"]), ("SELECT", [1]), ("BLPOP", ["absent", 0]), ("XREAD", ["BLOCK", 0, "STREAMS", "s", "$"]),
+            ("MULTI", []), ("PUBLISH", ["a", "b"]),
         ],
-    )
+    )  # fmt: skip
     async def test_refused_in_every_mode(
         self, cache: DatabaseTool, command: str, args: list[str | int | float], read_only: bool
     ) -> None:

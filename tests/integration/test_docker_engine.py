@@ -127,26 +127,6 @@ async def test_each_operation_once(kit: DockerTool, root: Path, client: Any) -> 
     assert not client.images.list(name=f"{kit.owner.namespace}/app")
 
 
-async def test_what_a_container_is_on_the_engine(kit: DockerTool, client: Any, root: Path) -> None:
-    assert (await run(kit, "sleep 600", name="svc", detach=True, memory_mb=64, cpus=0.5, pids=20)).success
-    [container] = client.containers.list()
-    host = container.attrs["HostConfig"]
-    assert (host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"]) == (
-        64 << 20,
-        64 << 20,
-        500_000_000,
-        20,
-    )
-    assert (host["CapDrop"], host["Privileged"], host["NetworkMode"]) == (["ALL"], False, "none")
-    assert host["SecurityOpt"] == ["no-new-privileges:true"]
-    assert (host["PidMode"], host["IpcMode"], host["UTSMode"]) == ("", "private", "")
-    assert [(mount["Source"], mount["Destination"], mount["RW"]) for mount in container.attrs["Mounts"]] == [
-        (str(root), "/workspace", False)
-    ]
-    assert container.labels["swe-ai-fleet.container.owner"] == kit.owner.key
-    assert container.labels["swe-ai-fleet.container.created-at"]
-
-
 async def test_what_a_process_in_it_can_do(kit: DockerTool) -> None:
     result = await run(kit, "id -u; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status; ls /sys/class/net; ls /dev")
     assert result.content.splitlines()[0] == str(UID)
@@ -297,34 +277,6 @@ async def test_runs_do_not_see_each_other(kit: DockerTool, root: Path, policy: D
         for image in ("theirs", f"{other.owner.namespace}/theirs:latest"):
             assert (await kit.call("run", {"image": image})).outcome is Outcome.REFUSED
         assert "svc" in (await other.ps()).content
-
-
-async def test_containers_of_others_through_testcontainers(
-    kit: DockerTool, root: Path, engine: TestEngine, base: str, monkeypatch: pytest.MonkeyPatch, client: Any
-) -> None:
-    """Somebody else's container, made from an image of ours even, is none of ours."""
-    monkeypatch.setenv("DOCKER_HOST", engine.host)
-    monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
-    from testcontainers.core.config import testcontainers_config
-    from testcontainers.core.container import DockerContainer
-
-    monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
-    (root / "Dockerfile").write_text("FROM base:1\n")
-    assert (await kit.build("app")).success
-    theirs = DockerContainer(f"{kit.owner.namespace}/app:latest")
-    with theirs.with_kwargs(network_mode="none").with_command("sleep 600") as running:
-        wrapped = running.get_wrapped_container()
-        assert "swe-ai-fleet.image.owner" in wrapped.labels  # inherited, and still not ours
-        assert (await kit.ps()).content == "This run has no containers."
-        for reference in (wrapped.name, wrapped.id, wrapped.short_id):
-            for operation, arguments in (
-                ("exec", {"container": reference, "command": ["id"]}),
-                ("rm", {"name": reference, "force": True}),
-                ("inspect", {"name": reference}),
-            ):
-                assert "has no container" in (await kit.call(operation, arguments)).error
-        await reap(kit.policy, older_than_seconds=0)
-        assert client.containers.get(wrapped.id).status == "running"
 
 
 async def test_closing_removes_what_the_run_made(root: Path, policy: DockerPolicy, client: Any) -> None:

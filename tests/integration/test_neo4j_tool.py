@@ -17,7 +17,6 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools import DatabaseTool, Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.db.results import MAX_RESULT_CHARS
 from tests.bolt_server import (
     PASSWORD,
     QUOTED,
@@ -94,27 +93,16 @@ class TestReading:
     async def test_values_as_text(self, server: BoltServer, tool: DatabaseTool) -> None:
         ada, engine = node(1, ["Person", "Author"], name="Ada", born=1815), node(2, ["Machine"])
         rows = [
-            ["nothing", None],
-            ["bool", True],
-            ["int", -(2**40)],
-            ["float", 1.5],
-            ["bytes", b"\x00\xff"],
-            ["text", "two\nlines"],
-            ["list", [1, "a", None, [2.0]]],
-            ["map", {"a": {"b": [True]}}],
-            ["node", ada],
+            ["nothing", None], ["bool", True], ["int", -(2**40)], ["float", 1.5], ["bytes", b"\x00\xff"],
+            ["text", "two\nlines"], ["list", [1, "a", None, [2.0]]], ["map", {"a": {"b": [True]}}], ["node", ada],
             ["relationship", relationship(7, 1, "WROTE", 2, year=1843)],
             ["path", path([ada, engine], ["WROTE", "NAMES"], [1, 1, -2, 0])],
             ["time", date_time(1_700_000_000, 250_000_000, 3_600)],
-        ]
+        ]  # fmt: skip
         server.on("MATCH", Answer(fields=("kind", "value"), records=lambda: rows))
         params = {
-            "name": "Ada's",
-            "ages": [1, 200, 70_000, -(2**50), 2.5],
-            "none": None,
-            "yes": True,
-            "long": "é" * 300,
-        }
+            "name": "Ada's", "ages": [1, 200, 70_000, -(2**50), 2.5], "none": None, "yes": True, "long": "é" * 300,
+        }  # fmt: skip
         result = await ok(tool.neo4j_query("graph", "MATCH (p {name: $name}) RETURN p", params))
         person = '(:Author:Person {name: "Ada", born: 1815})'
         assert result.content.splitlines() == [
@@ -154,13 +142,9 @@ class TestReading:
         server.on("db.propertyKeys", Answer(fields=("propertyKey",), records=lambda: [["na\nme"]]))
         result = await ok(tool.describe_schema("graph"))
         assert result.content.splitlines() == [
-            "kind | name",
-            "label | Person",
-            "label | Machine",
-            "relationship type | WROTE",
-            "property | na\\nme",
+            "kind | name", "label | Person", "label | Machine", "relationship type | WROTE", "property | na\\nme",
             "[4 rows]",
-        ]
+        ]  # fmt: skip
         assert server.messages() == ["BEGIN", *["RUN", "PULL"] * 3, "ROLLBACK"]
         assert server.sent("BEGIN")[0][0]["mode"] == "r"
 
@@ -234,7 +218,7 @@ class TestLimits:
             tracemalloc.stop()
         assert result.truncated
         assert result.metadata["row_count"] < 250
-        assert len(result.content) < MAX_RESULT_CHARS + 1_000
+        assert len(result.content) < 201_000
         assert server.records_sent <= 400
         assert peak < 40_000_000, peak  # of both ends of the wire
 
@@ -337,23 +321,19 @@ class TestNothingIsSent:
     @pytest.mark.parametrize(
         "cypher",
         [
-            "RETURN 1; MATCH (n) DETACH DELETE n",
-            "RETURN ';' /* ; */; CREATE ()",
-            "RETURN '\\'; CREATE ()'; CREATE ()",
-            "RETURN 1 \\u003b CREATE ()",
+            "RETURN 1; MATCH (n) DETACH DELETE n", "RETURN ';' /* ; */; CREATE ()",
+            "RETURN '\\'; CREATE ()'; CREATE ()", "RETURN 1 \\u003b CREATE ()",
             "LOAD CSV FROM 'file:///etc/passwd' AS line RETURN line",
             "LOAD/**/CSV FROM 'http://x' AS line RETURN line",
             "WITH '/*' AS a LOAD/**/CSV FROM 'http://x' AS line RETURN '*/'",
             "WITH '//' AS a LOAD//\nCSV FROM 'http://x' AS line RETURN line",
-            "LO\\u0041D CSV FROM 'http://x' AS line RETURN line",
-            "CALL apoc.load.json('file:///x')",
-            "CALL `apoc` . `load`.json('x')",
-            "CALL dbms/* */.listConfig()",
+            "LO\\u0041D CSV FROM 'http://x' AS line RETURN line", "CALL apoc.load.json('file:///x')",
+            "CALL `apoc` . `load`.json('x')", "CALL dbms/* */.listConfig()",
             "RETURN genai.vector.encode('x', 'OpenAI', {})",
             "MATCH (n) CALL (n) { DELETE n } IN TRANSACTIONS OF 10 ROWS",
             "TERMINATE TRANSACTION 'graph-transaction-1'",
         ],
-    )
+    )  # fmt: skip
     async def test_refused(self, server: BoltServer, tool: DatabaseTool, cypher: str, read_only: bool) -> None:
         call = tool.neo4j_query("notes", cypher, read_only=read_only)
         await failed(tool, call, Outcome.REFUSED, "is refused here")

@@ -8,17 +8,18 @@ import shutil
 import socket
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, ToolRegistry
 from swe_ai_fleet.tools.builtin import PythonExecutor
-from swe_ai_fleet.tools.files.directory import BareDirectory
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -64,22 +65,16 @@ async def test_alone_it_runs_in_a_directory_of_its_own_that_vanishes(tmp_path: P
     ("code", "result"),
     [
         ("result = {'a': [1, 2.5, None, True], 'é': '漢'}", {"a": [1, 2.5, None, True], "é": "漢"}),
-        ("result = 'x' * 3", "xxx"),
-        ("x = 1", None),
-        ("result = {1, 2}", "{1, 2}"),
-        ("result = (1, 2)", "(1, 2)"),
-        ("result = {1: 2}", "{1: 2}"),
-        ("result = float('inf')", "inf"),
-        ("result = '\\ud800'", "'\\ud800'"),
+        ("result = 'x' * 3", "xxx"), ("x = 1", None), ("result = {1, 2}", "{1, 2}"), ("result = (1, 2)", "(1, 2)"),
+        ("result = {1: 2}", "{1: 2}"), ("result = float('inf')", "inf"), ("result = '\\ud800'", "'\\ud800'"),
         ("class C:\n    def __repr__(self): return 'a C'\nresult = C()", "a C"),
         ("class C:\n    def __repr__(self): 1 / 0\nresult = C()", "<C, whose repr raises ZeroDivisionError>"),
         ("result = 10 ** 5000", "<int, whose repr raises ValueError>"),
-        ("result = []\nresult.append(result)", "[[...]]"),
-        ("import sys\nresult = 3\nsys.exit()", 3),
+        ("result = []\nresult.append(result)", "[[...]]"), ("import sys\nresult = 3\nsys.exit()", 3),
         ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\nresult = P(1)", "P(x=1)"),
         ("import pickle\nclass P: pass\nresult = len(pickle.dumps(P())) > 0", True),
     ],
-)
+)  # fmt: skip
 async def test_results(kit: BuiltinTools, code: str, result: object) -> None:
     found = await run(kit, code)
     assert found.success, found.observation()
@@ -94,18 +89,15 @@ async def test_results(kit: BuiltinTools, code: str, result: object) -> None:
         ("x = (", "SyntaxError: '(' was never closed"),
         ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
         ("import sys\nsys.exit('bad')", "the code ended with sys.exit('bad')"),
-        ("import os\nos._exit(0)", "leave out os._exit"),
-        ("import os\nos._exit(7)", "exit code 7"),
-        ("import os\nos.abort()", "exit code 134"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import os\nos._exit(0)", "leave out os._exit"), ("import os\nos._exit(7)", "exit code 7"),
+        ("import os\nos.abort()", "exit code 134"), ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("def f(): f()\nf()", "RecursionError"),
         ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E"),
         ("import threading\ndel threading.Thread\n1/0", "ZeroDivisionError"),
-        ("(" * 300, "SyntaxError: too many nested parentheses"),
-        ("-" * 90_000 + "1", "Error"),
+        ("(" * 300, "SyntaxError: too many nested parentheses"), ("-" * 90_000 + "1", "Error"),
         ("input()", "EOFError"),
     ],
-)
+)  # fmt: skip
 async def test_faults_are_told(kit: BuiltinTools, code: str, said: str) -> None:
     found = await run(kit, code)
     assert (found.success, found.outcome) == (False, Outcome.ERROR)
@@ -313,17 +305,12 @@ os._exit(0)
 @pytest.mark.parametrize(
     "data",
     [
-        "b'[' * 200_000 + b'\\n'",
-        "b'9' * 200_000 + b'\\n'",
-        'b\'{"kind": "json", "result": NaN, "error": ""}\\n\'',
-        'b\'{"kind": "json", "result": 1, "error": 5}\\n\'',
-        'b\'{"kind": "json", "result": 1}\\n\'',
-        'b\'{"kind": "other", "result": 1, "error": ""}\\n\'',
-        "b'\\xff\\xfe\\x00' * 1000",
-        "b'x' * 3_000_000",
+        "b'[' * 200_000 + b'\\n'", "b'9' * 200_000 + b'\\n'", 'b\'{"kind": "json", "result": NaN, "error": ""}\\n\'',
+        'b\'{"kind": "json", "result": 1, "error": 5}\\n\'', 'b\'{"kind": "json", "result": 1}\\n\'',
+        'b\'{"kind": "other", "result": 1, "error": ""}\\n\'', "b'\\xff\\xfe\\x00' * 1000", "b'x' * 3_000_000",
         "b'null'",
     ],
-)
+)  # fmt: skip
 async def test_a_broken_report_is_only_a_failed_run(kit: BuiltinTools, data: str) -> None:
     found = await run(kit, FORGE.format(data=data))
     assert (found.success, found.outcome) == (False, Outcome.ERROR)
@@ -357,8 +344,13 @@ async def test_what_it_leaves_running_is_killed(kit: BuiltinTools) -> None:
             assert words[:2] != [b"sleep", token.encode()]
 
 
-class Bare(BareDirectory):
+@dataclass
+class Bare:
     """A workspace on a host that can hold no sandbox."""
+
+    root: Path
+    mount: str = "/workspace"
+    environment: Environment = field(default_factory=Environment)
 
     async def run(self, command: Command) -> CommandResult:
         raise PreconditionFailed("bubblewrap is not installed", hint="apt-get install bubblewrap")

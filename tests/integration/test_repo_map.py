@@ -263,13 +263,6 @@ class TestTampering:
         assert result.outcome is Outcome.ERROR
         assert "no proper answer" in result.error
 
-    async def test_a_text_over_the_budget_is_cut(self, root: Path) -> None:
-        answer = {"key": "k", "text": "x" * 100_000} | dict.fromkeys(
-            ("shown_definitions", "shown_files", "definitions", "files", "left_out", "unread"), 1
-        )
-        result = await FileTool(Answering(root, json.dumps(answer).encode())).repo_map(max_tokens=100)
-        assert result.content.count("x") <= 400 + 20
-
     async def test_a_program_that_fails_says_why(self, root: Path) -> None:
         result = await FileTool(Answering(root, b"", exit_code=1, error=b"Trace\nImportError: no parser\n")).repo_map()
         assert result.error == "the map could not be drawn: ImportError: no parser"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,6 @@ ENVIRONMENT = Environment(
 )
 QUICK = TestLimits(whole=60, test=1, start=20)
 Files = Mapping[str, str]
-Run = Callable[..., object]
 
 
 @pytest.fixture
@@ -155,17 +154,12 @@ class TestCase(unittest.TestCase):
 """
     found = await run(workspace, {"test_all.py": text})
     assert outcomes(found) == {
-        "test_all.py::test_ok": "passed",
-        "test_all.py::test_wrong": "failed",
-        "test_all.py::test_set_up": "error",
-        "test_all.py::test_tear_down": "error",
-        "test_all.py::test_skipped": "skipped",
-        "test_all.py::test_expected": "skipped",
-        "test_all.py::test_unexpected": "failed",
-        "test_all.py::test_each[1]": "passed",
-        "test_all.py::test_each[2]": "failed",
+        "test_all.py::test_ok": "passed", "test_all.py::test_wrong": "failed", "test_all.py::test_set_up": "error",
+        "test_all.py::test_tear_down": "error", "test_all.py::test_skipped": "skipped",
+        "test_all.py::test_expected": "skipped", "test_all.py::test_unexpected": "failed",
+        "test_all.py::test_each[1]": "passed", "test_all.py::test_each[2]": "failed",
         "test_all.py::TestCase::test_sub": "failed",
-    }
+    }  # fmt: skip
     assert found.results["test_all.py::test_wrong"].message == "AssertionError: one is not two\nassert 1 == 2"
     assert found.results["test_all.py::test_skipped"].message == "Skipped: later"
     assert found.exit_code == 1
@@ -302,32 +296,16 @@ class U(unittest.TestCase):
 """
     found = await run(workspace, {"test_all.py": text, "test_broken.py": "import absent_module\n"}, UNITTEST)
     assert outcomes(found) == {
-        "test_all.T.test_a": "passed",
-        "test_all.T.test_b_hangs": "failed",
-        "test_all.T.test_c_dies": "error",
-        "test_broken": "error",
-        "test_all.T.test_d": "failed",
-        "test_all.T.test_e": "skipped",
-        "test_all.T.test_f (n=1)": "failed",
-        "test_all.T.test_g": "error",
-        "test_all.U": "error",
-    }
+        "test_all.T.test_a": "passed", "test_all.T.test_b_hangs": "failed", "test_all.T.test_c_dies": "error",
+        "test_broken": "error", "test_all.T.test_d": "failed", "test_all.T.test_e": "skipped",
+        "test_all.T.test_f (n=1)": "failed", "test_all.T.test_g": "error", "test_all.U": "error",
+    }  # fmt: skip
     assert found.crashed == ("test_all.T.test_c_dies",)
     assert found.results["test_broken"].message.startswith("test_broken.py:1: ModuleNotFoundError")
     assert found.results["test_all.T.test_b_hangs"].outcome is TestOutcome.FAILED
     left_out = await run(workspace, {}, UNITTEST, selection=Selection(deselect=("test_all.T.test_c_dies",)))
     assert left_out.crashed == ()
     assert "test_all.T.test_c_dies" not in left_out.results
-
-
-async def test_a_command_of_no_known_runner_is_judged_by_its_end(workspace: Workspace) -> None:
-    found = await run(workspace, {"check.sh": "echo fine; exit 3\n"}, ("sh", "check.sh"))
-    assert (found.exit_code, found.reported, found.framework) == (3, False, "")
-    slow = await run(
-        workspace, {"check.sh": "echo begun; sleep 60\n"}, ("sh", "check.sh"), limits=replace(QUICK, whole=1)
-    )
-    assert slow.stopped == "the time limit of 1 s was reached"
-    assert "begun" in slow.output
 
 
 async def test_a_plug_in_that_this_pytest_cannot_load_is_left_out(root: Path) -> None:

@@ -201,17 +201,6 @@ async def test_cargo(root: Path, put: Callable[[Files], None]) -> None:
     assert new_files(root) == {f"crate/{name}" for name in RUST}, "no target directory, no lock file"
 
 
-async def test_programs_that_are_not_there(root: Path, put: Callable[[Files], None]) -> None:
-    put(RUST)
-    async with open_workspace(root, environment=Environment()) as opened:
-        tool = TestTool(opened)
-        if not any(Path(place, "cargo").exists() for place in ("/usr/bin", "/usr/local/bin")):
-            await failed(tool.cargo_test(), "cargo is not installed in this workspace's environment")
-            put({"clippy.toml": ""})
-            await failed(tool.lint(["src"]), "clippy is not installed")
-        await failed(tool.go_test(), "there is no go.mod")
-
-
 UNITTEST = {
     "src/app.py": "answer = 42\n",
     "tests/helper.py": "x = 1\n",

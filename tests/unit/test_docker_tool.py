@@ -259,14 +259,11 @@ def test_inspection_shows_no_values_and_no_paths_of_the_host() -> None:
         "State": {"Status": "running", "ExitCode": 0},
         "Config": {"Image": "app", "Env": ["TOKEN=hunter2-hunter2", "PATH=/bin"]},
         "HostConfig": {
-            "NetworkMode": "none",
-            "Memory": 64 * 1024 * 1024,
-            "NanoCpus": 500_000_000,
-            "PidsLimit": 32,
+            "NetworkMode": "none", "Memory": 64 * 1024 * 1024, "NanoCpus": 500_000_000, "PidsLimit": 32,
             "ReadonlyRootfs": False,
             "Mounts": [{"Type": "bind", "Source": "/secret/place", "Target": "/workspace", "ReadOnly": True}],
         },
-    }
+    }  # fmt: skip
     facts = safe_facts(inspected, "svc")
     assert facts["variables"] == ["PATH", "TOKEN"]
     assert "hunter2" not in str(facts)
@@ -334,20 +331,13 @@ async def test_a_dockerfile_is_written_anew_one_line_each(kit: DockerTool, root:
 FORBIDDEN_STEPS = pytest.mark.parametrize(
     "line",
     [
-        "RUN --mount=type=bind,from=other,target=/x cat /x",
-        "RUN --security=insecure id",
-        "RUN --network=host id",
-        "ADD http://169.254.169.254/latest /x",
-        'ADD ["http:\\u002f\\u002f169.254.169.254/", "/x"]',
-        'ADD ht"tp:"//169.254.169.254/ /x',
-        "ADD $WHERE /x",
-        "ADD git@example.com:x/y.git /x",
-        "ONBUILD ADD http://169.254.169.254/latest /x",
-        "ONBUILD RUN --network=host id",
-        "LABEL swe-ai-fleet.container.owner=other",
-        "COPY --from=-bad /a /b",
+        "RUN --mount=type=bind,from=other,target=/x cat /x", "RUN --security=insecure id", "RUN --network=host id",
+        "ADD http://169.254.169.254/latest /x", 'ADD ["http:\\u002f\\u002f169.254.169.254/", "/x"]',
+        'ADD ht"tp:"//169.254.169.254/ /x', "ADD $WHERE /x", "ADD git@example.com:x/y.git /x",
+        "ONBUILD ADD http://169.254.169.254/latest /x", "ONBUILD RUN --network=host id",
+        "LABEL swe-ai-fleet.container.owner=other", "COPY --from=-bad /a /b",
     ],
-)
+)  # fmt: skip
 
 
 @FORBIDDEN_STEPS
@@ -364,26 +354,15 @@ async def test_a_build_with_such_a_step_is_refused_before_the_engine_is_asked(
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "RUN true\n",
-        "FROM\n",
-        "FROM $BASE\n",
-        "FROM scratch\nEVIL x\n",
-        "FROM scratch\nRUN <<EOF\nFROM x AS y\nEOF\n",
-        "FROM scratch\nCOPY <<EOF /x\nFROM x AS y\nEOF\n",
-        "# escape=`\nFROM scratch\n",
-        "FROM scratch\nRUN a \\\\\nADD http://x /\n",
-        "FROM --platform=linux/amd64 scratch\n",
-        "FROM scratch AS a b\n",
-        "FROM scratch\nCOPY --from=$X /a /b\n",
-        "FROM scratch\nCOPY --from=7 /a /b\n",
-        "FROM scratch\nCOPY --link /a /b\n",
-        "FROM scratch\nONBUILD FROM x\n",
-        "FROM scratch\nONBUILD COPY --from=x /a /b\n",
-        "FROM scratch\nRUN a\0b\n",
+        "", "RUN true\n", "FROM\n", "FROM $BASE\n", "FROM scratch\nEVIL x\n",
+        "FROM scratch\nRUN <<EOF\nFROM x AS y\nEOF\n", "FROM scratch\nCOPY <<EOF /x\nFROM x AS y\nEOF\n",
+        "# escape=`\nFROM scratch\n", "FROM scratch\nRUN a \\\\\nADD http://x /\n",
+        "FROM --platform=linux/amd64 scratch\n", "FROM scratch AS a b\n", "FROM scratch\nCOPY --from=$X /a /b\n",
+        "FROM scratch\nCOPY --from=7 /a /b\n", "FROM scratch\nCOPY --link /a /b\n", "FROM scratch\nONBUILD FROM x\n",
+        "FROM scratch\nONBUILD COPY --from=x /a /b\n", "FROM scratch\nRUN a\0b\n",
         "FROM scratch\n" + "RUN true\n" * 1000,
     ],
-)
+)  # fmt: skip
 def test_what_is_no_dockerfile_here(text: str) -> None:
     with pytest.raises(ToolFailure) as caught:
         parse(text, {})

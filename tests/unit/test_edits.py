@@ -138,16 +138,11 @@ async def test_lines_that_are_read_are_numbered(lines: list[str], first: int) ->
 @pytest.mark.parametrize(
     ("path", "content", "said"),
     [
-        ("a.py", "def f(:\n", "line 1"),
-        ("a.py", "x = 1\n", ""),
-        ("a.json", "{,}", "line 1 column 2"),
-        ("a.toml", "a = \n", "line 1"),
-        ("a.txt", "def f(:", ""),
-        ("a.json", "[" * 100_000, "recursion"),
-        ("a.py", "-" * 100_000 + "1", "nested too deeply"),
-        ("a.py", "x = (" * 200_000, ""),
+        ("a.py", "def f(:\n", "line 1"), ("a.py", "x = 1\n", ""), ("a.json", "{,}", "line 1 column 2"),
+        ("a.toml", "a = \n", "line 1"), ("a.txt", "def f(:", ""), ("a.json", "[" * 100_000, "recursion"),
+        ("a.py", "-" * 100_000 + "1", "nested too deeply"), ("a.py", "x = (" * 200_000, ""),
     ],
-)
+)  # fmt: skip
 async def test_syntax_errors_are_named_and_bombs_are_harmless(
     tmp_path: Path, path: str, content: str, said: str
 ) -> None:
@@ -160,15 +155,11 @@ async def test_syntax_errors_are_named_and_bombs_are_harmless(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("return file.read()", "return file.read("),
-        ("def save", "@cached\n\ndef save"),
-        ("def save", "x = 1\ndef save"),
-        ("import os", 'import os\n"""'),
-        ("        file.write(text)\n", ""),
-        ("def load(path):\n", ""),
-        ("def load", "class Loader\ndef load"),
+        ("return file.read()", "return file.read("), ("def save", "@cached\n\ndef save"),
+        ("def save", "x = 1\ndef save"), ("import os", 'import os\n"""'), ("        file.write(text)\n", ""),
+        ("def load(path):\n", ""), ("def load", "class Loader\ndef load"),
     ],
-)
+)  # fmt: skip
 async def test_looking_only_around_a_change_sees_what_the_whole_file_shows(tmp_path: Path, old: str, new: str) -> None:
     (tmp_path / "a.py").write_text(MODULE)
     edit = await FileTool(tmp_path).edit_file("a.py", old, new)

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.tools import HttpTool, ToolRefusal
-from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
+from swe_ai_fleet.tools import HttpPolicy, HttpTool
 from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 SECRET = "s3cr3t-value"
@@ -155,11 +154,6 @@ class TestOperations:
         assert "content-length" in result.content.lower()
         assert [seen[0] for seen in site.seen] == ["DELETE", "HEAD"]
 
-    async def test_an_error_status_fails_and_shows_the_body(self, http: HttpTool, site: Site) -> None:
-        result = await http.get(site.url("/missing"))
-        failed(result, Outcome.ERROR, "HTTP 404")
-        assert "no such page" in result.observation()
-
 
 class TestBodies:
     async def test_binary_is_described(self, http: HttpTool, site: Site) -> None:
@@ -210,10 +204,6 @@ class TestRedirects:
     async def test_methods(self, http: HttpTool, site: Site, status: int, method: str, body: str) -> None:
         assert (await http.post(site.url(f"/redirect?status={status}&to=/x"), body="x")).success
         assert (site.seen[1][0], site.seen[1][3]) == (method, body)
-
-    async def test_not_for_ever(self, http: HttpTool, site: Site) -> None:
-        failed(await http.get(site.url("/loop")), Outcome.ERROR, "more than 5 times")
-        assert len(site.seen) == 6
 
     async def test_credentials_stay_with_their_origin(self, site: Site) -> None:
         names = Names({"a.test": [[PUBLIC]], "b.test": [[PUBLIC]]})
@@ -271,15 +261,10 @@ EVASIVE = [
 ]  # fmt: skip
 
 HOSTILE_NAMES = {
-    "localhost": [["127.0.0.1", "::1"]],
-    "sub.localhost": [["::1"]],
-    "127.0.0.1.nip.test": [["127.0.0.1"]],
-    "mixed.test": [[PUBLIC, "10.0.0.1"]],
-    "mapped.test": [["::ffff:127.0.0.1"]],
-    "zone.test": [["fe80::1%lo"]],
-    "odd.test": [["2130706433"]],
-    "example.com": [["127.0.0.1"]],
-}
+    "localhost": [["127.0.0.1", "::1"]], "sub.localhost": [["::1"]], "127.0.0.1.nip.test": [["127.0.0.1"]],
+    "mixed.test": [[PUBLIC, "10.0.0.1"]], "mapped.test": [["::ffff:127.0.0.1"]], "zone.test": [["fe80::1%lo"]],
+    "odd.test": [["2130706433"]], "example.com": [["127.0.0.1"]],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -372,14 +357,12 @@ class TestForbiddenAddresses:
         assert connections[1] == []
 
     @given(st.text(alphabet="127.0x[]:@%/\\#?fe8localhst \u2460\uff0e", max_size=30))
-    def test_parsing_never_fails_otherwise(self, text: str) -> None:
-        try:
-            url = parse_url(f"http://{text}")
-        except ToolRefusal:
-            return
-        assert url.host == url.host.lower()
-        assert not url.userinfo
-        assert not url.fragment
+    async def test_whatever_is_asked_for_is_refused_or_not_to_be_had(self, text: str) -> None:
+        network = Detour()
+        http = HttpTool(resolver=Names({}), network=network)
+        result = await http.get(f"http://{text}")
+        assert result.outcome is Outcome.REFUSED or "cannot be resolved" in result.error, result
+        assert network.dialled == []
 
 
 class TestFaults:

@@ -192,16 +192,13 @@ Found 44 errors.
 
 def test_findings_in_lines() -> None:
     assert [str(finding) for finding in parse_lines(LINES * 2, "/workspace", "sub") or ()] == [
-        "sub/a.py:1: F401 `os` imported but unused",
-        "b.py:2: invalid-syntax Expected an expression",
+        "sub/a.py:1: F401 `os` imported but unused", "b.py:2: invalid-syntax Expected an expression",
         "sub/a.py:3:1: E302 expected 2 blank lines, found 0",
         "sub/a.py:4: W0613 Unused argument 'x' (unused-argument)",
         'sub/a.py:5:12: return-value Incompatible return value type (got "str", expected "int")',
-        'sub/c.py:6:7: reportUndefinedVariable "x" is not defined',
-        "sub/d.go:7:28: undeclared name: thing",
-        "sub/e.go:8: self-assignment",
-        "sub/src/lib.rs:9:5: unneeded `return` statement",
-    ]
+        'sub/c.py:6:7: reportUndefinedVariable "x" is not defined', "sub/d.go:7:28: undeclared name: thing",
+        "sub/e.go:8: self-assignment", "sub/src/lib.rs:9:5: unneeded `return` statement",
+    ]  # fmt: skip
 
 
 def test_findings_of_eslint_and_biome() -> None:

@@ -64,18 +64,9 @@ class Site:
                 result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             case "tools/list":
                 names = (
-                    "echo",
-                    "stream",
-                    "flood",
-                    "comments",
-                    "large",
-                    "large_event",
-                    "packed",
-                    "stranger",
-                    "hang",
-                    "broken",
-                    "moved",
-                )
+                    "echo", "stream", "flood", "comments", "large", "large_event", "packed", "stranger", "hang",
+                    "broken", "moved",
+                )  # fmt: skip
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
             case "tools/call":
                 params = message["params"]
@@ -185,15 +176,11 @@ async def test_servers_that_cannot_be_had(site: Site, tmp_path: Path, path: str,
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
-        ("flood", "messages that nobody asked for"),
-        ("large", "a message of more than 4194304 bytes"),
-        ("large_event", "exceeded the 4194304 byte limit"),
-        ("packed", "compresses its answer"),
-        ("stranger", "not one to the question"),
-        ("broken", "broke off"),
-        ("moved", "redirects are not followed"),
+        ("flood", "messages that nobody asked for"), ("large", "a message of more than 4194304 bytes"),
+        ("large_event", "exceeded the 4194304 byte limit"), ("packed", "compresses its answer"),
+        ("stranger", "not one to the question"), ("broken", "broke off"), ("moved", "redirects are not followed"),
     ],
-)
+)  # fmt: skip
 async def test_answers_that_are_none(site: Site, tmp_path: Path, tool: str, words: str) -> None:
     async with opened(site, tmp_path) as kit:
         result = await kit.call(f"web_{tool}", {})

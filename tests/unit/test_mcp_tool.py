@@ -16,16 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS
 from swe_ai_fleet.tools.mcp.schemas import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
 
 HOSTILE = Path(__file__).parents[1] / "integration" / "hostile_mcp_server.py"
@@ -34,13 +31,9 @@ TOKEN = "tok-8d1f0c2b7a"
 
 def hostile(mode: str = "", **changes: object) -> McpServer:
     values: dict[str, object] = {
-        "name": "bad",
-        "command": (sys.executable, "-I", "-S", str(HOSTILE), mode),
-        "tools": ("*",),
-        "confined": False,
-        "time_limit_seconds": 20.0,
-        "start_seconds": 10.0,
-    }
+        "name": "bad", "command": (sys.executable, "-I", "-S", str(HOSTILE), mode), "tools": ("*",), "confined": False,
+        "time_limit_seconds": 20.0, "start_seconds": 10.0,
+    }  # fmt: skip
     return McpServer(**{**values, **changes})
 
 
@@ -81,25 +74,21 @@ class TestServer:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"name": "Bad name"}, "no name"),
-            ({"name": ""}, "no name"),
+            ({"name": "Bad name"}, "no name"), ({"name": ""}, "no name"),
             ({"command": ()}, "either a command or a url"),
             ({"url": "https://example.org/mcp"}, "either a command or a url"),
-            ({"command": ("-c", "x")}, "cannot be run"),
-            ({"command": ("a\0b",)}, "cannot be run"),
-            ({"variables": {"A=B": "x"}}, "no variable"),
-            ({"secret_variables": {"A": "x\0y"}}, "no variable"),
+            ({"command": ("-c", "x")}, "cannot be run"), ({"command": ("a\0b",)}, "cannot be run"),
+            ({"variables": {"A=B": "x"}}, "no variable"), ({"secret_variables": {"A": "x\0y"}}, "no variable"),
             ({"headers": {"A": "b"}}, "takes no headers"),
             ({"mounts": (Mount(source="/opt", target="/opt"),)}, "not confined"),
-            ({"read_only_workspace": True}, "not confined"),
-            ({"time_limit_seconds": 0}, "time_limit_seconds"),
+            ({"read_only_workspace": True}, "not confined"), ({"time_limit_seconds": 0}, "time_limit_seconds"),
             ({"start_seconds": float("nan")}, "start_seconds"),
             ({"command": (), "url": "ftp://example.org"}, "scheme"),
             ({"command": (), "url": "https://u:p@example.org"}, "user name or password"),
             ({"command": (), "url": "http://example.org", "headers": {"Authorization": "Bearer x"}}, "clear text"),
             ({"command": (), "url": "https://example.org", "headers": {"A": "x\r\nB: y"}}, "header"),
         ],
-    )
+    )  # fmt: skip
     def test_nonsense_is_named(self, changes: dict[str, object], words: str) -> None:
         with pytest.raises(InvalidRequest, match=words):
             hostile(**changes)
@@ -176,19 +165,6 @@ class TestSchemas:
 
 
 class TestListing:
-    async def test_tools_are_in_a_toolbox_like_any_other(self, tmp_path: Path) -> None:
-        pipeline = Pipeline()
-        async with opened(tmp_path, hostile(tools=("echo", "hang")), pipeline=pipeline) as kit:
-            assert list(kit.definitions) == ["bad_echo", "bad_hang"]
-            toolbox = Toolbox({kit.name: kit}, pipeline)
-            assert {"bad_echo", "bad_hang"} < {spec.name for spec in toolbox.specs}
-            calls = [ToolCall(call_id="1", model_call_id="m1", name="bad_echo", arguments='{"say": "hi"}')]
-            calls += [ToolCall(call_id="2", model_call_id="m2", name="bad_crash", arguments="{}")]
-            first, second = await toolbox.call_all(calls)
-        assert first.result.content == "echo: hi"
-        assert second.result.outcome is Outcome.INVALID
-        assert "there is no tool 'bad_crash'" in second.result.error
-
     async def test_unfit_tools_are_left_out_and_named(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile("unfit")) as kit:
             specs = {definition.spec.operation: definition.spec for definition in kit.definitions.values()}
@@ -207,7 +183,7 @@ class TestListing:
 
     async def test_an_endless_list_is_cut(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile("endless"), hostile("circle", name="round")) as kit:
-            assert len([name for name in kit.definitions if name.startswith("bad_")]) == MAX_TOOLS
+            assert len([name for name in kit.definitions if name.startswith("bad_")]) == 128
             assert any("left out" in note for note in kit.notes)
             assert "round_echo" in kit.definitions
 
@@ -226,14 +202,11 @@ class TestListing:
         ("mode", "changes", "words"),
         [
             ("mute", {"start_seconds": 0.5}, "did not answer within 0.5 seconds"),
-            ("exit", {}, "no configuration found"),
-            ("ancient", {}, "does not speak MCP as we know it"),
-            ("malformed", {}, "not MCP"),
-            ("", {"command": ("no-such-program",)}, "no-such-program"),
-            ("", {"confined": True}, "sandbox is none"),
-            ("", {"tools": ()}, "none of its tools is allowed"),
+            ("exit", {}, "no configuration found"), ("ancient", {}, "does not speak MCP as we know it"),
+            ("malformed", {}, "not MCP"), ("", {"command": ("no-such-program",)}, "no-such-program"),
+            ("", {"confined": True}, "sandbox is none"), ("", {"tools": ()}, "none of its tools is allowed"),
         ],
-    )
+    )  # fmt: skip
     async def test_a_server_that_cannot_be_had_is_missing_and_said(
         self, tmp_path: Path, mode: str, changes: dict[str, object], words: str
     ) -> None:
@@ -295,13 +268,10 @@ class TestCalls:
         ("tool", "words"),
         [
             ("crash", "exit code 3; its last words: client announces []\nout of cheese"),
-            ("long_line", "a message of more than 4194304 bytes"),
-            ("notify", "messages that nobody asked for"),
-            ("demand", "requests of its own"),
-            ("shape", "answered what is not MCP"),
-            ("deaf", "it closed its output"),
+            ("long_line", "a message of more than 4194304 bytes"), ("notify", "messages that nobody asked for"),
+            ("demand", "requests of its own"), ("shape", "answered what is not MCP"), ("deaf", "it closed its output"),
         ],
-    )
+    )  # fmt: skip
     async def test_a_call_that_breaks_the_server_says_so_and_the_next_one_works(
         self, tmp_path: Path, tool: str, words: str
     ) -> None:

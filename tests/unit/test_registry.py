@@ -20,9 +20,8 @@ from pydantic import BaseModel, Field
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Outcome, Risk
-from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry, load_plugins
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 
@@ -130,15 +129,6 @@ class TestDeclarations:
             ToolRegistry([type("Bad", (BaseTool,), {**good, **fields})])
         assert said in caught.value.message
 
-    def test_abstract_ones_are_named(self) -> None:
-        with pytest.raises(InvalidRequest, match="Bad is abstract: it does not define execute"):
-            ToolRegistry([type("Bad", (BaseTool,), {"name": "t"})])
-
-    @pytest.mark.parametrize(("name", "kind"), [("a b", "string"), ("_a", "string"), ("", "string"), ("a", "text")])
-    def test_wrong_parameters(self, name: str, kind: str) -> None:
-        with pytest.raises(InvalidRequest):
-            ToolParameter(name, kind)
-
 
 class TestDefinitions:
     def test_openai_shape(self) -> None:
@@ -184,14 +174,11 @@ class TestExecuting:
         ("arguments", "said"),
         [
             ({}, "missing argument 'name'. Signature: greet(name: string, times: integer = 1"),
-            ({"name": "a", "who": 1}, "unexpected argument 'who'"),
-            ({"name": 5}, "argument 'name'"),
-            ({"name": None}, "argument 'name'"),
-            ({"name": "a", "times": "many"}, "argument 'times'"),
-            ({"name": "a", "tone": "rude"}, "'warm' or 'dry'"),
-            ({"name": "a", "tags": [1]}, "tags"),
+            ({"name": "a", "who": 1}, "unexpected argument 'who'"), ({"name": 5}, "argument 'name'"),
+            ({"name": None}, "argument 'name'"), ({"name": "a", "times": "many"}, "argument 'times'"),
+            ({"name": "a", "tone": "rude"}, "'warm' or 'dry'"), ({"name": "a", "tags": [1]}, "tags"),
         ],
-    )
+    )  # fmt: skip
     async def test_wrong_arguments(self, arguments: dict[str, Any], said: str) -> None:
         registry = ToolRegistry([Greet])
         found = await registry.execute_tool("greet", **arguments)
@@ -260,10 +247,6 @@ class TestTheDefaultRegistry:
         with pytest.raises(InvalidRequest):
             ToolRegistry.register_tool(FunctionTool(len_of, name="calculator"))
 
-    def test_nothing_happens_at_import(self) -> None:
-        script = "import swe_ai_fleet.tools as t; print(t.ToolRegistry._default)"
-        assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "None\n"
-
 
 def len_of(text: str) -> int:
     """Count the letters."""
@@ -287,20 +270,15 @@ class TestAsOperationsOfAnAgent:
     @pytest.mark.parametrize(
         ("value", "text"),
         [
-            (None, "give returned nothing (None)."),
-            ("", "give returned an empty text."),
-            ([], "give returned an empty list."),
-            ({}, "give returned an empty object."),
-            (0, "0"),
-            (False, "False"),
+            (None, "give returned nothing (None)."), ("", "give returned an empty text."),
+            ([], "give returned an empty list."), ({}, "give returned an empty object."), (0, "0"), (False, "False"),
             ('say "hi"\n\tnow', 'say "hi"\n\tnow'),
             ({"a": 1, "b": "x\n  y", "c": [], "d": None}, "a: 1\nb:\nx\n  y\nc: (empty)\nd: None"),
             ({"a": {"b": "x\ny"}, "l": [1, {"k": 2, "m": 3}]}, "a:\n  b:\n    x\n    y\nl:\n  - 1\n  - k: 2\n    m: 3"),
-            (Pair(1, "x"), "left: 1\nright: x"),
-            (Point(x=1), "x: 1"),
+            (Pair(1, "x"), "left: 1\nright: x"), (Point(x=1), "x: 1"),
             ({"n": float("nan"), "m": [float("-inf")]}, "n: nan\nm:\n  - -inf"),
         ],
-    )
+    )  # fmt: skip
     async def test_what_a_model_reads(self, value: object, text: str) -> None:
         kit = self.kit(Give(value))
         result = await kit.call("give", {})
@@ -341,15 +319,6 @@ class TestAsOperationsOfAnAgent:
         entry = pipeline.trail.entries[-1]
         assert seen.repairs == ("null_left_out: tone",)
         assert (entry.tool, entry.operation, dict(entry.arguments)) == ("greet", "greet", {"name": "Ada"})
-
-    async def test_credentials_in_urls_stay_out_of_the_audit(self) -> None:
-        def visit(url: str) -> str:
-            return "ok"
-
-        kit = self.kit(visit)
-        await kit.call("visit", {"url": f"https://me:{SECRET}@x.test/?token={SECRET}&q=1"})
-        assert SECRET not in repr(kit.pipeline.trail.entries)
-        assert "q=1" in repr(kit.pipeline.trail.entries[-1].arguments)
 
 
 class Colour(StrEnum):
@@ -403,14 +372,6 @@ class TestFunctions:
         registry = ToolRegistry([here, there])
         assert await registry.execute_tool("here") == threading.get_ident()
         assert await registry.execute_tool("there") != threading.get_ident()
-
-    async def test_methods_and_what_they_raise(self) -> None:
-        class Shop:
-            def price(self, item: str) -> float:
-                raise LookupError(f"no {item}")
-
-        found = await ToolRegistry([Shop().price]).execute_tool("price", item="tea")
-        assert found == {"error": "Error: price failed: LookupError: no tea"}
 
     @pytest.mark.parametrize("fault", [SystemExit(1), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
     async def test_what_ends_a_thread_ends_only_the_call(self, fault: BaseException) -> None:
@@ -471,11 +432,6 @@ class TestFunctions:
             with pytest.raises(InvalidRequest) as caught:
                 FunctionTool(function)
             assert function.__name__ in caught.value.message
-
-    def test_traits(self) -> None:
-        tool = FunctionTool(len_of, read_only=True, risk=Risk.LOW, network=False, roles=frozenset({Role.QA}))
-        (definition,) = ToolRegistry([tool]).toolkit().definitions.values()
-        assert (definition.spec.read_only, definition.spec.network, definition.spec.roles) == (True, False, {Role.QA})
 
 
 @pytest.mark.parametrize(
@@ -602,15 +558,10 @@ class TestPlugins:
         assert found["loaded"] == {
             f"fleet_plugin.{entry}": ["fleet_plugin", *tools]
             for entry, tools in {
-                "Reverse": ["reverse"],
-                "count": ["count"],
-                "instance": ["count_e"],
-                "now": ["now"],
-                "several": ["count_a", "count_b"],
-                "some": ["count_c"],
-                "table": ["count_d"],
+                "Reverse": ["reverse"], "count": ["count"], "instance": ["count_e"], "now": ["now"],
+                "several": ["count_a", "count_b"], "some": ["count_c"], "table": ["count_d"],
             }.items()
-        }
+        }  # fmt: skip
         said = {
             "fleet_broken.tool": "SystemExit: no such luck",
             "fleet_plugin.absent": "AttributeError",
@@ -628,7 +579,3 @@ class TestPlugins:
     def test_only_those_named_are_imported(self, site: Path) -> None:
         found = drive(site, ["fleet_plugin.Reverse"])
         assert (list(found["loaded"]), found["broken"]) == (["fleet_plugin.Reverse"], {})
-
-    def test_none_installed_is_no_fault(self) -> None:
-        report = load_plugins(ToolRegistry(), only=["there-is-none"])
-        assert (report.loaded, report.broken) == ((), ())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from aiohttp import web
@@ -15,8 +17,6 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools import FileTool, HttpPolicy, HttpTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
-from swe_ai_fleet.tools.files.directory import BareDirectory
-from swe_ai_fleet.tools.http.freshness import fresh_seconds
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import FRESH_SECONDS, ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import MASK, Secrets
@@ -37,7 +37,7 @@ class World(Toolkit):
     name = "world"
 
     def __init__(self, pipeline: Pipeline, *, scope: str | None = "here", texts: dict[str, str] | None = None) -> None:
-        super().__init__(BareDirectory(Path()), pipeline)
+        super().__init__(FileTool(Path()).workspace, pipeline)
         self.texts = {} if texts is None else texts
         self.calls: list[str] = []
         self.begun = asyncio.Event()
@@ -389,31 +389,6 @@ class TestBounds:
         assert (shared.bytes, len(shared)) == (0, 0)
 
 
-class TestHttpFreshness:
-    @pytest.mark.parametrize(
-        ("asked", "status", "told", "seconds"),
-        [
-            ({}, 200, {}, 30),
-            ({}, 200, {"cache-control": "max-age=10"}, 10),
-            ({}, 200, {"cache-control": 'public, max-age="100"', "age": "40"}, 60),
-            ({}, 200, {"cache-control": "max-age=10", "age": "40"}, 0),
-            ({}, 200, {"cache-control": "max-age=999999999"}, 300),
-            ({}, 200, {"cache-control": "s-maxage=100"}, 30),
-            ({}, 200, {"cache-control": "No-Store"}, 0),
-            ({}, 200, {"cache-control": "private, max-age=100"}, 0),
-            ({}, 200, {"cache-control": "no-cache"}, 0),
-            ({}, 200, {"pragma": "no-cache"}, 0),
-            ({}, 200, {"expires": "0"}, 0),
-            ({}, 200, {"set-cookie": "a=b", "cache-control": "max-age=100"}, 0),
-            ({}, 200, {"vary": "*"}, 0),
-            ({}, 204, {}, 0),
-            ({"cache-control": "no-cache"}, 200, {"cache-control": "max-age=100"}, 0),
-        ],
-    )
-    def test_by_the_headers(self, asked: dict[str, str], status: int, told: dict[str, str], seconds: float) -> None:
-        assert fresh_seconds(asked, status, told) == seconds
-
-
 class Site:
     def __init__(self) -> None:
         self.port = 0
@@ -426,8 +401,9 @@ class Site:
         self.asked.append(request.raw_path)
         if request.path == "/redirect":
             return web.Response(status=302, headers={"Location": "/plain"})
-        control = request.query.get("control")
-        return web.Response(text=str(len(self.asked)), headers={"Cache-Control": control} if control else {})
+        headers = json.loads(request.query.get("told", "{}"))
+        status = int(request.query.get("status", "200"))
+        return web.Response(status=status, text=str(len(self.asked)) if status == 200 else None, headers=headers)
 
 
 @pytest.fixture
@@ -453,27 +429,40 @@ class TestTheTools:
         assert len(site.asked) == 1
 
     @pytest.mark.parametrize(
-        ("path", "headers"),
+        ("asked", "status", "told", "seconds"),
         [
-            ("/x?control=no-store", None),
-            ("/x?control=max-age=0", None),
-            ("/x", {"Authorization": "Bearer abcdef"}),
-            ("/x", {"Cache-Control": "no-cache"}),
-            ("/redirect", {"X-Api-Key": "abcdef"}),
+            ({}, 200, {}, 30), ({}, 200, {"cache-control": "max-age=10"}, 10),
+            ({}, 200, {"cache-control": 'public, max-age="100"', "age": "40"}, 60),
+            ({}, 200, {"cache-control": "max-age=10", "age": "40"}, 0),
+            ({}, 200, {"cache-control": "max-age=999999999"}, 300), ({}, 200, {"cache-control": "s-maxage=100"}, 30),
+            ({}, 200, {"cache-control": "No-Store"}, 0), ({}, 200, {"cache-control": "private, max-age=100"}, 0),
+            ({}, 200, {"cache-control": "no-cache"}, 0), ({}, 200, {"pragma": "no-cache"}, 0),
+            ({}, 200, {"expires": "0"}, 0), ({}, 200, {"set-cookie": "a=b", "cache-control": "max-age=100"}, 0),
+            ({}, 200, {"vary": "*"}, 0), ({}, 204, {}, 0),
+            ({"cache-control": "no-cache"}, 200, {"cache-control": "max-age=100"}, 0),
+            ({"authorization": "Bearer abcdef"}, 200, {}, 0),
         ],
-    )
-    async def test_http_get_does_not_keep_what_is_not_for_keeping(
-        self, site: Site, path: str, headers: dict[str, str] | None
+    )  # fmt: skip
+    async def test_an_answer_is_kept_for_as_long_as_its_headers_say(
+        self, site: Site, asked: dict[str, str], status: int, told: dict[str, str], seconds: float
     ) -> None:
+        clock = Clock()
+        kit = self.http(site, SharedResults(clock=clock))
+        url = site.url(f"/x?status={status}&told={quote(json.dumps(told))}")
+        for later, cached in ((0, False), (seconds - 1, seconds > 0), (2, False)):
+            clock.now += later
+            result = await kit.get(url, headers=asked)
+            assert result.success
+            assert result.cached is cached
+
+    async def test_what_a_credential_was_redirected_to_is_not_kept(self, site: Site) -> None:
         kit = self.http(site, SharedResults())
         for _ in range(2):
-            result = await kit.get(site.url(path), headers=headers)
-            assert result.success
-            assert not result.cached
+            assert not (await kit.get(site.url("/redirect"), headers={"X-Api-Key": "abcdef"})).cached
 
     async def test_files_are_read_again_after_an_edit(self, tmp_path: Path) -> None:
         (tmp_path / "a.py").write_text("x = 1\n")
-        kit = FileTool(BareDirectory(tmp_path), Pipeline(cache=ResultCache()))
+        kit = FileTool(tmp_path, Pipeline(cache=ResultCache()))
         for expected in (False, True):
             assert (await kit.read_file("a.py")).cached is expected
         assert (await kit.edit_file("a.py", "x = 1", "x = 2")).success

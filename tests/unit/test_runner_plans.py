@@ -54,19 +54,11 @@ def script_of(plan: Plan) -> str:
 
 
 SCRIPTS = {
-    "lint": "eslint .",
-    "types": "tsc --noEmit",
-    "build": "tsc",
-    "test:unit": "jest --coverage",
-    "test:node": "node --test",
-    "style": "ecl $(git ls-files)",
-    "cov": "(cd x; y)",
-    "verify": "npm run build && npm run test:unit",
-    "pretest": "npm run lint",
-    "test": "npm run verify",
-    "a": "npm run b && npm run b",
-    "b": "npm run a && npm run a",
-}
+    "lint": "eslint .", "types": "tsc --noEmit", "build": "tsc", "test:unit": "jest --coverage",
+    "test:node": "node --test", "style": "ecl $(git ls-files)", "cov": "(cd x; y)",
+    "verify": "npm run build && npm run test:unit", "pretest": "npm run lint", "test": "npm run verify",
+    "a": "npm run b && npm run b", "b": "npm run a && npm run a",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -261,14 +253,10 @@ async def test_what_go_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "options"),
     [
-        ("src/lib.rs", ["--lib"]),
-        ("src/main.rs", ["--bins"]),
-        ("src/bin/tool.rs", ["--bin=tool"]),
-        ("src/a/b.rs", ["--", "a::b::"]),
-        ("src/a/mod.rs", ["--", "a::"]),
-        ("tests/x.rs", ["--test=x"]),
+        ("src/lib.rs", ["--lib"]), ("src/main.rs", ["--bins"]), ("src/bin/tool.rs", ["--bin=tool"]),
+        ("src/a/b.rs", ["--", "a::b::"]), ("src/a/mod.rs", ["--", "a::"]), ("tests/x.rs", ["--test=x"]),
     ],
-)
+)  # fmt: skip
 async def test_what_a_rust_file_selects(tmp_path: Path, path: str, options: list[str]) -> None:
     write(tmp_path, {"crate/Cargo.toml": "", f"crate/{path}": "", "Cargo.toml": "[workspace]"})
     made = await plan(tmp_path, ("cargo", "test"), f"crate/{path}", directory="crate")

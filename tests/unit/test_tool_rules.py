@@ -47,18 +47,12 @@ def test_tools_and_operations_are_allowed_and_denied_by_name(policy: Policy, off
 @pytest.mark.parametrize(
     ("arguments", "allowed"),
     [
-        ({"path": "src/a.py"}, True),
-        ({"path": "docs/guide.md"}, True),
-        ({"path": "docs/other.md"}, False),
-        ({"path": "/workspace/src/a.py"}, True),
-        ({"paths": ["src/a.py", "src/b/c.py"]}, True),
-        ({"paths": ["src/a.py", "setup.py"]}, False),
-        ({"source": "src/a.py", "destination": "src/../a.py"}, False),
-        ({"path": None, "directory": "src"}, False),
-        ({"path": None}, True),
-        ({"content": "setup.py"}, True),
+        ({"path": "src/a.py"}, True), ({"path": "docs/guide.md"}, True), ({"path": "docs/other.md"}, False),
+        ({"path": "/workspace/src/a.py"}, True), ({"paths": ["src/a.py", "src/b/c.py"]}, True),
+        ({"paths": ["src/a.py", "setup.py"]}, False), ({"source": "src/a.py", "destination": "src/../a.py"}, False),
+        ({"path": None, "directory": "src"}, False), ({"path": None}, True), ({"content": "setup.py"}, True),
     ],
-)
+)  # fmt: skip
 def test_every_path_of_a_call_that_writes_must_be_allowed(arguments: dict[str, object], allowed: bool) -> None:
     policy = Policy(allowed_paths=("src/*", "docs/guide.md"))
     verdict = policy.decide(WRITE, arguments)
