@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
@@ -372,7 +374,8 @@ class TestAttacks:
             "../secret.txt", "src/../../secret.txt", "absent/../../secret.txt", "/etc/passwd",
             "/workspace/../secret.txt", "/workspace-other/secret.txt", "link/secret.txt", "link/new",
             "deep/chain/secret.txt", ".git/config", ".GIT/config", "git~1/hooks/x", "src/.git/config", "absent/.git/x",
-            "hidden/config",
+            "hidden/config", ".git ", ".git.", ".g\u200cit/x", "GIT~1", ".git::$DATA", "..", "/", "//etc/passwd",
+            "absent/new/../../../new", "src/../.git/hooks/pre-commit", "new/.git/x",
         ],
     )  # fmt: skip
     async def test_no_operation_leaves_the_workspace_or_enters_git(
@@ -468,3 +471,114 @@ class TestAttacks:
             thread.join()
         assert seen == {"success", "refused"}
         assert outside.read_text() == "outside"
+
+    async def test_names_that_only_look_like_git(self, files: FileTool) -> None:
+        for name in (".gitignore", ".github", "git", ".gitmodules", "x.git", "..git"):
+            assert (await files.write_file(name, "x")).success, name
+
+    async def test_links_within_the_workspace_are_followed_up_to_a_number(self, files: FileTool, root: Path) -> None:
+        (root / "lib").symlink_to("src")
+        (root / "src/alias.py").symlink_to("/workspace/src/double.py")
+        assert (await files.read_file("lib/alias.py")).metadata["path"] == "src/double.py"
+        assert (await files.write_file("lib/alias.py", "x = 2\n")).metadata["path"] == "src/double.py"
+        assert (root / "src/alias.py").is_symlink()
+        assert (await files.delete_file("lib/alias.py")).success  # the link, not what it leads to
+        assert (root / "src/double.py").read_text() == "x = 2\n"
+        (root / "a").symlink_to("b")
+        (root / "b").symlink_to("a")
+        failed(await files.read_file("a"), "symbolic links")
+        (root / "link0").symlink_to("src/double.py")
+        for number in range(41):
+            (root / f"link{number + 1}").symlink_to(f"link{number}")
+        assert (await files.read_file("link39")).metadata["path"] == "src/double.py"
+        failed(await files.read_file("link41"), "symbolic links")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+    async def test_what_root_creates_belongs_to_the_owner_of_the_directory(self, files: FileTool, root: Path) -> None:
+        os.chown(root, 4711, 4712)
+        await files.write_file("new/file.txt", "x")
+        for path in (root / "new", root / "new/file.txt"):
+            assert (path.stat().st_uid, path.stat().st_gid) == (4711, 4712)
+
+    @pytest.mark.parametrize("path", ["src/a\0b", "x" * 300, "a/" * 3000, "\ud800", "src/double.py/x"])
+    async def test_paths_that_no_file_can_have(self, files: FileTool, root: Path, path: str) -> None:
+        async for result in everything_at(files, path):
+            assert not result.success
+            assert len(result.error) < 600
+        assert sorted(entry.name for entry in root.iterdir()) == ["README.md", "src"]
+
+    async def test_a_parent_swapped_for_a_link(self, files: FileTool, root: Path) -> None:
+        parent, spare, outside = root / "parent", root / "spare", root.parent / "outside"
+        for directory, text in ((parent, "inside"), (outside, "outside")):
+            directory.mkdir()
+            (directory / "secret.txt").write_text(text)
+        stop = threading.Event()
+
+        def swap() -> None:
+            while not stop.is_set():
+                parent.rename(spare)
+                with contextlib.suppress(FileExistsError):
+                    parent.symlink_to(outside)
+                while spare.exists():
+                    with contextlib.suppress(OSError):  # a write may have made the directory anew
+                        parent.unlink() if parent.is_symlink() else shutil.rmtree(parent)
+                    with contextlib.suppress(OSError):
+                        spare.rename(parent)
+
+        thread = threading.Thread(target=swap)
+        thread.start()
+        seen: set[str] = set()
+        try:
+            started = time.monotonic()
+            while (elapsed := time.monotonic() - started) < 0.3 or (
+                not seen >= {"success", "refused"} and elapsed < 10
+            ):
+                result = await files.read_file("parent/secret.txt")
+                seen.add(result.outcome.value)
+                assert "outside" not in result.content
+                await files.write_file("parent/secret.txt", "inside")
+        finally:
+            stop.set()
+            thread.join()
+        assert seen >= {"success", "refused"}
+        assert [path.name for path in outside.iterdir()] == ["secret.txt"]
+        assert (outside / "secret.txt").read_text() == "outside"
+
+    async def test_descriptors_are_given_back(self, files: FileTool, root: Path) -> None:
+        (root / "loop").symlink_to("loop")
+        before = len(os.listdir("/proc/self/fd"))
+        for path in ("src/double.py", "missing", "../x", "loop", "src", "a/b/c", ".git"):
+            async for _ in everything_at(files, path):
+                pass
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+SEGMENTS = st.sampled_from(["..", ".", "", "src", "main.py", "out", "back", "up", "new", "deep", ".git", "...", "/"])
+
+
+@pytest.fixture(scope="module")
+def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with links in all directions."""
+    base = tmp_path_factory.mktemp("maze")
+    root = base / "work"
+    (root / "src/deep").mkdir(parents=True)
+    (root / "src/main.py").write_text("x")
+    (root / "src/deep/main.py").write_text("y")
+    (root / "src/deep/up").symlink_to("../..")
+    (root / "src/out").symlink_to("../../..")
+    (root / "back").symlink_to("src/deep/up/src")
+    (root / "out").symlink_to(base)
+    return root
+
+
+@given(parts=st.lists(SEGMENTS, max_size=8))
+async def test_no_path_whatever_reaches_outside(maze: Path, parts: list[str]) -> None:
+    path = "/".join(parts)
+    result = await FileTool(maze).file_info(path)
+    if not result.success or result.metadata["type"] == "symbolic link":
+        return
+    found = Path(str(result.metadata["path"]))
+    real = (maze / path.removeprefix("/")).resolve()
+    assert real == (maze / found).resolve()
+    assert real.is_relative_to(maze.resolve())
+    assert ".git" not in found.parts
