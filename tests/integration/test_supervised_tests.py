@@ -165,53 +165,31 @@ class TestCase(unittest.TestCase):
     assert found.exit_code == 1
 
 
-async def test_a_test_that_hangs_is_named_and_the_rest_still_runs(workspace: Workspace) -> None:
-    spinning = (
-        "import time\n\ndef test_a(): pass\n\ndef test_spins():\n    while True:\n        time.sleep(0.01)\n\n"
-        "def test_z(): pass\n"
-    )
-    found = await run(workspace, {"test_spin.py": spinning, "test_x.py": OK})
+async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(workspace: Workspace) -> None:
+    around = "import os, signal, time\n\ndef test_a(): pass\n\n{}\n\ndef test_z(): pass\n"
+    deaf = "def test_deaf():\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])\n"
+    files = {
+        "test_spin.py": around.format("def test_spins():\n    while True:\n        time.sleep(0.01)"),
+        "test_deaf.py": around.format(f"{deaf}    time.sleep(600)"),
+        "test_crash.py": around.format("def test_dies():\n    os.kill(os.getpid(), signal.SIGSEGV)"),
+        "test_leave.py": "import os\n\ndef test_leaves():\n    os._exit(0)\n",
+        "test_x.py": OK,
+    }
+    found = await run(workspace, files)
+    ends = {"spin.py::test_spins": "failed", "deaf.py::test_deaf": "error", "crash.py::test_dies": "error"}
+    passed = [f"test_{name}.py::test_{one}" for name in ("spin", "deaf", "crash") for one in "az"]
     assert outcomes(found) == {
-        "test_spin.py::test_a": "passed",
-        "test_spin.py::test_spins": "failed",
-        "test_spin.py::test_z": "passed",
+        **{f"test_{name}": outcome for name, outcome in ends.items()},
+        **dict.fromkeys(passed, "passed"),
+        "test_leave.py::test_leaves": "error",
         "test_x.py::test_ok": "passed",
     }
     assert "not finished within " in found.results["test_spin.py::test_spins"].message
     assert "time.sleep(0.01)" in found.results["test_spin.py::test_spins"].traceback
-
-
-async def test_a_test_that_cannot_be_interrupted_is_killed_and_the_rest_still_runs(workspace: Workspace) -> None:
-    stubborn = (
-        "import signal, time\n\ndef test_a(): pass\n\ndef test_deaf():\n"
-        "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])\n    time.sleep(600)\n\n"
-        "def test_z(): pass\n"
-    )
-    found = await run(workspace, {"test_deaf.py": stubborn})
-    assert outcomes(found) == {
-        "test_deaf.py::test_a": "passed",
-        "test_deaf.py::test_deaf": "error",
-        "test_deaf.py::test_z": "passed",
-    }
     assert found.hung == ("test_deaf.py::test_deaf",)
-    assert not found.stopped
-
-
-async def test_a_test_that_crashes_the_interpreter_is_named_and_the_rest_still_runs(workspace: Workspace) -> None:
-    crash = (
-        "import os, signal\n\ndef test_a(): pass\n\ndef test_dies():\n    os.kill(os.getpid(), signal.SIGSEGV)\n\n"
-        "def test_z():\n    pass\n"
-    )
-    leaves = "import os\n\ndef test_leaves():\n    os._exit(0)\n"
-    found = await run(workspace, {"test_crash.py": crash, "test_leave.py": leaves})
-    assert outcomes(found) == {
-        "test_crash.py::test_a": "passed",
-        "test_crash.py::test_dies": "error",
-        "test_crash.py::test_z": "passed",
-        "test_leave.py::test_leaves": "error",
-    }
-    assert found.crashed == ("test_crash.py::test_dies", "test_leave.py::test_leaves")
+    assert set(found.crashed) == {"test_crash.py::test_dies", "test_leave.py::test_leaves"}
     assert found.results["test_crash.py::test_dies"].message == "the test run died here: SIGSEGV"
+    assert not found.stopped
 
 
 async def test_a_file_that_hangs_when_it_is_imported_is_left_out(workspace: Workspace) -> None:

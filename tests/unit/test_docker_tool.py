@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools import Pipeline, ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, reap
+from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner, reap
 from swe_ai_fleet.tools.docker.container import safe_facts
 from swe_ai_fleet.tools.docker.dockerfile import parse
 from swe_ai_fleet.tools.policy import Policy
@@ -485,6 +485,13 @@ async def test_output_is_kept_head_and_tail_and_a_flood_is_not_read_to_its_end(
     assert " bytes left out" in result.content or " left out" in result.content
     small = DockerTool(root, policy=replace(policy, max_output_bytes=5_000))
     assert (await small.call("build", {"tag": "app"})).error.startswith("stopped: it printed")
+
+
+def test_owners_differ_in_each_part() -> None:
+    owners = [Owner(tenant="a", workspace_id="w"), Owner(execution_id="a", workspace_id="w"), Owner(workspace_id="w")]
+    owners += [Owner(), Owner(), Owner(tenant="a", execution_id="b", agent_id="c", workspace_id="w")]
+    assert len({owner.key for owner in owners}) == len(owners)
+    assert owners[0].key == Owner(tenant="a", workspace_id="w").key
 
 
 async def test_reaping_everything_must_be_meant(policy: DockerPolicy) -> None:
