@@ -185,6 +185,16 @@ class TestWebSearch:
         assert len(site.asked) == 1
         assert audited(kit)[0] is Outcome.ERROR
 
+    async def test_arguments_that_make_no_sense(self, kit: BuiltinTools, site: Site) -> None:
+        for query, number in ((" ", 5), ("x" * 501, 5), ("x", 0), ("x", 21)):
+            assert not (await kit.call("web_search", {"query": query, "num_results": number})).success
+        assert not site.asked
+        for lines in (0, -1, 10_001):
+            assert "max_lines" in (await kit.call("file_reader", {"file_path": "a", "max_lines": lines})).error
+        without = BuiltinTools()
+        assert "set search_url" in (await without.call("web_search", {"query": "x"})).error
+        assert "no directory may be read here" in (await without.call("file_reader", {"file_path": "a"})).error
+
     async def test_the_endpoint_opens_nothing_else(self, site: Site) -> None:
         kit = BuiltinTools(settings=BuiltinSettings(search_url=site.url(), wikipedia_url=site.url("/w/api.php")))
         for url in (site.url("/search?q=x"), f"http://127.0.0.1:{site.port + 1}/", "http://localhost/"):

@@ -303,6 +303,11 @@ class TestMaskingOfFacts:
         (entry,) = tool.pipeline.trail.entries
         assert (entry.call_id, entry.arguments) == (f"call-{MASK}", {"number": MASK})
 
+    async def test_two_names_that_mask_to_the_same_stay_two(self) -> None:
+        sample = kit(mask=Secrets([TOKEN, f"other-{TOKEN}"]))
+        await sample.call("look", {TOKEN: 1, f"other-{TOKEN}": 2, "path": "a"})
+        assert sample.pipeline.trail.entries[-1].arguments == {MASK: 1, f"{MASK} (2)": 2, "path": "a"}
+
     async def test_halves_of_a_character_that_a_secret_holds(self) -> None:
         sample = kit(mask=Secrets(["smile-\U0001f600-token"]))
         assert (await sample.write("a", "smile-\ud83d\ude00-token")).content == MASK

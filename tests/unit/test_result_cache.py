@@ -319,6 +319,16 @@ class TestAcrossRuns:
         clock.now += 1
         assert (await other.call("search", {"query": "q"})).cached  # and what was found then is there for others
 
+    async def test_asking_again_after_a_write_of_ones_own_is_asking_anew(self) -> None:
+        shared = SharedResults()
+        other, kit = (world(ResultCache(shared=shared)) for _ in range(2))
+        await other.call("search", {"query": "q"})
+        await kit.call("write", {"path": "a", "text": ""})
+        assert (await kit.call("search", {"query": "q"})).cached, "what others found before it still serves"
+        await kit.call("write", {"path": "a", "text": ""})
+        assert not (await kit.call("search", {"query": "q"})).cached
+        assert (await kit.call("search", {"query": "q"})).cached
+
     async def test_only_masked_text_is_kept_and_each_run_masks_its_own(self) -> None:
         class Telling(World):
             @operation(read_only=True, network=True, cache_seconds=60.0)

@@ -196,7 +196,8 @@ class TestStream:
 
 
 class TestValues:
-    def test_a_value_read_from_a_file_ends_with_a_line_end(self) -> None:
+    def test_a_value_read_from_a_file_ends_with_a_line_end_and_short_ones_are_passed_over(self) -> None:
+        assert Secrets(["short", ""])("short") == "short"
         assert Secrets(["hunter2-token\n"])("Bearer hunter2-token!") == f"Bearer {MASK}!"
 
     @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\\n", "\n    "])
