@@ -14,8 +14,7 @@ import pytest
 
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, TestTool, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
@@ -46,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def workspace(root: Path) -> AsyncIterator[Workspace]:
+async def workspace(root: Path) -> AsyncIterator[LocalWorkspace]:
     async with open_workspace(root, environment=WITH_PYTEST) as opened:
         yield opened
 
@@ -72,7 +71,7 @@ NO_REFS = [
 
 
 class TestGit:
-    async def test_a_change_from_edit_to_branch(self, workspace: Workspace) -> None:
+    async def test_a_change_from_edit_to_branch(self, workspace: LocalWorkspace) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
         assert (await ok(tool.status())).metadata == {"branch": "main", "clean": True, "files": []}
         await ok(shell.run_command("printf 'x = 1\\n' > 'new file.py'; printf '# end\\n' >> app.py"))
@@ -110,7 +109,7 @@ class TestGit:
         assert "spare" not in (await ok(tool.branch("spare", delete=True))).content
         assert (await ok(tool.checkout("HEAD~0"))).metadata["branch"] == ""
 
-    async def test_failures_say_what_would_work(self, workspace: Workspace, root: Path) -> None:
+    async def test_failures_say_what_would_work(self, workspace: LocalWorkspace, root: Path) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
         await refused(tool.commit("m"), "nothing to commit", "change a file first")
         await ok(shell.run_command("echo >> app.py; echo ignored > .gitignore; touch ignored"))
@@ -131,7 +130,7 @@ class TestGit:
         assert git(root, "rev-list", "--count", "--all").strip() == "1"
 
     @pytest.mark.parametrize("text", NO_REFS)
-    async def test_an_option_is_no_ref(self, workspace: Workspace, root: Path, text: str) -> None:
+    async def test_an_option_is_no_ref(self, workspace: LocalWorkspace, root: Path, text: str) -> None:
         tool = GitTool(workspace)
         calls = [tool.log(ref=text), tool.show(text), tool.show(text, "app.py"), tool.checkout(text), tool.branch(text)]
         calls += [
@@ -146,7 +145,7 @@ class TestGit:
         assert not list(root.glob("*pwned*"))
         assert git(root, "branch", "--format=%(refname:short)").split() == ["main", "other"]
 
-    async def test_an_option_is_a_path_like_any_other(self, workspace: Workspace, root: Path) -> None:
+    async def test_an_option_is_a_path_like_any_other(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = GitTool(workspace)
         for path in ("--output=pwned", "--pathspec-from-file=app.py", "-A", "--chmod=+x", ":(top)", ":!app.py", "a\nb"):
             await refused(tool.add([path]))
@@ -215,7 +214,7 @@ TRAPS = {
 
 class TestHostileConfiguration:
     @pytest.mark.parametrize("trap", TRAPS)
-    async def test_nothing_of_it_runs(self, workspace: Workspace, root: Path, trap: str) -> None:
+    async def test_nothing_of_it_runs(self, workspace: LocalWorkspace, root: Path, trap: str) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
         script = f"{workspace.mount}/.git/trap"
         await ok(
@@ -248,7 +247,7 @@ class TestHostileConfiguration:
         assert marker.exists(), "the trap does not work, so this test proves nothing"
 
     async def test_a_filter_runs_in_the_sandbox_alone(
-        self, workspace: Workspace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, workspace: LocalWorkspace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Large-file storage needs filters, so they run as any command of the agent's does: what they reach is its."""
         secret, outside = f"secret-{uuid.uuid4().hex}", tmp_path / "pwned"
@@ -273,7 +272,7 @@ class TestHostileConfiguration:
 
 
 class TestShell:
-    async def test_output_and_exit_code(self, workspace: Workspace) -> None:
+    async def test_output_and_exit_code(self, workspace: LocalWorkspace) -> None:
         tool = ShellTool(workspace)
         result = await ok(tool.run_command("pwd; echo to stderr >&2; [[ a == a ]] && echo bash"))
         assert result.content.splitlines() == [workspace.mount, "to stderr", "bash"]
@@ -284,7 +283,7 @@ class TestShell:
         await refused(tool.run_command(" "), "empty")
         assert (await ok(tool.run_command('cat; read x; echo "end $x"'))).content == "end "
 
-    async def test_time_limits(self, workspace: Workspace) -> None:
+    async def test_time_limits(self, workspace: LocalWorkspace) -> None:
         tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=1.0)))
         result = await refused(
             tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit"
@@ -314,7 +313,7 @@ class TestMore:
 
 
 class TestTests:
-    async def test_a_report_of_what_failed(self, workspace: Workspace, root: Path) -> None:
+    async def test_a_report_of_what_failed(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text(SUITE)
         for call in (TestTool(workspace).pytest(), TestTool(workspace).run()):
             result = await refused(
@@ -335,7 +334,7 @@ class TestTests:
             ]
         assert not (root / ".pytest_cache").exists()
 
-    async def test_no_tests_is_no_success(self, workspace: Workspace, root: Path) -> None:
+    async def test_no_tests_is_no_success(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = TestTool(workspace)
         assert (await refused(tool.pytest(), "no tests were collected")).exit_code == 5
         (root / "test_app.py").write_text(SUITE)
@@ -344,7 +343,7 @@ class TestTests:
         (root / "test_app.py").write_text("import nosuchmodule\n")
         await refused(tool.pytest(), "FAILED test_app.py", "nosuchmodule")
 
-    async def test_arguments_stay_arguments(self, workspace: Workspace, root: Path) -> None:
+    async def test_arguments_stay_arguments(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
         (root / "options").write_text("test_app.py\n")
         tool = TestTool(workspace)
@@ -353,7 +352,7 @@ class TestTests:
             assert result.exit_code == 4, result.observation()
         assert not (root / "ran").exists()
 
-    async def test_a_keyword_stays_a_keyword(self, workspace: Workspace, root: Path) -> None:
+    async def test_a_keyword_stays_a_keyword(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
         (root / "options").write_text("test_app.py\n")
         tool = TestTool(workspace)
@@ -364,7 +363,7 @@ class TestTests:
 
 
 class TestAudit:
-    async def test_every_end_is_recorded(self, workspace: Workspace, root: Path) -> None:
+    async def test_every_end_is_recorded(self, workspace: LocalWorkspace, root: Path) -> None:
         policy = Policy(denied=frozenset({"git_commit"}), allowed_paths=("src/",))
         pipeline = Pipeline(
             policy=policy, limits=ToolLimits(command_timeout_seconds=20), mask=Secrets(["s3cr3t-value"])

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import swe_ai_fleet
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, programs
+from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
@@ -50,7 +50,7 @@ EXPECTED = (
 class Recording:
     """A workspace that keeps what its commands answered."""
 
-    inner: Workspace
+    inner: LocalWorkspace
     results: list[CommandResult] = field(default_factory=list[CommandResult])
 
     @property
@@ -295,9 +295,11 @@ class Answering:
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 async def test_the_fleets_code_inside_is_read_only_and_on_nobodys_path(root: Path) -> None:
     async with Sandbox(SandboxPolicy(rung=Rung.BUBBLEWRAP)).workspace(root) as workspace:
-        for place in (programs.code(), programs.packages()):
-            result = await workspace.run(Command(argv=("touch", f"{place.inside}/owned")))
-            assert not result.ok
-            assert not Path(place.outside, "owned").exists()
+        await FileTool(workspace).repo_map()
+        script = "ls -d /run/fleet/*/ && for place in /run/fleet/*/; do touch $place/owned && exit 9; done; exit 0"
+        result = await workspace.run(Command(argv=("sh", "-c", script)))
+        assert result.exit_code == 0, result.stderr.text()
+        assert "/run/fleet/swe_ai_fleet/" in result.stdout.text()
+        assert not Path(str(swe_ai_fleet.__file__)).with_name("owned").exists()
         result = await workspace.run(Command(argv=("python3", "-c", "import swe_ai_fleet")))
         assert not result.ok

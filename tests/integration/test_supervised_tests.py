@@ -13,8 +13,7 @@ import pytest
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.test_run import TestOutcome, TestRun
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.tools.tests.inside.supervise import waiting
 from swe_ai_fleet.tools.tests.planning import Planner
 from swe_ai_fleet.tools.tests.runners.plan import Selection
@@ -41,13 +40,13 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def workspace(root: Path) -> AsyncIterator[Workspace]:
+async def workspace(root: Path) -> AsyncIterator[LocalWorkspace]:
     async with open_workspace(root, environment=ENVIRONMENT) as opened:
         yield opened
 
 
 async def run(
-    workspace: Workspace,
+    workspace: LocalWorkspace,
     files: Files,
     argv: tuple[str, ...] = PYTEST,
     *,
@@ -68,7 +67,7 @@ def outcomes(found: TestRun) -> dict[str, str]:
 OK = "def test_ok():\n    pass\n"
 
 
-async def test_a_file_that_cannot_be_collected_is_a_result_of_its_own(workspace: Workspace) -> None:
+async def test_a_file_that_cannot_be_collected_is_a_result_of_its_own(workspace: LocalWorkspace) -> None:
     found = await run(
         workspace,
         {"tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n", "tests/test_c.py": OK},
@@ -91,7 +90,7 @@ def test_limits_are_longer_where_tests_wait_for_a_cpu(load: float, cpus: int, lo
 
 
 @pytest.mark.parametrize("line", ["pytest -q -p pytest_timeout -o timeout=0.1", "unittest discover -s tests"])
-async def test_limits_inside_the_runner_are_longer_too(workspace: Workspace, root: Path, line: str) -> None:
+async def test_limits_inside_the_runner_are_longer_too(workspace: LocalWorkspace, root: Path, line: str) -> None:
     (root / "tests").mkdir()
     (root / "tests/test_a.py").write_text(
         "import time, unittest\n\nclass TestA(unittest.TestCase):\n    def test_slow(self):\n        time.sleep(1)\n"
@@ -105,7 +104,7 @@ async def test_limits_inside_the_runner_are_longer_too(workspace: Workspace, roo
     assert list(outcomes(found).values()) == ["passed"], found
 
 
-async def test_tests_run_with_colours_as_automation_does(workspace: Workspace, root: Path) -> None:
+async def test_tests_run_with_colours_as_automation_does(workspace: LocalWorkspace, root: Path) -> None:
     text = """
 import os
 
@@ -124,7 +123,7 @@ def test_ok():
         assert outcomes(await run(without, {})) == {"tests/test_a.py::test_ok": "failed"}
 
 
-async def test_every_kind_of_end(workspace: Workspace) -> None:
+async def test_every_kind_of_end(workspace: LocalWorkspace) -> None:
     text = """
 import pytest, unittest
 
@@ -165,7 +164,7 @@ class TestCase(unittest.TestCase):
     assert found.exit_code == 1
 
 
-async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(workspace: Workspace) -> None:
+async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(workspace: LocalWorkspace) -> None:
     around = "import os, signal, time\n\ndef test_a(): pass\n\n{}\n\ndef test_z(): pass\n"
     deaf = "def test_deaf():\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])\n"
     files = {
@@ -192,14 +191,14 @@ async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(worksp
     assert not found.stopped
 
 
-async def test_a_file_that_hangs_when_it_is_imported_is_left_out(workspace: Workspace) -> None:
+async def test_a_file_that_hangs_when_it_is_imported_is_left_out(workspace: LocalWorkspace) -> None:
     hangs = "import threading\nthreading.Event().wait()\n"
     found = await run(workspace, {"sub/test_hangs.py": hangs, "test_ok.py": OK})
     assert outcomes(found) == {"sub/test_hangs.py": "error", "test_ok.py::test_ok": "passed"}
     assert found.hung == ("sub/test_hangs.py",)
 
 
-async def test_the_time_of_the_whole_cuts_from_the_end(workspace: Workspace) -> None:
+async def test_the_time_of_the_whole_cuts_from_the_end(workspace: LocalWorkspace) -> None:
     slow = "import time, pytest\n\n@pytest.mark.parametrize('n', range(100))\ndef test_slow(n):\n    time.sleep(0.2)\n"
     found = await run(workspace, {"test_slow.py": slow}, limits=replace(QUICK, whole=4))
     assert 3 < len(found.passing) < 60
@@ -207,31 +206,31 @@ async def test_the_time_of_the_whole_cuts_from_the_end(workspace: Workspace) -> 
     assert found.exit_code is None
 
 
-async def test_what_is_wanted_first_runs_first(workspace: Workspace) -> None:
+async def test_what_is_wanted_first_runs_first(workspace: LocalWorkspace) -> None:
     files = {f"test_{name}.py": OK for name in "abcd"}
     selection = Selection(first=(("test_c.py::test_ok",), ("test_d.py",)), deselect=("test_b.py::test_ok",))
     found = await run(workspace, files, selection=selection)
     assert list(found.results) == ["test_c.py::test_ok", "test_d.py::test_ok", "test_a.py::test_ok"]
 
 
-async def test_options_for_an_absent_plug_in_are_left_out(workspace: Workspace) -> None:
+async def test_options_for_an_absent_plug_in_are_left_out(workspace: LocalWorkspace) -> None:
     found = await run(workspace, {"pytest.ini": "[pytest]\naddopts = --cov=src -n 4\n", "test_ok.py": OK})
     assert outcomes(found) == {"test_ok.py::test_ok": "passed"}
     assert "addopts" in found.notes[0]
 
 
-async def test_stopping_at_the_first_failure_is_not_taken_over(workspace: Workspace) -> None:
+async def test_stopping_at_the_first_failure_is_not_taken_over(workspace: LocalWorkspace) -> None:
     files = {"pytest.ini": "[pytest]\naddopts = -x\n", "test_a.py": "def test_no():\n    assert 0\n", "test_b.py": OK}
     assert len((await run(workspace, files)).results) == 2
 
 
-async def test_a_known_slow_test_gets_its_time(workspace: Workspace) -> None:
+async def test_a_known_slow_test_gets_its_time(workspace: LocalWorkspace) -> None:
     slow = "import time\n\ndef test_slow():\n    time.sleep(2)\n"
     limits = replace(QUICK, known={"test_slow.py::test_slow": 10.0})
     assert (await run(workspace, {"test_slow.py": slow}, limits=limits)).green
 
 
-async def test_a_test_that_erases_the_report_ends_the_run_and_what_was_read_stays(workspace: Workspace) -> None:
+async def test_a_test_that_erases_the_report_ends_the_run_and_what_was_read_stays(workspace: LocalWorkspace) -> None:
     suite = """import os, unittest
 class T(unittest.TestCase):
     def test_a(self): pass
@@ -245,14 +244,14 @@ class T(unittest.TestCase):
     assert found.exit_code
 
 
-async def test_a_run_that_dies_before_any_test_says_why(workspace: Workspace) -> None:
+async def test_a_run_that_dies_before_any_test_says_why(workspace: LocalWorkspace) -> None:
     found = await run(workspace, {"conftest.py": "import os\nos._exit(3)\n", "test_ok.py": OK})
     assert not found.reported
     assert found.stopped == "the test runner ended early (exit code 3)"
     assert not found.green
 
 
-async def test_unittest_reports_as_pytest_does(workspace: Workspace) -> None:
+async def test_unittest_reports_as_pytest_does(workspace: LocalWorkspace) -> None:
     text = """
 import os, time, unittest
 
@@ -300,7 +299,7 @@ async def test_a_plug_in_that_this_pytest_cannot_load_is_left_out(root: Path) ->
     assert "old-lint was left out" in found.notes[0]
 
 
-async def test_a_pytest_that_is_older_than_its_python_rewrites_no_assertions(workspace: Workspace) -> None:
+async def test_a_pytest_that_is_older_than_its_python_rewrites_no_assertions(workspace: LocalWorkspace) -> None:
     conftest = (
         "import sys\nif '--assert=plain' not in sys.argv:\n"
         "    raise TypeError('required field \"lineno\" missing from alias')\n"

@@ -21,8 +21,7 @@ import pytest
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.tools import TestTool
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
@@ -59,7 +58,7 @@ def put(root: Path) -> Callable[[Files], None]:
 
 
 @pytest.fixture
-async def bare(root: Path) -> AsyncIterator[Workspace]:
+async def bare(root: Path) -> AsyncIterator[LocalWorkspace]:
     async with open_workspace(root, environment=BARE) as opened:
         yield opened
 
@@ -117,7 +116,7 @@ func TestTable(t *testing.T) {
 @needs_go
 @pytest.mark.slow
 class TestGo:
-    async def test_a_module(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+    async def test_a_module(self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
         put(GO)
         tool = TestTool(bare)
         result = await failed(tool.run(), "Ran `go test ./...`", "3 of 6 tests did not pass", "two is wrong")
@@ -143,7 +142,7 @@ describe('group', () => { it('inner', () => { throw new Error('boom') }); it.ski
 
 @needs_node
 class TestNpm:
-    async def test_nodes_own_runner(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+    async def test_nodes_own_runner(self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
         put(NODE)
         tool = TestTool(bare)
         result = await failed(tool.run(), "Ran `npm test`", "FAILED test/a.test.js::group > inner", "boom")
@@ -226,7 +225,7 @@ class T(unittest.TestCase):
 
 
 class TestUnittest:
-    async def test_a_suite(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+    async def test_a_suite(self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
         put(UNITTEST)
         tool = TestTool(bare)
         result = await failed(tool.run(), "Ran `python3 -m unittest discover -s tests`", "FAILED test_app.T.test_wrong")
@@ -239,7 +238,7 @@ class TestUnittest:
         }
         assert new_files(root) == set(UNITTEST)
 
-    async def test_some_of_it(self, bare: Workspace, put: Callable[[Files], None]) -> None:
+    async def test_some_of_it(self, bare: LocalWorkspace, put: Callable[[Files], None]) -> None:
         put(UNITTEST)
         tool = TestTool(bare)
         assert numbers(await ok(tool.unittest(["tests/test_app.py"], keyword="right"))) == (1, 0, 0, 0)
@@ -253,7 +252,7 @@ class TestUnittest:
 
 @needs_make
 class TestMake:
-    async def test_reports_in_its_output(self, bare: Workspace, put: Callable[[Files], None]) -> None:
+    async def test_reports_in_its_output(self, bare: LocalWorkspace, put: Callable[[Files], None]) -> None:
         put(UNITTEST | {"Makefile": "test:\n\tpython3 -m unittest discover -s tests\ncheck:\n\tfalse\n"})
         tool = TestTool(bare)
         result = await failed(tool.make_test(), "FAILED test_app.T.test_wrong")
@@ -262,7 +261,9 @@ class TestMake:
         await failed(tool.make_test(target="check"), "exit code 2", "false")
         await failed(tool.make_test("tests"), "no Makefile")
 
-    async def test_targets_that_are_options(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+    async def test_targets_that_are_options(
+        self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path
+    ) -> None:
         put({"Makefile": "test:\n\ttrue\n", "evil.mk": "$(shell touch pwned)\nx:\n"})
         tool = TestTool(bare)
         for target in (
@@ -286,7 +287,7 @@ class TestMake:
 
 class TestSelection:
     async def test_options_are_refused_everywhere(
-        self, bare: Workspace, put: Callable[[Files], None], root: Path
+        self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path
     ) -> None:
         put(GO | RUST | NODE | UNITTEST | {"options": "x"})
         tool = TestTool(bare)
@@ -310,7 +311,7 @@ class TestSelection:
         assert not list(root.rglob("*pwned*"))
         assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
 
-    async def test_paths_stay_inside(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+    async def test_paths_stay_inside(self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
         put(GO | RUST | NODE | UNITTEST)
         (root / "way-out").symlink_to("/usr/lib")
         (root.parent / "sibling").mkdir()
@@ -321,7 +322,7 @@ class TestSelection:
 
 
 class TestRun:
-    async def test_nothing_or_too_much_is_said(self, bare: Workspace, put: Callable[[Files], None]) -> None:
+    async def test_nothing_or_too_much_is_said(self, bare: LocalWorkspace, put: Callable[[Files], None]) -> None:
         tool = TestTool(bare)
         await failed(tool.run(), "no tests were found", "tests_pytest")
         put({"one/go.mod": "module a\n", "two/Cargo.toml": "[package]\n"})
@@ -415,7 +416,7 @@ class TestHostileSuites:
 
     @pytest.mark.parametrize("forged", FORGED)
     async def test_a_forged_report_does_not_pass(
-        self, bare: Workspace, put: Callable[[Files], None], forged: str
+        self, bare: LocalWorkspace, put: Callable[[Files], None], forged: str
     ) -> None:
         """A suite can find where its report goes: what it puts there has no seal and is passed over.
 

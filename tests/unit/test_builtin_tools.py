@@ -118,6 +118,8 @@ class TestFileReader:
         (tmp_path / "long").write_text("x" * 300_000 + "\ny\n")
         found = await self.read(tmp_path, "long")
         assert (len(found["content"]), found["lines_read"], found["total_lines"]) == (200_000, 1, 2)
+        for lines in (0, -1, 10_001):
+            assert "max_lines" in (await self.read(tmp_path, "long", max_lines=lines))["error"]
 
     async def test_nothing_outside_is_read(self, tmp_path: Path) -> None:
         (tmp_path / "secret").write_text("do not read")
@@ -189,8 +191,6 @@ class TestWebSearch:
         for query, number in ((" ", 5), ("x" * 501, 5), ("x", 0), ("x", 21)):
             assert not (await kit.call("web_search", {"query": query, "num_results": number})).success
         assert not site.asked
-        for lines in (0, -1, 10_001):
-            assert "max_lines" in (await kit.call("file_reader", {"file_path": "a", "max_lines": lines})).error
         without = BuiltinTools()
         assert "set search_url" in (await without.call("web_search", {"query": "x"})).error
         assert "no directory may be read here" in (await without.call("file_reader", {"file_path": "a"})).error

@@ -27,7 +27,6 @@ from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLim
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from swe_ai_fleet.tools.truncation import truncate
 from tests.tool_doubles import ListJournal
 
 TOKEN = "hunter2-token/+=?"
@@ -364,10 +363,12 @@ def texts(value: object) -> Iterator[str]:
 
 class TestTruncation:
     @given(text=st.text(st.sampled_from("ab\n"), max_size=400), limit=st.integers(0, 200))
-    def test_bounded_with_head_and_tail(self, text: str, limit: int) -> None:
-        cut = truncate(text, limit)
+    async def test_bounded_with_head_and_tail(self, text: str, limit: int) -> None:
+        result = await kit(limits=ToolLimits(observation_chars=limit)).write("a", text)
+        cut = result.content
+        assert result.truncated == (len(text) > limit)
         if len(text) <= limit:
-            assert cut is text
+            assert cut == text
             return
         head, _, rest = cut.partition("[... ")
         note, _, tail = rest.partition(" left out ...]\n")
@@ -381,8 +382,9 @@ class TestTruncation:
         middle = text[len(text) - len(tail) - characters : len(text) - len(tail)]
         assert middle.count("\n") == lines
 
-    def test_cuts_fall_on_line_ends(self) -> None:
+    async def test_cuts_fall_on_line_ends(self) -> None:
         text = "".join(f"line {number}\n" for number in range(1000))
-        head, _, tail = truncate(text, 1000).partition("[... ")
+        result = await kit(limits=ToolLimits(observation_chars=1000)).write("a", text)
+        head, _, tail = result.content.partition("[... ")
         assert head.endswith("\n")
         assert tail.split("\n")[1].startswith("line ")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
-from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools import FileTool, HttpPolicy, HttpTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import FRESH_SECONDS, ResultCache, SharedResults
@@ -122,7 +121,7 @@ class World(Toolkit):
         return self.result("post")
 
 
-def world(cache: ResultCache | None = None, *, scope: str | None = "here", mask: SecretMask | None = None) -> World:
+def world(cache: ResultCache | None = None, *, scope: str | None = "here", mask: Secrets | None = None) -> World:
     return World(Pipeline(cache=cache or ResultCache(), mask=mask), scope=scope)
 
 
