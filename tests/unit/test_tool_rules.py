@@ -8,7 +8,7 @@ import pytest
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
-from swe_ai_fleet.domain.task import Constraints, TaskMcpServer
+from swe_ai_fleet.domain.task import Constraints, Role, TaskMcpServer
 from swe_ai_fleet.domain.tool import Decision, OperationSpec
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer
@@ -42,6 +42,13 @@ def test_a_run_that_may_only_read_runs_nothing_and_reaches_nobody(spec: Operatio
 )
 def test_tools_and_operations_are_allowed_and_denied_by_name(policy: Policy, offered: bool) -> None:
     assert policy.offers(LOOK) is offered
+
+
+def test_what_is_for_another_role_is_not_offered() -> None:
+    spec = replace(LOOK, roles=frozenset({Role.DEVOPS}))
+    assert not Policy().offers(spec)
+    assert "is not for the role DEV" in Policy().decide(spec, {}).reason
+    assert Policy(role=Role.DEVOPS).offers(spec)
 
 
 @pytest.mark.parametrize(
