@@ -250,14 +250,6 @@ def npm_prefix(tmp_path_factory: pytest.TempPathFactory) -> Mount:
     return Mount(source=str(prefix), target="/opt/npm")
 
 
-@pytest.fixture(scope="module")
-def pip_prefix(tmp_path_factory: pytest.TempPathFactory) -> Mount:
-    prefix = tmp_path_factory.mktemp("pip") / "venv"
-    installed([sys.executable, "-m", "venv", str(prefix)])
-    installed([str(prefix / "bin" / "pip"), "install", "-q", "mcp-server-git", "mcp-server-time"])
-    return Mount(source=str(prefix), target=str(prefix))
-
-
 @pytest.mark.slow
 async def test_the_filesystem_server(root: Path, tmp_path: Path, npm_prefix: Mount) -> None:
     server = McpServer(
@@ -282,26 +274,3 @@ async def test_the_filesystem_server(root: Path, tmp_path: Path, npm_prefix: Mou
         result = await kit.call("fs_write_file", {"path": "/workspace/a.txt", "content": "spoilt"})
         assert result.outcome is Outcome.REFUSED
     assert (root / "a.txt").read_text() == "inside"
-
-
-@pytest.mark.slow
-async def test_the_git_and_time_servers(root: Path, pip_prefix: Mount) -> None:
-    subprocess.run(["git", "init", "-q", str(root)], check=True)
-    directory = f"{pip_prefix.target}/bin"
-    servers = [
-        McpServer(
-            name="gitty",
-            command=(f"{directory}/mcp-server-git", "--repository", "{workspace}"),
-            mounts=(pip_prefix,),
-            tools=("git_*",),
-            read_only_tools=("git_status", "git_log"),
-        ),
-        McpServer(name="clock", command=(f"{directory}/mcp-server-time",), mounts=(pip_prefix,), tools=("get_*",)),
-    ]
-    async with opened(root, *servers) as kit:
-        assert not kit.notes
-        assert "a.txt" in (await kit.call("gitty_git_status", {"repo_path": "/workspace"})).content
-        assert kit.definitions["gitty_git_status"].spec.read_only
-        assert not kit.definitions["gitty_git_commit"].spec.read_only
-        assert "UTC" in (await kit.call("clock_get_current_time", {"timezone": "UTC"})).content
-        assert "clock_convert_time" not in kit.definitions
