@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from neo4j._codec.packstream import Structure
+from neo4j._codec.packstream.v1 import PackableBuffer, Packer, UnpackableBuffer, Unpacker
 
 USER = "reader"
 PASSWORD = "correct+horse/battery"
@@ -21,110 +23,30 @@ _MESSAGES = {
 }  # fmt: skip
 _SUCCESS, _RECORD, _IGNORED, _FAILURE = 0x70, 0x71, 0x7E, 0x7F
 _UNAUTHORIZED = "Neo.ClientError.Security.Unauthorized"
-_SIZES = {1: ">B", 2: ">H", 4: ">I"}
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """A structure of PackStream: a tag and its fields."""
-
-    tag: int
-    fields: tuple[object, ...] = ()
+def node(number: int, labels: Sequence[str], **properties: object) -> Structure:
+    return Structure(b"\x4e", number, list(labels), properties, f"4:x:{number}")
 
 
-def node(number: int, labels: Sequence[str], **properties: object) -> Struct:
-    return Struct(0x4E, (number, list(labels), properties, f"4:x:{number}"))
+def relationship(number: int, start: int, kind: str, end: int, **properties: object) -> Structure:
+    return Structure(b"\x52", number, start, end, kind, properties, f"5:x:{number}", f"4:x:{start}", f"4:x:{end}")
 
 
-def relationship(number: int, start: int, kind: str, end: int, **properties: object) -> Struct:
-    return Struct(0x52, (number, start, end, kind, properties, f"5:x:{number}", f"4:x:{start}", f"4:x:{end}"))
+def path(nodes: Sequence[Structure], kinds: Sequence[str], steps: Sequence[int]) -> Structure:
+    unbound = [Structure(b"\x72", 100 + at, kind, {}, f"5:x:{100 + at}") for at, kind in enumerate(kinds)]
+    return Structure(b"\x50", list(nodes), unbound, list(steps))
 
 
-def path(nodes: Sequence[Struct], kinds: Sequence[str], steps: Sequence[int]) -> Struct:
-    unbound = [Struct(0x72, (100 + at, kind, {}, f"5:x:{100 + at}")) for at, kind in enumerate(kinds)]
-    return Struct(0x50, (list(nodes), unbound, list(steps)))
+def date_time(seconds: int, nanoseconds: int, offset_seconds: int) -> Structure:
+    return Structure(b"\x49", seconds, nanoseconds, offset_seconds)
 
 
-def date_time(seconds: int, nanoseconds: int, offset_seconds: int) -> Struct:
-    return Struct(0x49, (seconds, nanoseconds, offset_seconds))
-
-
-def pack(value: Any) -> bytes:
-    """A value as PackStream."""
-    match value:
-        case None:
-            return b"\xc0"
-        case bool():
-            return b"\xc3" if value else b"\xc2"
-        case int() if -0x10 <= value < 0x80:
-            return struct.pack(">b", value)
-        case int():
-            return b"\xcb" + struct.pack(">q", value)
-        case float():
-            return b"\xc1" + struct.pack(">d", value)
-        case bytes():
-            return _head(len(value), None, 0xCC) + value
-        case str():
-            return _head(len(value.encode()), 0x80, 0xD0) + value.encode()
-        case dict():
-            return _head(len(value), 0xA0, 0xD8) + b"".join(pack(part) for item in value.items() for part in item)
-        case list() | tuple():
-            return _head(len(value), 0x90, 0xD4) + b"".join(map(pack, value))
-        case Struct():
-            return bytes((0xB0 | len(value.fields), value.tag)) + b"".join(map(pack, value.fields))
-        case _:
-            raise TypeError(f"no PackStream for {type(value)}")
-
-
-def _head(size: int, tiny: int | None, first: int) -> bytes:
-    if tiny is not None and size < 16:
-        return bytes((tiny | size,))
-    width = 1 if size < 2**8 else 2 if size < 2**16 else 4
-    return bytes((first + width // 2,)) + struct.pack(_SIZES[width], size)
-
-
-class Unpacker:
-    """Reads one value after the other from the PackStream of a message."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def _take(self, size: int) -> bytes:
-        taken = self._data[self._at : self._at + size]
-        assert len(taken) == size, "the message ends within a value"
-        self._at += size
-        return taken
-
-    def _number(self, layout: str) -> Any:
-        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
-
-    def value(self) -> Any:
-        marker = self._number(">B")
-        if marker < 0x80 or marker >= 0xF0:
-            return marker if marker < 0x80 else marker - 0x100
-        constants = {0xC0: None, 0xC2: False, 0xC3: True}
-        numbers = {0xC1: ">d", 0xC8: ">b", 0xC9: ">h", 0xCA: ">i", 0xCB: ">q"}
-        if marker in constants:
-            return constants[marker]
-        if marker in numbers:
-            return self._number(numbers[marker])
-        if 0xCC <= marker <= 0xCE:
-            return self._take(self._number(_SIZES[2 ** (marker - 0xCC)]))
-        for tiny, first in ((0x80, 0xD0), (0x90, 0xD4), (0xA0, 0xD8), (0xB0, 0xF0)):
-            if marker & 0xF0 == tiny:
-                return self._compound(tiny, marker & 0x0F)
-            if first <= marker <= first + 2:
-                return self._compound(tiny, self._number(_SIZES[2 ** (marker - first)]))
-        raise ValueError(f"unknown marker {marker:02x}")
-
-    def _compound(self, kind: int, size: int) -> Any:
-        if kind == 0x80:
-            return self._take(size).decode()
-        if kind == 0x90:
-            return [self.value() for _ in range(size)]
-        if kind == 0xA0:
-            return {self.value(): self.value() for _ in range(size)}
-        return Struct(self._number(">B"), tuple(self.value() for _ in range(size)))
+def pack(value: object) -> bytes:
+    """A value as PackStream, by the driver's own packer."""
+    buffer = PackableBuffer()
+    Packer(buffer).pack(value)
+    return bytes(buffer.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +164,9 @@ class _Connection:
         data = b""
         while size := int.from_bytes(await self._reader.readexactly(2)):
             data += await self._reader.readexactly(size)
-        message = Unpacker(data).value()
-        name = _MESSAGES[message.tag]
-        await self._server.note(name, message.fields)
+        message = Unpacker(UnpackableBuffer(data)).unpack()
+        name, fields = _MESSAGES[message.tag[0]], tuple(message.fields)
+        await self._server.note(name, fields)
         if self._silent or name == "GOODBYE":
             return name
         if name == "RESET":
@@ -252,7 +174,7 @@ class _Connection:
         if self._failed:
             self._say(_IGNORED)
             return name
-        return self._reply(name, message.fields) or name
+        return self._reply(name, fields) or name
 
     def _reply(self, name: str, fields: tuple[Any, ...]) -> str | None:
         match name:
@@ -314,7 +236,7 @@ class _Connection:
         self._say(_FAILURE, {"code": failure.code, "message": failure.message})
 
     def _say(self, tag: int, *fields: object) -> None:
-        data = pack(Struct(tag, fields))
+        data = pack(Structure(bytes((tag,)), *fields))
         for at in range(0, len(data), 0xFFFF):
             chunk = data[at : at + 0xFFFF]
             self._writer.write(len(chunk).to_bytes(2) + chunk)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.tools.db import DatabaseTool
+from swe_ai_fleet.tools import DatabaseTool
 
 SECRET = "pass+w/rd-of-agent"
 

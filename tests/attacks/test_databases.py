@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools.db import DatabaseTool, sqlite_process
+from swe_ai_fleet.tools import DatabaseTool, db
 from swe_ai_fleet.tools.db.postgresql_lexer import Kind, tokens
 from tests.postgresql_server import PostgresqlServer
 
@@ -108,7 +108,7 @@ async def test_a_statement_ends_without_the_fleet(workspace: Path) -> None:
         "plan": False, "params": [], "read_only": True, "max_rows": 1, "timeout_seconds": -4.5, "cell_chars": 9,
         "result_chars": 9, "value_bytes": 10**7, "file_bytes": 10**7, "memory_bytes": 2**29,
     }  # fmt: skip
-    argv = [sys.executable, "-I", "-S", str(sqlite_process.__file__)]
+    argv = [sys.executable, "-I", "-S", str(Path(str(db.__file__)).with_name("sqlite_process.py"))]
     ended = subprocess.run(argv, input=json.dumps(request).encode(), timeout=30, check=False)
     assert ended.returncode < 0
 
@@ -124,18 +124,12 @@ async def test_memory_is_bounded(tool: DatabaseTool) -> None:
 
 
 SPELLINGS = [
-    "pg_terminate_backend(pid)",
-    "pg_terminate_backend/**/(pid)",
-    "pg_terminate_backend/* a /* b */ c */ (pid)",
-    "pg_terminate_backend -- (\n(pid)",
-    "pg_terminate_backend -- a\r(pid)",
-    '"pg_terminate_backend"(pid)',
-    '"pg_catalog"."pg_terminate_backend"/**/(pid)',
-    "pg_catalog . PG_Terminate_Backend\f(pid)",
-    'U&"pg\\005fterminate\\005fbackend"(pid)',
-    'u&"pg\\+00005fterminate_backend"/**/(pid)',
+    "pg_terminate_backend(pid)", "pg_terminate_backend/**/(pid)", "pg_terminate_backend/* a /* b */ c */ (pid)",
+    "pg_terminate_backend -- (\n(pid)", "pg_terminate_backend -- a\r(pid)", '"pg_terminate_backend"(pid)',
+    '"pg_catalog"."pg_terminate_backend"/**/(pid)', "pg_catalog . PG_Terminate_Backend\f(pid)",
+    'U&"pg\\005fterminate\\005fbackend"(pid)', 'u&"pg\\+00005fterminate_backend"/**/(pid)',
     "U&\"pg!005fterminate_backend\" /**/ UESCAPE '!' (pid)",
-]
+]  # fmt: skip
 CALL = "SELECT {} FROM pg_stat_activity WHERE application_name = 'victim'"
 
 
@@ -188,17 +182,14 @@ async def test_no_spelling_of_a_name_ends_another_session(
 @pytest.mark.parametrize(
     "sql",
     [
-        "--\rDO $$ BEGIN PERFORM 1; END $$ /*\nSELECT */",
-        "SELECT dblink/**/('dbname=postgres', 'SELECT 1')",
+        "--\rDO $$ BEGIN PERFORM 1; END $$ /*\nSELECT */", "SELECT dblink/**/('dbname=postgres', 'SELECT 1')",
         "SELECT query_to_xml('SELECT ' || 'pg_terminate_' || 'backend(1)', true, true, '')",
         "SELECT * FROM ts_stat('SELECT to_tsvector(''a'') FROM pg_terminate_' || 'backend(1)')",
-        "SELECT pg_notify('a', 'b')",
-        "SELECT pg_stat_reset/**/()",
-        "SELECT lo_creat/**/(-1)",
+        "SELECT pg_notify('a', 'b')", "SELECT pg_stat_reset/**/()", "SELECT lo_creat/**/(-1)",
         "SELECT E'it''s \\'' || pg_read_file/**/('/etc/passwd')",
         "SELECT $a$ ' $a$ || pg_read_file/**/('/etc/passwd') || $a$ ' $a$",
     ],
-)
+)  # fmt: skip
 async def test_reading_calls_what_the_server_calls_free_of_effects(agent: str, sql: str) -> None:
     tool = DatabaseTool(connections={"main": agent})
     answer = await tool.postgresql_query("main", sql)

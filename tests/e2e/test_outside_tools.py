@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,12 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.docker_engine import BUSYBOX, NoEngine, TestEngine, docker_engine
 from tests.git_server import ENCODED, PASSWORD, USER, git_server
 
+SIX = "Note the version that service, database and container agree on"
+DOCKERFILE = 'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "--install", "-s", "/bin"]\n'
+TEST = "def test_version():\n    assert open('VERSION').read() == '42\\n'\n"
 TASK = "Bring the version of the service into VERSION"
 FETCH = (
     "python3 -c \"import urllib.request as r; print(r.build_opener(r.ProxyHandler()).open('{url}').read().decode())\""
@@ -72,8 +77,7 @@ def script(service: str) -> Script:
 
 
 async def test_what_is_opened_is_used_and_nothing_else(tmp_path: Path, service: str, settings: Settings) -> None:
-    test = "def test_version():\n    assert open('VERSION').read() == '42\\n'\n"
-    clone = make_repository(tmp_path / "clone", {"test_version.py": test})
+    clone = make_repository(tmp_path / "clone", {"test_version.py": TEST})
     async with ScriptedModelServer(script(service)) as model:
         agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings)
         result = await agent.execute_task(TASK, constraints={"allowed_hosts": [service]})
@@ -236,33 +240,6 @@ async def test_the_tools_of_an_mcp_server_that_the_task_brings(tmp_path: Path) -
     assert verify(result.audit_trail, head=result.to_dict()["audit_head"]) is None
 
 
-@pytest.mark.parametrize(
-    ("server", "field"),
-    [
-        ({"name": "No Name", "command": ["x"]}, "name"),
-        ({"name": "x"}, "command"),
-        ({"name": "x", "command": ["x"], "allowed_hosts": ["example.org:22"]}, "allowed_hosts[0]"),
-        ({"name": "x", "url": "http://169.254.169.254:81/mcp"}, "url"),
-    ],
-)
-async def test_an_mcp_server_that_is_not_granted(tmp_path: Path, server: dict[str, object], field: str) -> None:
-    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
-    settings = Settings(home=tmp_path / "home")
-    agent = ToolEnabledAgent("a", "DEV", clone, "http://127.0.0.1:1/v1", "m", settings=settings)
-    with pytest.raises(InvalidRequest) as refused:
-        await agent.execute_task(TASK, constraints={"mcp_servers": [server]})
-    assert refused.value.field == f"constraints.mcp_servers[0].{field}"
-
-
-async def test_hosts_beyond_what_is_grantable_are_refused(tmp_path: Path, settings: Settings) -> None:
-    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
-    narrow = settings.model_copy(update={"grantable_hosts": "*.example.org"})
-    agent = ToolEnabledAgent("a", "DEV", clone, "http://127.0.0.1:1/v1", "m", settings=narrow)
-    with pytest.raises(InvalidRequest, match="granted") as refused:
-        await agent.execute_task(TASK, constraints={"allowed_hosts": ["a.example.org", "example.com"]})
-    assert refused.value.field == "constraints.network.allowed_hosts[1]"
-
-
 async def test_all_toolkits_stand_for_direct_calls(tmp_path: Path, service: str, settings: Settings) -> None:
     clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
     agent = ToolEnabledAgent("a", "DEV", clone, settings=settings.model_copy(update={"tool_hosts": service}))
@@ -275,3 +252,62 @@ async def test_all_toolkits_stand_for_direct_calls(tmp_path: Path, service: str,
     assert (await tools["http"].call("get", {"url": f"http://{service}/"})).success
     answer = await tools["db"].call("sqlite_query", {"sql": "SELECT * FROM note", "connection": "notes"})
     assert "the version comes from the service" in answer.content
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[TestEngine]:
+    """An engine with an image of somebody else's."""
+    try:
+        with docker_engine() as running:
+            (tmp_path / "image").mkdir()
+            shutil.copy(BUSYBOX, tmp_path / "image/busybox")
+            (tmp_path / "image/Dockerfile").write_text(DOCKERFILE)
+            docker = pytest.importorskip("docker")
+            client = docker.DockerClient(base_url=running.host)
+            client.images.build(path=str(tmp_path / "image"), tag="base:1", network_mode="none", rm=True)
+            client.close()
+            yield running
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.slow
+async def test_all_six_tools_in_one_task(tmp_path: Path, service: str, engine: TestEngine) -> None:
+    with sqlite3.connect(tmp_path / "notes.db") as database:
+        database.execute("CREATE TABLE note (version)")
+        database.execute("INSERT INTO note VALUES ('42')")
+    clone = make_repository(tmp_path / "clone", {"test_version.py": TEST})
+    calls: tuple[tuple[str, dict[str, object]], ...] = (
+        ("request_tools", {"names": ["docker_run", "http_get", "db_sqlite_query"]}),
+        ("http_get", {"url": f"http://{service}/version"}),
+        ("db_sqlite_query", {"sql": "SELECT version FROM note", "connection": "notes"}),
+        ("docker_run", {"image": "base:1", "command": ["echo", "version 42"]}),
+        ("files_write_file", {"path": "VERSION", "content": "42\n"}),
+        ("tests_run", {}),
+        ("git_add", {"paths": ["VERSION"]}),
+        ("git_commit", {"message": "Note the version"}),
+    )
+    turns = (*(Turn(tool_calls=(call,)) for call in calls), DONE)
+    settings = Settings(
+        home=tmp_path / "home",
+        tool_private_hosts=service,
+        tool_hosts="",
+        databases={"notes": f"sqlite://{tmp_path}/notes.db"},
+        docker={"host": engine.host, "images": ["base:*"]},
+    )
+    async with ScriptedModelServer(Script(conversations=(Conversation(match=SIX, turns=turns),))) as model:
+        agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings)
+        result = await agent.execute_task(SIX, constraints={"allowed_hosts": [service]})
+        first, last = (body["tools"] for body in (model.bodies[-len(turns)], model.bodies[-1]))
+        told = json.dumps([body["messages"] for body in model.bodies])
+    assert result.success, result.error
+    outcomes = [(operation["tool"], operation["outcome"]) for operation in result.operations]
+    six = ("http", "db", "docker", "files", "tests", "git", "git")
+    assert outcomes == [("request_tools", "success"), *((tool, "success") for tool in six)]
+    assert told.count("version 42") >= 2
+    # What was shown at first stands where it stood, so that the prefix cache still serves it.
+    assert last[: len(first)] == first
+    added = {tool["function"]["name"] for tool in last[len(first) :]}
+    assert {"docker_run", "db_sqlite_query"} <= added
+    assert verify(result.audit_trail, head=str(result.to_dict()["audit_head"])) is None
+    assert git(clone, "show", "HEAD:VERSION").strip() == "42"

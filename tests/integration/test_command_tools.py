@@ -5,27 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from swe_ai_fleet.domain.audit import verify
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.tools.git.repository import FALLBACK_IDENTITY
-from swe_ai_fleet.tools.git.tool import GitTool
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
+from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, TestTool, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from swe_ai_fleet.tools.shell import ShellTool
-from swe_ai_fleet.tools.tests.tool import TestTool, is_pytest
 from tests.with_pytest import WITH_PYTEST
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
@@ -53,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def workspace(root: Path) -> AsyncIterator[Workspace]:
+async def workspace(root: Path) -> AsyncIterator[LocalWorkspace]:
     async with open_workspace(root, environment=WITH_PYTEST) as opened:
         yield opened
 
@@ -79,7 +71,7 @@ NO_REFS = [
 
 
 class TestGit:
-    async def test_a_change_from_edit_to_branch(self, workspace: Workspace) -> None:
+    async def test_a_change_from_edit_to_branch(self, workspace: LocalWorkspace) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
         assert (await ok(tool.status())).metadata == {"branch": "main", "clean": True, "files": []}
         await ok(shell.run_command("printf 'x = 1\\n' > 'new file.py'; printf '# end\\n' >> app.py"))
@@ -101,7 +93,7 @@ class TestGit:
         log = await ok(tool.log())
         assert [line.partition(": ")[2] for line in log.content.splitlines()] == ["Add an end", "first"]
         assert str(commit.metadata["commit_sha"]).startswith(log.metadata["commits"][0])  # type: ignore[index]
-        assert FALLBACK_IDENTITY[1] in (await ok(tool.show("HEAD"))).content
+        assert "agent@swe-ai-fleet.invalid" in (await ok(tool.show("HEAD"))).content
         assert (await ok(tool.show("main", "app.py"))).content == "def double(x):\n    return x + x"
         assert "new file.py" in (await ok(tool.diff(base="main...feature"))).content
         assert len((await ok(tool.log(path="new file.py"))).metadata["commits"]) == 1  # type: ignore[arg-type]
@@ -117,14 +109,7 @@ class TestGit:
         assert "spare" not in (await ok(tool.branch("spare", delete=True))).content
         assert (await ok(tool.checkout("HEAD~0"))).metadata["branch"] == ""
 
-    async def test_the_repositorys_own_identity_is_kept(self, workspace: Workspace) -> None:
-        tool, shell = GitTool(workspace), ShellTool(workspace)
-        await ok(shell.run_command("git config user.name Own && git config user.email own@example.org && echo x > x"))
-        await ok(tool.add(["x"]))
-        await ok(tool.commit("own"))
-        assert "Own <own@example.org>" in (await ok(tool.show("HEAD"))).content
-
-    async def test_failures_say_what_would_work(self, workspace: Workspace, root: Path) -> None:
+    async def test_failures_say_what_would_work(self, workspace: LocalWorkspace, root: Path) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
         await refused(tool.commit("m"), "nothing to commit", "change a file first")
         await ok(shell.run_command("echo >> app.py; echo ignored > .gitignore; touch ignored"))
@@ -145,7 +130,7 @@ class TestGit:
         assert git(root, "rev-list", "--count", "--all").strip() == "1"
 
     @pytest.mark.parametrize("text", NO_REFS)
-    async def test_an_option_is_no_ref(self, workspace: Workspace, root: Path, text: str) -> None:
+    async def test_an_option_is_no_ref(self, workspace: LocalWorkspace, root: Path, text: str) -> None:
         tool = GitTool(workspace)
         calls = [tool.log(ref=text), tool.show(text), tool.show(text, "app.py"), tool.checkout(text), tool.branch(text)]
         calls += [
@@ -160,7 +145,7 @@ class TestGit:
         assert not list(root.glob("*pwned*"))
         assert git(root, "branch", "--format=%(refname:short)").split() == ["main", "other"]
 
-    async def test_an_option_is_a_path_like_any_other(self, workspace: Workspace, root: Path) -> None:
+    async def test_an_option_is_a_path_like_any_other(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = GitTool(workspace)
         for path in ("--output=pwned", "--pathspec-from-file=app.py", "-A", "--chmod=+x", ":(top)", ":!app.py", "a\nb"):
             await refused(tool.add([path]))
@@ -229,7 +214,7 @@ TRAPS = {
 
 class TestHostileConfiguration:
     @pytest.mark.parametrize("trap", TRAPS)
-    async def test_nothing_of_it_runs(self, workspace: Workspace, root: Path, trap: str) -> None:
+    async def test_nothing_of_it_runs(self, workspace: LocalWorkspace, root: Path, trap: str) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
         script = f"{workspace.mount}/.git/trap"
         await ok(
@@ -262,7 +247,7 @@ class TestHostileConfiguration:
         assert marker.exists(), "the trap does not work, so this test proves nothing"
 
     async def test_a_filter_runs_in_the_sandbox_alone(
-        self, workspace: Workspace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, workspace: LocalWorkspace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Large-file storage needs filters, so they run as any command of the agent's does: what they reach is its."""
         secret, outside = f"secret-{uuid.uuid4().hex}", tmp_path / "pwned"
@@ -287,7 +272,7 @@ class TestHostileConfiguration:
 
 
 class TestShell:
-    async def test_output_and_exit_code(self, workspace: Workspace) -> None:
+    async def test_output_and_exit_code(self, workspace: LocalWorkspace) -> None:
         tool = ShellTool(workspace)
         result = await ok(tool.run_command("pwd; echo to stderr >&2; [[ a == a ]] && echo bash"))
         assert result.content.splitlines() == [workspace.mount, "to stderr", "bash"]
@@ -298,7 +283,7 @@ class TestShell:
         await refused(tool.run_command(" "), "empty")
         assert (await ok(tool.run_command('cat; read x; echo "end $x"'))).content == "end "
 
-    async def test_time_limits(self, workspace: Workspace) -> None:
+    async def test_time_limits(self, workspace: LocalWorkspace) -> None:
         tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=1.0)))
         result = await refused(
             tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit"
@@ -309,80 +294,6 @@ class TestShell:
             tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2), "partial", "printed nothing"
         )
         assert result.outcome is Outcome.TIMEOUT
-
-    async def test_the_host_stays_out_of_sight(
-        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        secret = f"secret-{uuid.uuid4().hex}"
-        monkeypatch.setenv("FLEET_TEST_VARIABLE", secret)
-        neighbour = await asyncio.create_subprocess_exec("sleep", "600")
-        elsewhere = tmp_path / "other-workspace"
-        elsewhere.mkdir()
-        (elsewhere / "key").write_text(secret)
-        (tmp_path / "clone-sibling").write_text(secret)
-        (root / "link").symlink_to(elsewhere / "key")
-        home = Path.home()
-        commands = (
-            "env; for e in /proc/*/environ; do tr '\\0' '\\n' < $e; done",
-            f"cat {elsewhere}/key /workspace/../clone-sibling link; ls -R {tmp_path}",
-            f"cat /proc/*/root{elsewhere}/key /proc/*/cwd/../other-workspace/key; cat ../*/key",
-            "cat ~/.ssh/* ~/.netrc ~/.git-credentials ~/.aws/* ; ls -laR ~",
-            f"cat {home}/.ssh/* {home}/.gitconfig",
-        )
-        try:
-            assert secret.encode() in Path(f"/proc/{neighbour.pid}/environ").read_bytes()
-            async with open_workspace(root, environment=WITH_PYTEST) as opened:
-                tool = ShellTool(opened)
-                for command in commands:
-                    assert secret not in (await tool.run_command(command)).observation(), command
-                accounts = (await tool.run_command("cat /etc/shadow /etc/passwd")).content
-                assert "$" not in accounts
-                visible = (await tool.run_command(f"ls -A {home} ~")).content
-        finally:
-            neighbour.kill()
-            await neighbour.wait()
-        assert not any(name in visible.split() for name in (".ssh", ".bashrc", ".profile", ".gitconfig"))
-
-    async def test_no_network(self, workspace: Workspace) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setblocking(False)
-            port = server.getsockname()[1]
-            tool = ShellTool(workspace)
-            await refused(tool.run_command(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached >&3"))
-            with pytest.raises(BlockingIOError):
-                server.accept()
-        await refused(tool.run_command("exec 3<>/dev/tcp/169.254.169.254/80"))
-
-    @pytest.mark.parametrize("how", ["end", "time-out", "cancel"])
-    async def test_nothing_outlives_a_call(self, workspace: Workspace, root: Path, how: str) -> None:
-        seconds = str(900_000 + uuid.uuid4().int % 90_000)
-        sleep = f"sleep {seconds}"
-        leave = f"{sleep} & setsid {sleep} & (setsid nohup {sleep} >/dev/null 2>&1 &); "
-        os.mkfifo(root / "started")
-        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=30)))
-        match how:
-            case "end":
-                await ok(tool.run_command(f"{leave} echo done"))
-            case "time-out":
-                await refused(tool.run_command(f"trap '' TERM; {leave} wait", timeout_seconds=0.5), "time limit")
-            case _:
-                call = asyncio.create_task(tool.run_command(f"{leave} echo > started; wait"))
-                await started(root)
-                call.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await call
-        left = [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
-        assert not left
-
-    async def test_a_flood_is_cut(self, workspace: Workspace) -> None:
-        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(observation_chars=2_000)))
-        memory = psutil.Process().memory_info().rss
-        result = await ok(tool.run_command("echo first; yes flood | head -c 200000000; echo; echo last"))
-        assert result.truncated
-        assert len(result.content) < 2_200
-        assert result.content.startswith("first\n") and result.content.endswith("\nlast")
-        assert tool.pipeline.trail.entries[-1].bytes_out < 4 * 1024 * 1024
-        assert psutil.Process().memory_info().rss - memory < 64 * 1024 * 1024
 
 
 async def started(root: Path) -> None:
@@ -402,7 +313,7 @@ class TestMore:
 
 
 class TestTests:
-    async def test_a_report_of_what_failed(self, workspace: Workspace, root: Path) -> None:
+    async def test_a_report_of_what_failed(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text(SUITE)
         for call in (TestTool(workspace).pytest(), TestTool(workspace).run()):
             result = await refused(
@@ -423,15 +334,7 @@ class TestTests:
             ]
         assert not (root / ".pytest_cache").exists()
 
-    async def test_some_of_them(self, workspace: Workspace, root: Path) -> None:
-        (root / "test_app.py").write_text(SUITE)
-        tool = TestTool(workspace)
-        result = await ok(tool.pytest(["test_app.py"], keyword="right or later"))
-        assert result.content.startswith("1 passed, 1 skipped in ")
-        await ok(tool.run(["test_app.py::test_right"]))
-        assert "1 failed, 1 passed" in (await refused(tool.pytest(max_failures=1))).content
-
-    async def test_no_tests_is_no_success(self, workspace: Workspace, root: Path) -> None:
+    async def test_no_tests_is_no_success(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = TestTool(workspace)
         assert (await refused(tool.pytest(), "no tests were collected")).exit_code == 5
         (root / "test_app.py").write_text(SUITE)
@@ -440,7 +343,7 @@ class TestTests:
         (root / "test_app.py").write_text("import nosuchmodule\n")
         await refused(tool.pytest(), "FAILED test_app.py", "nosuchmodule")
 
-    async def test_arguments_stay_arguments(self, workspace: Workspace, root: Path) -> None:
+    async def test_arguments_stay_arguments(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
         (root / "options").write_text("test_app.py\n")
         tool = TestTool(workspace)
@@ -449,7 +352,7 @@ class TestTests:
             assert result.exit_code == 4, result.observation()
         assert not (root / "ran").exists()
 
-    async def test_a_keyword_stays_a_keyword(self, workspace: Workspace, root: Path) -> None:
+    async def test_a_keyword_stays_a_keyword(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
         (root / "options").write_text("test_app.py\n")
         tool = TestTool(workspace)
@@ -458,52 +361,9 @@ class TestTests:
         assert not (root / "ran").exists()
         assert not list(root.glob("*pwned*"))
 
-    async def test_a_forged_report_does_not_pass(self, workspace: Workspace, root: Path) -> None:
-        """A suite that writes the report itself: a bomb is not read, good news do not outweigh the exit code."""
-        forge = (
-            "import os, sys, pytest\n"
-            "def pytest_unconfigure(config):\n"
-            "    path = config.option.xmlpath\n"
-            "    open(path, 'w').write({text!r})\n"
-        )
-        (root / "test_app.py").write_text(SUITE)
-        bomb = "<!DOCTYPE a [<!ENTITY a 'aaaa'>]><testsuite><testcase name='&a;'/></testsuite>"
-        for text in (bomb, "<testsuite><testcase name='good'/></testsuite>", "x" * 9_000_000):
-            (root / "conftest.py").write_text(forge.format(text=text))
-            result = await refused(TestTool(workspace).pytest())
-            assert result.exit_code == 1
-            assert "test_wrong" in result.content
-
-    async def test_other_runners_and_none(self, root: Path) -> None:
-        async with open_workspace(root, environment=Environment(test_command=("sh", "check.sh"))) as opened:
-            (root / "check.sh").write_text("echo checked; exit 2\n")
-            result = await refused(TestTool(opened).run(), "exit code 2", "checked")
-            assert "tests" not in result.metadata
-            await refused(TestTool(opened).run(["a"]), "sh check.sh", "shell_run_command")
-            (root / "check.sh").write_text("echo checked\n")
-            assert (await ok(TestTool(opened).run())).content.endswith("\n\nchecked")
-        async with open_workspace(root, environment=Environment()) as bare:
-            await refused(TestTool(bare).run(), "tests_pytest")
-
-    async def test_without_pytest(self, root: Path) -> None:
-        async with open_workspace(root, environment=Environment(test_command=("absent/bin/pytest",))) as opened:
-            await refused(TestTool(opened).pytest(), "not installed")
-
-    async def test_time_limit(self, workspace: Workspace, root: Path) -> None:
-        (root / "test_app.py").write_text("import time\ndef test_hangs(): time.sleep(600)\n")
-        tool = TestTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=2)))
-        result = await refused(tool.pytest(), "time limit")
-        assert result.outcome is Outcome.TIMEOUT
-
-    def test_which_commands_are_pytest(self) -> None:
-        for command in ("pytest", "/v/bin/pytest -x", "python -m pytest", "uv run pytest", "coverage run -m pytest"):
-            assert is_pytest(tuple(command.split())), command
-        for command in ("make test", "tox -e pytest", "go test ./...", "npm test", ""):
-            assert not is_pytest(tuple(command.split())), command
-
 
 class TestAudit:
-    async def test_every_end_is_recorded(self, workspace: Workspace, root: Path) -> None:
+    async def test_every_end_is_recorded(self, workspace: LocalWorkspace, root: Path) -> None:
         policy = Policy(denied=frozenset({"git_commit"}), allowed_paths=("src/",))
         pipeline = Pipeline(
             policy=policy, limits=ToolLimits(command_timeout_seconds=20), mask=Secrets(["s3cr3t-value"])

@@ -13,8 +13,8 @@ import pytest
 
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.tools import Pipeline, ToolLimits
 from swe_ai_fleet.tools.db import DatabaseTool, secret_values
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.database_calls import QUOTED, SECRET, ok, recorded, refused
@@ -92,17 +92,11 @@ class TestSQLite:
     @pytest.mark.parametrize(
         "sql",
         [
-            "INSERT INTO item VALUES (9, 'x')",
-            "WITH a AS (SELECT 9) INSERT INTO item SELECT *, 'x' FROM a",
-            "CREATE TEMP TABLE t (a)",
-            "DROP TABLE item",
-            "PRAGMA query_only = OFF",
-            "PRAGMA user_version = 7",
-            "ANALYZE",
-            "CREATE INDEX i ON item (name)",
-            "EXPLAIN QUERY PLAN PRAGMA user_version = 7",
+            "INSERT INTO item VALUES (9, 'x')", "WITH a AS (SELECT 9) INSERT INTO item SELECT *, 'x' FROM a",
+            "CREATE TEMP TABLE t (a)", "DROP TABLE item", "PRAGMA query_only = OFF", "PRAGMA user_version = 7",
+            "ANALYZE", "CREATE INDEX i ON item (name)", "EXPLAIN QUERY PLAN PRAGMA user_version = 7",
         ],
-    )
+    )  # fmt: skip
     async def test_reading_only_reads(
         self, local: DatabaseTool, root: Path, tmp_path: Path, sql: str, where: dict[str, str]
     ) -> None:
@@ -115,23 +109,13 @@ class TestSQLite:
     @pytest.mark.parametrize(
         "sql",
         [
-            "SELECT 1; DELETE FROM item",
-            "DELETE FROM item; COMMIT",
-            "ATTACH '{outside}' AS other",
-            "VACUUM INTO '{marker}'",
-            "VACUUM",
-            "SELECT load_extension('{outside}')",
-            "SELECT writefile('{marker}', 'x')",
-            "PRAGMA journal_mode = WAL",
-            "PRAGMA writable_schema = ON",
-            "PRAGMA temp_store_directory = '{marker}'",
-            "PRAGMA database_list",
-            "COMMIT",
-            "BEGIN",
-            "SAVEPOINT a",
+            "SELECT 1; DELETE FROM item", "DELETE FROM item; COMMIT", "ATTACH '{outside}' AS other",
+            "VACUUM INTO '{marker}'", "VACUUM", "SELECT load_extension('{outside}')",
+            "SELECT writefile('{marker}', 'x')", "PRAGMA journal_mode = WAL", "PRAGMA writable_schema = ON",
+            "PRAGMA temp_store_directory = '{marker}'", "PRAGMA database_list", "COMMIT", "BEGIN", "SAVEPOINT a",
             "SELECT length(zeroblob(1000000000))",
         ],
-    )
+    )  # fmt: skip
     async def test_refused_in_every_mode(
         self, local: DatabaseTool, root: Path, tmp_path: Path, sql: str, read_only: bool
     ) -> None:
@@ -200,17 +184,9 @@ class TestPipeline:
         entries = pipeline.trail.entries
         assert verify(entries, head=pipeline.trail.head) is None
         assert [(entry.operation, entry.decision, entry.outcome) for entry in entries] == [
-            ("sqlite_query", Decision.REFUSED, Outcome.REFUSED),
-            ("redis_command", Decision.REFUSED, Outcome.REFUSED),
-            ("neo4j_query", Decision.ALLOWED, Outcome.STARTED),
-            ("neo4j_query", Decision.ALLOWED, Outcome.ERROR),
-            ("describe_schema", Decision.ALLOWED, Outcome.ERROR),
-            ("explain", Decision.ALLOWED, Outcome.INVALID),
-        ]
+            ("sqlite_query", Decision.REFUSED, Outcome.REFUSED), ("redis_command", Decision.REFUSED, Outcome.REFUSED),
+            ("neo4j_query", Decision.ALLOWED, Outcome.STARTED), ("neo4j_query", Decision.ALLOWED, Outcome.ERROR),
+            ("describe_schema", Decision.ALLOWED, Outcome.ERROR), ("explain", Decision.ALLOWED, Outcome.INVALID),
+        ]  # fmt: skip
         seen = repr(entries)
         assert not any(secret in seen for secret in (SECRET, QUOTED, "127.0.0.1"))
-
-    def test_traits(self) -> None:
-        specs = {definition.spec.operation: definition.spec for definition in DatabaseTool.definitions.values()}
-        assert {name for name, spec in specs.items() if spec.read_only} == {"describe_schema", "explain"}
-        assert {name for name, spec in specs.items() if not spec.network} == {"sqlite_query"}

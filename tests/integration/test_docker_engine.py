@@ -127,26 +127,6 @@ async def test_each_operation_once(kit: DockerTool, root: Path, client: Any) -> 
     assert not client.images.list(name=f"{kit.owner.namespace}/app")
 
 
-async def test_what_a_container_is_on_the_engine(kit: DockerTool, client: Any, root: Path) -> None:
-    assert (await run(kit, "sleep 600", name="svc", detach=True, memory_mb=64, cpus=0.5, pids=20)).success
-    [container] = client.containers.list()
-    host = container.attrs["HostConfig"]
-    assert (host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"]) == (
-        64 << 20,
-        64 << 20,
-        500_000_000,
-        20,
-    )
-    assert (host["CapDrop"], host["Privileged"], host["NetworkMode"]) == (["ALL"], False, "none")
-    assert host["SecurityOpt"] == ["no-new-privileges:true"]
-    assert (host["PidMode"], host["IpcMode"], host["UTSMode"]) == ("", "private", "")
-    assert [(mount["Source"], mount["Destination"], mount["RW"]) for mount in container.attrs["Mounts"]] == [
-        (str(root), "/workspace", False)
-    ]
-    assert container.labels["swe-ai-fleet.container.owner"] == kit.owner.key
-    assert container.labels["swe-ai-fleet.container.created-at"]
-
-
 async def test_what_a_process_in_it_can_do(kit: DockerTool) -> None:
     result = await run(kit, "id -u; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status; ls /sys/class/net; ls /dev")
     assert result.content.splitlines()[0] == str(UID)
@@ -178,23 +158,6 @@ async def test_a_writable_workspace_hides_its_git_directory(kit: DockerTool, roo
     assert os.listdir(root / ".git/hooks") == [], result.observation()
 
 
-async def test_a_read_only_root_and_no_workspace(kit: DockerTool) -> None:
-    result = await run(
-        kit, "touch /tmp/ok && echo ok; touch /bin/x; ls /workspace", workspace="none", read_only_root=True
-    )
-    assert "ok" in result.content.splitlines()
-    assert "Read-only file system" in result.content
-    assert "/workspace: No such file" in result.content
-
-
-async def test_a_swapped_mount_source_is_never_asked_for(kit: DockerTool, root: Path) -> None:
-    """A link in the workspace leads into the container's own files, not to the host's."""
-    (root / "etc").symlink_to("/etc")
-    result = await run(kit, "cat /workspace/etc/shadow")
-    assert result.exit_code == 1
-    assert "No such file" in result.content
-
-
 async def test_memory_and_processes_are_bounded(kit: DockerTool) -> None:
     hungry = await run(kit, "x=$(yes | head -c 100000000); echo ${#x}", memory_mb=16)
     assert hungry.exit_code == 137 or "memory" in hungry.observation().lower(), hungry.observation()
@@ -221,16 +184,6 @@ async def test_a_command_out_of_time_is_killed_and_what_it_said_is_kept(kit: Doc
     assert not client.containers.list(all=True)
 
 
-async def test_a_command_beside_it_out_of_time_ends_with_its_container(kit: DockerTool, client: Any) -> None:
-    await run(kit, "sleep 600", name="svc", detach=True)
-    result = await kit.exec("svc", ["sh", "-c", "echo started; sleep 601"], timeout_seconds=1)
-    assert (result.outcome, result.content) == (Outcome.TIMEOUT, "started")
-    assert "started anew" in result.error
-    [container] = client.containers.list()
-    assert [process[-1] for process in container.top()["Processes"]] == ["sleep 600"]
-    assert (await kit.exec("svc", ["yes"])).metadata["flooded"] is True
-
-
 async def test_a_cancelled_run_leaves_nothing(kit: DockerTool, client: Any) -> None:
     running = asyncio.create_task(run(kit, "echo up; sleep 600"))
     while not client.containers.list():
@@ -240,20 +193,6 @@ async def test_a_cancelled_run_leaves_nothing(kit: DockerTool, client: Any) -> N
         await running
     assert not client.containers.list(all=True)
     assert kit.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
-
-
-async def test_a_cancelled_command_beside_it_stops_the_container(kit: DockerTool, client: Any) -> None:
-    await run(kit, "sleep 600", name="svc", detach=True)
-    [container] = client.containers.list()
-    running = asyncio.create_task(kit.exec("svc", ["sleep", "601"]))
-    while "sleep 601" not in str(container.top()["Processes"]):
-        await asyncio.sleep(0.02)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert not client.containers.list()
-    assert (await kit.inspect("svc")).metadata["status"] == "exited"
-    assert "does not run" in (await kit.exec("svc", ["true"])).error
 
 
 async def test_a_cancelled_build_ends_on_the_engine(kit: DockerTool, root: Path, client: Any) -> None:
@@ -268,16 +207,6 @@ async def test_a_cancelled_build_ends_on_the_engine(kit: DockerTool, root: Path,
         while client.containers.list(all=True):
             await asyncio.sleep(0.05)
     assert building.cancelled()
-
-
-async def test_a_build_out_of_time(kit: DockerTool, root: Path, client: Any) -> None:
-    (root / "Dockerfile").write_text("FROM base:1\nRUN echo begun; sleep 600\n")
-    result = await kit.build("slow", timeout_seconds=2)
-    assert result.outcome is Outcome.TIMEOUT
-    assert "begun" in result.content
-    async with asyncio.timeout(20):
-        while client.containers.list(all=True):
-            await asyncio.sleep(0.05)
 
 
 async def test_builds_have_no_network_and_fail_with_their_output(kit: DockerTool, root: Path) -> None:
@@ -310,14 +239,6 @@ async def test_images_that_may_not_be_used(kit: DockerTool, root: Path, client: 
     (root / "Dockerfile").write_text("FROM absent:1\n")
     assert "not fetched" in (await kit.build("app")).error
     client.images.remove("other:1")
-
-
-async def test_a_program_that_is_not_there(kit: DockerTool, client: Any) -> None:
-    result = await kit.run("base:1", ["nope"])
-    assert result.outcome is Outcome.ERROR
-    assert "nope" in result.error
-    assert "nope" in (await kit.run("base:1", ["nope"], detach=True)).error
-    assert not client.containers.list(all=True)
 
 
 async def test_names_and_numbers_are_bounded(root: Path, policy: DockerPolicy, base: str) -> None:
@@ -358,34 +279,6 @@ async def test_runs_do_not_see_each_other(kit: DockerTool, root: Path, policy: D
         assert "svc" in (await other.ps()).content
 
 
-async def test_containers_of_others_through_testcontainers(
-    kit: DockerTool, root: Path, engine: TestEngine, base: str, monkeypatch: pytest.MonkeyPatch, client: Any
-) -> None:
-    """Somebody else's container, made from an image of ours even, is none of ours."""
-    monkeypatch.setenv("DOCKER_HOST", engine.host)
-    monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
-    from testcontainers.core.config import testcontainers_config
-    from testcontainers.core.container import DockerContainer
-
-    monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
-    (root / "Dockerfile").write_text("FROM base:1\n")
-    assert (await kit.build("app")).success
-    theirs = DockerContainer(f"{kit.owner.namespace}/app:latest")
-    with theirs.with_kwargs(network_mode="none").with_command("sleep 600") as running:
-        wrapped = running.get_wrapped_container()
-        assert "swe-ai-fleet.image.owner" in wrapped.labels  # inherited, and still not ours
-        assert (await kit.ps()).content == "This run has no containers."
-        for reference in (wrapped.name, wrapped.id, wrapped.short_id):
-            for operation, arguments in (
-                ("exec", {"container": reference, "command": ["id"]}),
-                ("rm", {"name": reference, "force": True}),
-                ("inspect", {"name": reference}),
-            ):
-                assert "has no container" in (await kit.call(operation, arguments)).error
-        await reap(kit.policy, older_than_seconds=0)
-        assert client.containers.get(wrapped.id).status == "running"
-
-
 async def test_closing_removes_what_the_run_made(root: Path, policy: DockerPolicy, client: Any) -> None:
     (root / "Dockerfile").write_text("FROM base:1 AS one\nRUN touch /x\nFROM one\nRUN touch /y\n")
     before = {image.id for image in client.images.list(all=True)}
@@ -421,13 +314,3 @@ async def test_the_reaper_takes_what_ended_executions_left(root: Path, policy: D
         bystander.remove(force=True)
         for kit in kits:
             await kit.close()
-
-
-async def test_an_engine_that_goes_away(root: Path) -> None:
-    try:
-        with docker_engine() as gone:
-            kit = DockerTool(root, policy=DockerPolicy(host=gone.host))
-            assert (await kit.ps()).success
-    except NoEngine as reason:
-        pytest.skip(str(reason))
-    assert "no container engine answers" in (await kit.ps()).error

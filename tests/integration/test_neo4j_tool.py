@@ -14,12 +14,9 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from swe_ai_fleet.domain.audit import verify
-from swe_ai_fleet.domain.event import Event, EventBody, Writer
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.tools import DatabaseTool, Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.db import DatabaseTool
-from swe_ai_fleet.tools.db.results import MAX_RESULT_CHARS
-from swe_ai_fleet.tools.pipeline import Pipeline
 from tests.bolt_server import (
     PASSWORD,
     QUOTED,
@@ -33,27 +30,10 @@ from tests.bolt_server import (
     path,
     relationship,
 )
+from tests.tool_doubles import ListJournal
 
 READING = ["BEGIN", "RUN", "PULL", "ROLLBACK"]
 ONE = Answer(fields=("n",), records=lambda: [[1]])
-
-
-class ListJournal:
-    """Keeps the events written to it."""
-
-    def __init__(self) -> None:
-        self.bodies: list[EventBody] = []
-
-    async def append(self, body: EventBody) -> Event:
-        return self.post(body)
-
-    def post(self, body: EventBody) -> Event:
-        self.bodies.append(body)
-        writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
-        return writer.event(body, ordinal=len(self.bodies), at="")
-
-    async def flush(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -113,27 +93,16 @@ class TestReading:
     async def test_values_as_text(self, server: BoltServer, tool: DatabaseTool) -> None:
         ada, engine = node(1, ["Person", "Author"], name="Ada", born=1815), node(2, ["Machine"])
         rows = [
-            ["nothing", None],
-            ["bool", True],
-            ["int", -(2**40)],
-            ["float", 1.5],
-            ["bytes", b"\x00\xff"],
-            ["text", "two\nlines"],
-            ["list", [1, "a", None, [2.0]]],
-            ["map", {"a": {"b": [True]}}],
-            ["node", ada],
+            ["nothing", None], ["bool", True], ["int", -(2**40)], ["float", 1.5], ["bytes", b"\x00\xff"],
+            ["text", "two\nlines"], ["list", [1, "a", None, [2.0]]], ["map", {"a": {"b": [True]}}], ["node", ada],
             ["relationship", relationship(7, 1, "WROTE", 2, year=1843)],
             ["path", path([ada, engine], ["WROTE", "NAMES"], [1, 1, -2, 0])],
             ["time", date_time(1_700_000_000, 250_000_000, 3_600)],
-        ]
+        ]  # fmt: skip
         server.on("MATCH", Answer(fields=("kind", "value"), records=lambda: rows))
         params = {
-            "name": "Ada's",
-            "ages": [1, 200, 70_000, -(2**50), 2.5],
-            "none": None,
-            "yes": True,
-            "long": "é" * 300,
-        }
+            "name": "Ada's", "ages": [1, 200, 70_000, -(2**50), 2.5], "none": None, "yes": True, "long": "é" * 300,
+        }  # fmt: skip
         result = await ok(tool.neo4j_query("graph", "MATCH (p {name: $name}) RETURN p", params))
         person = '(:Author:Person {name: "Ada", born: 1815})'
         assert result.content.splitlines() == [
@@ -173,21 +142,11 @@ class TestReading:
         server.on("db.propertyKeys", Answer(fields=("propertyKey",), records=lambda: [["na\nme"]]))
         result = await ok(tool.describe_schema("graph"))
         assert result.content.splitlines() == [
-            "kind | name",
-            "label | Person",
-            "label | Machine",
-            "relationship type | WROTE",
-            "property | na\\nme",
+            "kind | name", "label | Person", "label | Machine", "relationship type | WROTE", "property | na\\nme",
             "[4 rows]",
-        ]
+        ]  # fmt: skip
         assert server.messages() == ["BEGIN", *["RUN", "PULL"] * 3, "ROLLBACK"]
         assert server.sent("BEGIN")[0][0]["mode"] == "r"
-
-    async def test_describe_stops(self, server: BoltServer, tool: DatabaseTool) -> None:
-        endless = Answer(fields=("label",), records=lambda: ([f"L{n}"] for n in itertools.count()), endless=True)
-        server.on("db.labels", endless)
-        result = await ok(tool.describe_schema("graph"))
-        assert (result.truncated, result.metadata["row_count"]) == (True, 1_000)
 
     async def test_explain(self, server: BoltServer, tool: DatabaseTool) -> None:
         leaf = {"operatorType": "NodeByLabelScan@graph", "args": {}, "identifiers": ["p"], "children": []}
@@ -227,22 +186,11 @@ class TestWriting:
         assert server.messages()[-2:] == ["DISCARD", "COMMIT"]
         assert "nodes created: 2" in result.content
 
-    async def test_a_failed_statement_is_not_committed(self, server: BoltServer, tool: DatabaseTool) -> None:
-        broken = Failure("Neo.ClientError.Schema.ConstraintValidationFailed", "Node(1) already exists")
-        server.on("CREATE", Answer(then=broken))
-        await failed(tool, tool.neo4j_query("notes", "CREATE ()", read_only=False), Outcome.ERROR, "already exists")
-        assert not server.sent("COMMIT")
-
     async def test_a_connection_lost_at_the_commit(self, server: BoltServer, tool: DatabaseTool) -> None:
         server.on("CREATE", self.CREATED)
         server.commit = "drop"
         call = tool.neo4j_query("notes", "CREATE ()", read_only=False)
         await failed(tool, call, Outcome.ERROR, "at the commit", "look whether it happened")
-
-    async def test_a_commit_that_is_refused(self, server: BoltServer, tool: DatabaseTool) -> None:
-        server.on("CREATE", self.CREATED)
-        server.commit = Failure("Neo.ClientError.Transaction.TransactionHookFailed", "the hook says no")
-        await failed(tool, tool.neo4j_query("notes", "CREATE ()", read_only=False), Outcome.ERROR, "the hook says no")
 
 
 class TestLimits:
@@ -270,15 +218,9 @@ class TestLimits:
             tracemalloc.stop()
         assert result.truncated
         assert result.metadata["row_count"] < 250
-        assert len(result.content) < MAX_RESULT_CHARS + 1_000
+        assert len(result.content) < 201_000
         assert server.records_sent <= 400
         assert peak < 40_000_000, peak  # of both ends of the wire
-
-    async def test_endless_writing_ends_at_its_time(self, server: BoltServer, tool: DatabaseTool) -> None:
-        server.on("UNWIND", self.ENDLESS)
-        call = tool.neo4j_query("notes", "UNWIND x AS n CREATE ()", read_only=False, max_rows=2, timeout_seconds=0.3)
-        await failed(tool, call, Outcome.TIMEOUT, "within 0.3 seconds")
-        assert not server.sent("COMMIT")
 
     async def test_time(self, server: BoltServer, tool: DatabaseTool) -> None:
         server.on("RETURN", Answer(fields=("n",), then="hang"))
@@ -331,11 +273,6 @@ class TestErrors:
         await failed(tool, tool.neo4j_query("graph", "CALL x.y()"), Outcome.ERROR, "Neo4j: not for")
         await failed(tool, tool.describe_schema("graph"), Outcome.ERROR, "Neo4j: not for")
 
-    async def test_answers_that_show_the_password(self, server: BoltServer, tool: DatabaseTool) -> None:
-        echo = Answer(fields=(PASSWORD,), records=lambda: [[{PASSWORD: [server.url(), PASSWORD]}]])
-        server.on("RETURN", echo)
-        await ok(tool.neo4j_query("graph", "RETURN 1"))
-
     async def test_wrong_password(self, server: BoltServer, tool: DatabaseTool) -> None:
         for call in (
             tool.neo4j_query("wrong", "RETURN 1"),
@@ -378,55 +315,30 @@ class TestErrors:
         server.on("RETURN", ONE)
         await ok(tool.neo4j_query("graph", "RETURN n"))
 
-    @pytest.mark.parametrize(
-        "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x09", b"\0\0\0\0", b"\0\0\x09\xff"]
-    )
-    async def test_no_bolt_at_all(self, server: BoltServer, tool: DatabaseTool, greeting: bytes) -> None:
-        server.greeting = greeting
-        await failed(tool, tool.neo4j_query("graph", "RETURN 1"), Outcome.ERROR, "connection failed")
-
 
 class TestNothingIsSent:
     @pytest.mark.parametrize("read_only", [True, False])
     @pytest.mark.parametrize(
         "cypher",
         [
-            "RETURN 1; MATCH (n) DETACH DELETE n",
-            "RETURN ';' /* ; */; CREATE ()",
-            "RETURN '\\'; CREATE ()'; CREATE ()",
-            "RETURN 1 \\u003b CREATE ()",
+            "RETURN 1; MATCH (n) DETACH DELETE n", "RETURN ';' /* ; */; CREATE ()",
+            "RETURN '\\'; CREATE ()'; CREATE ()", "RETURN 1 \\u003b CREATE ()",
             "LOAD CSV FROM 'file:///etc/passwd' AS line RETURN line",
             "LOAD/**/CSV FROM 'http://x' AS line RETURN line",
             "WITH '/*' AS a LOAD/**/CSV FROM 'http://x' AS line RETURN '*/'",
             "WITH '//' AS a LOAD//\nCSV FROM 'http://x' AS line RETURN line",
-            "LO\\u0041D CSV FROM 'http://x' AS line RETURN line",
-            "CALL apoc.load.json('file:///x')",
-            "CALL `apoc` . `load`.json('x')",
-            "CALL dbms/* */.listConfig()",
+            "LO\\u0041D CSV FROM 'http://x' AS line RETURN line", "CALL apoc.load.json('file:///x')",
+            "CALL `apoc` . `load`.json('x')", "CALL dbms/* */.listConfig()",
             "RETURN genai.vector.encode('x', 'OpenAI', {})",
             "MATCH (n) CALL (n) { DELETE n } IN TRANSACTIONS OF 10 ROWS",
             "TERMINATE TRANSACTION 'graph-transaction-1'",
         ],
-    )
+    )  # fmt: skip
     async def test_refused(self, server: BoltServer, tool: DatabaseTool, cypher: str, read_only: bool) -> None:
         call = tool.neo4j_query("notes", cypher, read_only=read_only)
         await failed(tool, call, Outcome.REFUSED, "is refused here")
         await failed(tool, tool.explain(cypher, "notes"), Outcome.REFUSED, "is refused here")
         assert server.connections == 0
-
-    @pytest.mark.parametrize("params", [{"n": 2**63}, {"n": [1, -(2**63) - 1]}, {"n": "\ud800"}, {"n": ["\udfff"]}])
-    async def test_values_that_bolt_cannot_carry(
-        self, server: BoltServer, tool: DatabaseTool, params: dict[str, object]
-    ) -> None:
-        await failed(tool, tool.call("neo4j_query", {"connection": "graph", "cypher": "RETURN $n", "params": params}),
-                     Outcome.ERROR, "parameter 'n'")  # fmt: skip
-        assert server.connections == 0
-
-    async def test_not_refused(self, server: BoltServer, tool: DatabaseTool) -> None:
-        server.on("RETURN", ONE)
-        for cypher in ("RETURN 1;", "RETURN ';' AS n ;\n", "/* ; */ RETURN `a;b` // ;", 'RETURN "\\";" AS n'):
-            await ok(tool.neo4j_query("graph", cypher))
-        assert server.messages() == READING * 4
 
     @pytest.mark.parametrize("part", ["'\\", '"\\', "`", "/*", "//", "'", "load ", "\\u", "dbms "])
     async def test_checked_in_time(self, server: BoltServer, tool: DatabaseTool, part: str) -> None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import shutil
 import socket
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
-from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, Pipeline, ToolRegistry
+from swe_ai_fleet.sandbox import LocalWorkspace, Sandbox, SandboxPolicy
+from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, ToolRegistry
 from swe_ai_fleet.tools.builtin import PythonExecutor
-from swe_ai_fleet.tools.files.directory import BareDirectory
-from swe_ai_fleet.tools.policy import Policy
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -66,33 +65,21 @@ async def test_alone_it_runs_in_a_directory_of_its_own_that_vanishes(tmp_path: P
     ("code", "result"),
     [
         ("result = {'a': [1, 2.5, None, True], 'é': '漢'}", {"a": [1, 2.5, None, True], "é": "漢"}),
-        ("result = 'x' * 3", "xxx"),
-        ("x = 1", None),
-        ("result = {1, 2}", "{1, 2}"),
-        ("result = (1, 2)", "(1, 2)"),
-        ("result = {1: 2}", "{1: 2}"),
-        ("result = float('inf')", "inf"),
-        ("result = '\\ud800'", "'\\ud800'"),
+        ("result = 'x' * 3", "xxx"), ("x = 1", None), ("result = {1, 2}", "{1, 2}"), ("result = (1, 2)", "(1, 2)"),
+        ("result = {1: 2}", "{1: 2}"), ("result = float('inf')", "inf"), ("result = '\\ud800'", "'\\ud800'"),
         ("class C:\n    def __repr__(self): return 'a C'\nresult = C()", "a C"),
         ("class C:\n    def __repr__(self): 1 / 0\nresult = C()", "<C, whose repr raises ZeroDivisionError>"),
         ("result = 10 ** 5000", "<int, whose repr raises ValueError>"),
-        ("result = []\nresult.append(result)", "[[...]]"),
-        ("import sys\nresult = 3\nsys.exit()", 3),
+        ("result = []\nresult.append(result)", "[[...]]"), ("import sys\nresult = 3\nsys.exit()", 3),
         ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\nresult = P(1)", "P(x=1)"),
         ("import pickle\nclass P: pass\nresult = len(pickle.dumps(P())) > 0", True),
     ],
-)
+)  # fmt: skip
 async def test_results(kit: BuiltinTools, code: str, result: object) -> None:
     found = await run(kit, code)
     assert found.success, found.observation()
     assert found.metadata["result"] == (result if result != "'\\ud800'" else found.metadata["result"])
     assert found.metadata["code"] == code
-
-
-async def test_what_a_model_reads(kit: BuiltinTools) -> None:
-    code = "import os, sys\nprint('one')\nsys.stderr.write('two\\n')\nos.system('echo three')\nresult = {'n': 1}"
-    assert (await run(kit, code)).content == "output:\none\ntwo\nthree\nresult:\n  n: 1"
-    assert "printed nothing and set no `result`" in (await run(kit, "x = 1")).content
 
 
 @pytest.mark.parametrize(
@@ -102,18 +89,15 @@ async def test_what_a_model_reads(kit: BuiltinTools) -> None:
         ("x = (", "SyntaxError: '(' was never closed"),
         ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
         ("import sys\nsys.exit('bad')", "the code ended with sys.exit('bad')"),
-        ("import os\nos._exit(0)", "leave out os._exit"),
-        ("import os\nos._exit(7)", "exit code 7"),
-        ("import os\nos.abort()", "exit code 134"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import os\nos._exit(0)", "leave out os._exit"), ("import os\nos._exit(7)", "exit code 7"),
+        ("import os\nos.abort()", "exit code 134"), ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("def f(): f()\nf()", "RecursionError"),
         ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E"),
         ("import threading\ndel threading.Thread\n1/0", "ZeroDivisionError"),
-        ("(" * 300, "SyntaxError: too many nested parentheses"),
-        ("-" * 90_000 + "1", "Error"),
+        ("(" * 300, "SyntaxError: too many nested parentheses"), ("-" * 90_000 + "1", "Error"),
         ("input()", "EOFError"),
     ],
-)
+)  # fmt: skip
 async def test_faults_are_told(kit: BuiltinTools, code: str, said: str) -> None:
     found = await run(kit, code)
     assert (found.success, found.outcome) == (False, Outcome.ERROR)
@@ -123,22 +107,6 @@ async def test_faults_are_told(kit: BuiltinTools, code: str, said: str) -> None:
         assert found.content == "output: before"
         assert 'File "<code>", line 4' in found.error
     assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [("", "empty"), (" \n", "empty"), ("x = '\0'", "NUL"), ("x = '\udcff'", "surrogate"), ("#" * 100_001, "at most")],
-)
-async def test_what_is_not_even_run(kit: BuiltinTools, code: str, said: str) -> None:
-    found = await run(kit, code)
-    assert not found.success
-    assert said in found.error
-
-
-async def test_large_code_runs(kit: BuiltinTools) -> None:
-    found = await run(kit, "# 'quoted' \"$HOME\" `id`\n" * 3_900 + "result = 'whole'")
-    assert found.metadata["result"] == "whole"
-    assert "code" not in found.metadata, "events carry no more than so much"
 
 
 async def test_it_works_on_the_files_of_the_workspace(kit: BuiltinTools, workspace: LocalWorkspace) -> None:
@@ -153,19 +121,6 @@ async def test_the_workspace_does_not_shadow_modules(kit: BuiltinTools, workspac
         (workspace.root / f"{name}.py").write_text("raise SystemExit('taken over')")
     found = await run(kit, "import json, resource\nresult = json.dumps([1])")
     assert found.metadata["result"] == "[1]"
-
-
-async def test_policy_refuses_it_before_anything_runs(workspace: LocalWorkspace) -> None:
-    kit = BuiltinTools(workspace, Pipeline(policy=Policy(read_only=True)))
-    found = await run(kit, "open('written', 'w')")
-    assert found.outcome is Outcome.REFUSED
-    assert audited(kit) == (Outcome.REFUSED, Decision.REFUSED)
-    assert not (workspace.root / "written").exists()
-
-
-async def test_calls_side_by_side_do_not_mix(kit: BuiltinTools) -> None:
-    found = await asyncio.gather(*(run(kit, f"print({n})\nresult = {n}") for n in range(6)))
-    assert [(each.metadata["result"], each.metadata["output"]) for each in found] == [(n, str(n)) for n in range(6)]
 
 
 # What it cannot get at
@@ -350,17 +305,12 @@ os._exit(0)
 @pytest.mark.parametrize(
     "data",
     [
-        "b'[' * 200_000 + b'\\n'",
-        "b'9' * 200_000 + b'\\n'",
-        'b\'{"kind": "json", "result": NaN, "error": ""}\\n\'',
-        'b\'{"kind": "json", "result": 1, "error": 5}\\n\'',
-        'b\'{"kind": "json", "result": 1}\\n\'',
-        'b\'{"kind": "other", "result": 1, "error": ""}\\n\'',
-        "b'\\xff\\xfe\\x00' * 1000",
-        "b'x' * 3_000_000",
+        "b'[' * 200_000 + b'\\n'", "b'9' * 200_000 + b'\\n'", 'b\'{"kind": "json", "result": NaN, "error": ""}\\n\'',
+        'b\'{"kind": "json", "result": 1, "error": 5}\\n\'', 'b\'{"kind": "json", "result": 1}\\n\'',
+        'b\'{"kind": "other", "result": 1, "error": ""}\\n\'', "b'\\xff\\xfe\\x00' * 1000", "b'x' * 3_000_000",
         "b'null'",
     ],
-)
+)  # fmt: skip
 async def test_a_broken_report_is_only_a_failed_run(kit: BuiltinTools, data: str) -> None:
     found = await run(kit, FORGE.format(data=data))
     assert (found.success, found.outcome) == (False, Outcome.ERROR)
@@ -394,8 +344,13 @@ async def test_what_it_leaves_running_is_killed(kit: BuiltinTools) -> None:
             assert words[:2] != [b"sleep", token.encode()]
 
 
-class Bare(BareDirectory):
+@dataclass
+class Bare:
     """A workspace on a host that can hold no sandbox."""
+
+    root: Path
+    mount: str = "/workspace"
+    environment: Environment = field(default_factory=Environment)
 
     async def run(self, command: Command) -> CommandResult:
         raise PreconditionFailed("bubblewrap is not installed", hint="apt-get install bubblewrap")
@@ -406,9 +361,3 @@ async def test_without_a_sandbox_it_says_so(tmp_path: Path) -> None:
     found = await run(kit, "result = 1")
     assert found.observation() == "Error: bubblewrap is not installed (apt-get install bubblewrap)"
     assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
-
-
-async def test_where_the_operator_named_no_sandbox_it_runs_all_the_same(tmp_path: Path) -> None:
-    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path) as opened:
-        found = await run(BuiltinTools(opened), "import os\nresult = os.getcwd()")
-    assert found.metadata["result"] == str(tmp_path)

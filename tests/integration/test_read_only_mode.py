@@ -13,9 +13,8 @@ import pytest
 
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
+from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 from tests.operations import OPERATIONS, Operation, make_workspace
 
@@ -51,7 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def workspace(root: Path) -> AsyncIterator[Workspace]:
+async def workspace(root: Path) -> AsyncIterator[LocalWorkspace]:
     async with open_workspace(root, environment=Environment(test_command=("true",))) as opened:
         yield opened
 
@@ -79,7 +78,7 @@ def test_what_is_offered() -> None:
 
 
 @pytest.mark.parametrize("operation", OFFERED, ids=str)
-async def test_what_is_offered_changes_nothing(operation: Operation, workspace: Workspace) -> None:
+async def test_what_is_offered_changes_nothing(operation: Operation, workspace: LocalWorkspace) -> None:
     before = snapshot(workspace.root)
     assert any("/.git/" in path for path in before)
     kit = operation.kit(workspace, Pipeline(policy=READ_ONLY))
@@ -93,7 +92,7 @@ async def test_what_is_offered_changes_nothing(operation: Operation, workspace: 
 
 
 @pytest.mark.parametrize("operation", WITHHELD, ids=str)
-async def test_what_is_not_offered_is_refused(operation: Operation, workspace: Workspace) -> None:
+async def test_what_is_not_offered_is_refused(operation: Operation, workspace: LocalWorkspace) -> None:
     before = snapshot(workspace.root)
     kit = operation.kit(workspace, Pipeline(policy=READ_ONLY))
     result = await kit.call(operation.method, operation.arguments)
@@ -104,7 +103,7 @@ async def test_what_is_not_offered_is_refused(operation: Operation, workspace: W
     assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
 
 
-async def test_the_proof_would_notice_a_change(workspace: Workspace) -> None:
+async def test_the_proof_would_notice_a_change(workspace: LocalWorkspace) -> None:
     before = snapshot(workspace.root)
     changed = 0
     for operation in WITHHELD:

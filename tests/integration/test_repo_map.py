@@ -14,16 +14,13 @@ from pathlib import Path
 
 import pytest
 
+import swe_ai_fleet
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import programs
+from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
-from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
-from swe_ai_fleet.sandbox.sandbox import Sandbox
-from swe_ai_fleet.tools.files import FileTool
-from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
 CORE = '''\
@@ -53,7 +50,7 @@ EXPECTED = (
 class Recording:
     """A workspace that keeps what its commands answered."""
 
-    inner: Workspace
+    inner: LocalWorkspace
     results: list[CommandResult] = field(default_factory=list[CommandResult])
 
     @property
@@ -195,6 +192,40 @@ async def test_hostile_files_spoil_only_themselves(files: FileTool, root: Path) 
     assert result.metadata["unread"] == 0
 
 
+RANKED = {
+    "what others use": ({"core.py": "parse_request", "idle.py": "unused_thing", "a.py": "> parse_request"}, "core.py"),
+    "long names": ({"a.py": "get", "b.py": "render_invoice", "c.py": "> get render_invoice"}, "b.py"),
+    # Of what one file uses, that which all others use too says less.
+    "rare names": (
+        {"a.py": "load_page", "b.py": "send_mail", "c.py": "> load_page send_mail"}
+        | {f"d{number}.py": "load_page > load_page" for number in range(3)},
+        "b.py",
+    ),
+    "not what a file uses itself": (
+        {"loud.py": "shout_loudly >" + " shout_loudly" * 50, "core.py": "parse_request", "a.py": "> parse_request"},
+        "core.py",
+    ),
+    "one family of languages": ({"a.py": "parse_request", "b.py": "render", "c.py": "> render", "d.go": ""}, "b.py"),
+}
+
+
+@pytest.mark.parametrize("why", RANKED)
+async def test_the_order_of_a_map(tmp_path: Path, why: str) -> None:
+    files, first = RANKED[why]
+    (tmp_path / "work").mkdir()
+    for name, words in files.items():
+        defined, _, used = words.partition(">")
+        lines = [*(f"def {word}(): ..." for word in defined.split()), *(f"{word}()" for word in used.split())]
+        (tmp_path / "work" / name).write_text("\n".join(lines) + "\n")
+    (tmp_path / "work/d.go").write_text("package d\nfunc use() { parse_request() }\n")
+    (tmp_path / "work/orders.py").write_text("def cancel_order(): ...\n")
+    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path / "work") as workspace:
+        tool = FileTool(workspace)
+        assert (await tool.repo_map()).content.startswith(f"{first}:\n"), why
+        for focus in ("cancel_order", "cancelling is wrong: see cancel", "orders.py", "the orders"):
+            assert (await tool.repo_map(focus)).content.startswith("orders.py:\n"), focus
+
+
 async def test_a_focus_is_data(files: FileTool, root: Path) -> None:
     hostile = ["$(touch owned)", "'; touch owned; '", "--help", "\0", "a\nb", "\ud800", '"}]', "x" * 1000]
     result = await files.repo_map(hostile)
@@ -232,13 +263,6 @@ class TestTampering:
         assert result.outcome is Outcome.ERROR
         assert "no proper answer" in result.error
 
-    async def test_a_text_over_the_budget_is_cut(self, root: Path) -> None:
-        answer = {"key": "k", "text": "x" * 100_000} | dict.fromkeys(
-            ("shown_definitions", "shown_files", "definitions", "files", "left_out", "unread"), 1
-        )
-        result = await FileTool(Answering(root, json.dumps(answer).encode())).repo_map(max_tokens=100)
-        assert result.content.count("x") <= 400 + 20
-
     async def test_a_program_that_fails_says_why(self, root: Path) -> None:
         result = await FileTool(Answering(root, b"", exit_code=1, error=b"Trace\nImportError: no parser\n")).repo_map()
         assert result.error == "the map could not be drawn: ImportError: no parser"
@@ -271,9 +295,11 @@ class Answering:
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 async def test_the_fleets_code_inside_is_read_only_and_on_nobodys_path(root: Path) -> None:
     async with Sandbox(SandboxPolicy(rung=Rung.BUBBLEWRAP)).workspace(root) as workspace:
-        for place in (programs.code(), programs.packages()):
-            result = await workspace.run(Command(argv=("touch", f"{place.inside}/owned")))
-            assert not result.ok
-            assert not Path(place.outside, "owned").exists()
+        await FileTool(workspace).repo_map()
+        script = "ls -d /run/fleet/*/ && for place in /run/fleet/*/; do touch $place/owned && exit 9; done; exit 0"
+        result = await workspace.run(Command(argv=("sh", "-c", script)))
+        assert result.exit_code == 0, result.stderr.text()
+        assert "/run/fleet/swe_ai_fleet/" in result.stdout.text()
+        assert not Path(str(swe_ai_fleet.__file__)).with_name("owned").exists()
         result = await workspace.run(Command(argv=("python3", "-c", "import swe_ai_fleet")))
         assert not result.ok

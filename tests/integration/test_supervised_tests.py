@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +13,7 @@ import pytest
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.test_run import TestOutcome, TestRun
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.tools.tests.inside.supervise import waiting
 from swe_ai_fleet.tools.tests.planning import Planner
 from swe_ai_fleet.tools.tests.runners.plan import Selection
@@ -30,7 +29,6 @@ ENVIRONMENT = Environment(
 )
 QUICK = TestLimits(whole=60, test=1, start=20)
 Files = Mapping[str, str]
-Run = Callable[..., object]
 
 
 @pytest.fixture
@@ -42,13 +40,13 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def workspace(root: Path) -> AsyncIterator[Workspace]:
+async def workspace(root: Path) -> AsyncIterator[LocalWorkspace]:
     async with open_workspace(root, environment=ENVIRONMENT) as opened:
         yield opened
 
 
 async def run(
-    workspace: Workspace,
+    workspace: LocalWorkspace,
     files: Files,
     argv: tuple[str, ...] = PYTEST,
     *,
@@ -69,7 +67,7 @@ def outcomes(found: TestRun) -> dict[str, str]:
 OK = "def test_ok():\n    pass\n"
 
 
-async def test_a_file_that_cannot_be_collected_is_a_result_of_its_own(workspace: Workspace) -> None:
+async def test_a_file_that_cannot_be_collected_is_a_result_of_its_own(workspace: LocalWorkspace) -> None:
     found = await run(
         workspace,
         {"tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n", "tests/test_c.py": OK},
@@ -92,7 +90,7 @@ def test_limits_are_longer_where_tests_wait_for_a_cpu(load: float, cpus: int, lo
 
 
 @pytest.mark.parametrize("line", ["pytest -q -p pytest_timeout -o timeout=0.1", "unittest discover -s tests"])
-async def test_limits_inside_the_runner_are_longer_too(workspace: Workspace, root: Path, line: str) -> None:
+async def test_limits_inside_the_runner_are_longer_too(workspace: LocalWorkspace, root: Path, line: str) -> None:
     (root / "tests").mkdir()
     (root / "tests/test_a.py").write_text(
         "import time, unittest\n\nclass TestA(unittest.TestCase):\n    def test_slow(self):\n        time.sleep(1)\n"
@@ -106,7 +104,7 @@ async def test_limits_inside_the_runner_are_longer_too(workspace: Workspace, roo
     assert list(outcomes(found).values()) == ["passed"], found
 
 
-async def test_tests_run_with_colours_as_automation_does(workspace: Workspace, root: Path) -> None:
+async def test_tests_run_with_colours_as_automation_does(workspace: LocalWorkspace, root: Path) -> None:
     text = """
 import os
 
@@ -125,7 +123,7 @@ def test_ok():
         assert outcomes(await run(without, {})) == {"tests/test_a.py::test_ok": "failed"}
 
 
-async def test_every_kind_of_end(workspace: Workspace) -> None:
+async def test_every_kind_of_end(workspace: LocalWorkspace) -> None:
     text = """
 import pytest, unittest
 
@@ -155,79 +153,52 @@ class TestCase(unittest.TestCase):
 """
     found = await run(workspace, {"test_all.py": text})
     assert outcomes(found) == {
-        "test_all.py::test_ok": "passed",
-        "test_all.py::test_wrong": "failed",
-        "test_all.py::test_set_up": "error",
-        "test_all.py::test_tear_down": "error",
-        "test_all.py::test_skipped": "skipped",
-        "test_all.py::test_expected": "skipped",
-        "test_all.py::test_unexpected": "failed",
-        "test_all.py::test_each[1]": "passed",
-        "test_all.py::test_each[2]": "failed",
+        "test_all.py::test_ok": "passed", "test_all.py::test_wrong": "failed", "test_all.py::test_set_up": "error",
+        "test_all.py::test_tear_down": "error", "test_all.py::test_skipped": "skipped",
+        "test_all.py::test_expected": "skipped", "test_all.py::test_unexpected": "failed",
+        "test_all.py::test_each[1]": "passed", "test_all.py::test_each[2]": "failed",
         "test_all.py::TestCase::test_sub": "failed",
-    }
+    }  # fmt: skip
     assert found.results["test_all.py::test_wrong"].message == "AssertionError: one is not two\nassert 1 == 2"
     assert found.results["test_all.py::test_skipped"].message == "Skipped: later"
     assert found.exit_code == 1
 
 
-async def test_a_test_that_hangs_is_named_and_the_rest_still_runs(workspace: Workspace) -> None:
-    spinning = (
-        "import time\n\ndef test_a(): pass\n\ndef test_spins():\n    while True:\n        time.sleep(0.01)\n\n"
-        "def test_z(): pass\n"
-    )
-    found = await run(workspace, {"test_spin.py": spinning, "test_x.py": OK})
+async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(workspace: LocalWorkspace) -> None:
+    around = "import os, signal, time\n\ndef test_a(): pass\n\n{}\n\ndef test_z(): pass\n"
+    deaf = "def test_deaf():\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])\n"
+    files = {
+        "test_spin.py": around.format("def test_spins():\n    while True:\n        time.sleep(0.01)"),
+        "test_deaf.py": around.format(f"{deaf}    time.sleep(600)"),
+        "test_crash.py": around.format("def test_dies():\n    os.kill(os.getpid(), signal.SIGSEGV)"),
+        "test_leave.py": "import os\n\ndef test_leaves():\n    os._exit(0)\n",
+        "test_x.py": OK,
+    }
+    found = await run(workspace, files)
+    ends = {"spin.py::test_spins": "failed", "deaf.py::test_deaf": "error", "crash.py::test_dies": "error"}
+    passed = [f"test_{name}.py::test_{one}" for name in ("spin", "deaf", "crash") for one in "az"]
     assert outcomes(found) == {
-        "test_spin.py::test_a": "passed",
-        "test_spin.py::test_spins": "failed",
-        "test_spin.py::test_z": "passed",
+        **{f"test_{name}": outcome for name, outcome in ends.items()},
+        **dict.fromkeys(passed, "passed"),
+        "test_leave.py::test_leaves": "error",
         "test_x.py::test_ok": "passed",
     }
     assert "not finished within " in found.results["test_spin.py::test_spins"].message
     assert "time.sleep(0.01)" in found.results["test_spin.py::test_spins"].traceback
-
-
-async def test_a_test_that_cannot_be_interrupted_is_killed_and_the_rest_still_runs(workspace: Workspace) -> None:
-    stubborn = (
-        "import signal, time\n\ndef test_a(): pass\n\ndef test_deaf():\n"
-        "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])\n    time.sleep(600)\n\n"
-        "def test_z(): pass\n"
-    )
-    found = await run(workspace, {"test_deaf.py": stubborn})
-    assert outcomes(found) == {
-        "test_deaf.py::test_a": "passed",
-        "test_deaf.py::test_deaf": "error",
-        "test_deaf.py::test_z": "passed",
-    }
     assert found.hung == ("test_deaf.py::test_deaf",)
+    assert set(found.crashed) == {"test_crash.py::test_dies", "test_leave.py::test_leaves"}
+    assert found.results["test_crash.py::test_dies"].message == "the test run died here: SIGSEGV"
     assert not found.stopped
 
 
-async def test_a_test_that_crashes_the_interpreter_is_named_and_the_rest_still_runs(workspace: Workspace) -> None:
-    crash = (
-        "import os, signal\n\ndef test_a(): pass\n\ndef test_dies():\n    os.kill(os.getpid(), signal.SIGSEGV)\n\n"
-        "def test_z():\n    pass\n"
-    )
-    leaves = "import os\n\ndef test_leaves():\n    os._exit(0)\n"
-    found = await run(workspace, {"test_crash.py": crash, "test_leave.py": leaves})
-    assert outcomes(found) == {
-        "test_crash.py::test_a": "passed",
-        "test_crash.py::test_dies": "error",
-        "test_crash.py::test_z": "passed",
-        "test_leave.py::test_leaves": "error",
-    }
-    assert found.crashed == ("test_crash.py::test_dies", "test_leave.py::test_leaves")
-    assert found.results["test_crash.py::test_dies"].message == "the test run died here: SIGSEGV"
-
-
-async def test_a_file_that_hangs_when_it_is_imported_is_left_out(workspace: Workspace) -> None:
+async def test_a_file_that_hangs_when_it_is_imported_is_left_out(workspace: LocalWorkspace) -> None:
     hangs = "import threading\nthreading.Event().wait()\n"
     found = await run(workspace, {"sub/test_hangs.py": hangs, "test_ok.py": OK})
     assert outcomes(found) == {"sub/test_hangs.py": "error", "test_ok.py::test_ok": "passed"}
     assert found.hung == ("sub/test_hangs.py",)
 
 
-async def test_the_time_of_the_whole_cuts_from_the_end(workspace: Workspace) -> None:
+async def test_the_time_of_the_whole_cuts_from_the_end(workspace: LocalWorkspace) -> None:
     slow = "import time, pytest\n\n@pytest.mark.parametrize('n', range(100))\ndef test_slow(n):\n    time.sleep(0.2)\n"
     found = await run(workspace, {"test_slow.py": slow}, limits=replace(QUICK, whole=4))
     assert 3 < len(found.passing) < 60
@@ -235,31 +206,31 @@ async def test_the_time_of_the_whole_cuts_from_the_end(workspace: Workspace) -> 
     assert found.exit_code is None
 
 
-async def test_what_is_wanted_first_runs_first(workspace: Workspace) -> None:
+async def test_what_is_wanted_first_runs_first(workspace: LocalWorkspace) -> None:
     files = {f"test_{name}.py": OK for name in "abcd"}
     selection = Selection(first=(("test_c.py::test_ok",), ("test_d.py",)), deselect=("test_b.py::test_ok",))
     found = await run(workspace, files, selection=selection)
     assert list(found.results) == ["test_c.py::test_ok", "test_d.py::test_ok", "test_a.py::test_ok"]
 
 
-async def test_options_for_an_absent_plug_in_are_left_out(workspace: Workspace) -> None:
+async def test_options_for_an_absent_plug_in_are_left_out(workspace: LocalWorkspace) -> None:
     found = await run(workspace, {"pytest.ini": "[pytest]\naddopts = --cov=src -n 4\n", "test_ok.py": OK})
     assert outcomes(found) == {"test_ok.py::test_ok": "passed"}
     assert "addopts" in found.notes[0]
 
 
-async def test_stopping_at_the_first_failure_is_not_taken_over(workspace: Workspace) -> None:
+async def test_stopping_at_the_first_failure_is_not_taken_over(workspace: LocalWorkspace) -> None:
     files = {"pytest.ini": "[pytest]\naddopts = -x\n", "test_a.py": "def test_no():\n    assert 0\n", "test_b.py": OK}
     assert len((await run(workspace, files)).results) == 2
 
 
-async def test_a_known_slow_test_gets_its_time(workspace: Workspace) -> None:
+async def test_a_known_slow_test_gets_its_time(workspace: LocalWorkspace) -> None:
     slow = "import time\n\ndef test_slow():\n    time.sleep(2)\n"
     limits = replace(QUICK, known={"test_slow.py::test_slow": 10.0})
     assert (await run(workspace, {"test_slow.py": slow}, limits=limits)).green
 
 
-async def test_a_test_that_erases_the_report_ends_the_run_and_what_was_read_stays(workspace: Workspace) -> None:
+async def test_a_test_that_erases_the_report_ends_the_run_and_what_was_read_stays(workspace: LocalWorkspace) -> None:
     suite = """import os, unittest
 class T(unittest.TestCase):
     def test_a(self): pass
@@ -273,14 +244,14 @@ class T(unittest.TestCase):
     assert found.exit_code
 
 
-async def test_a_run_that_dies_before_any_test_says_why(workspace: Workspace) -> None:
+async def test_a_run_that_dies_before_any_test_says_why(workspace: LocalWorkspace) -> None:
     found = await run(workspace, {"conftest.py": "import os\nos._exit(3)\n", "test_ok.py": OK})
     assert not found.reported
     assert found.stopped == "the test runner ended early (exit code 3)"
     assert not found.green
 
 
-async def test_unittest_reports_as_pytest_does(workspace: Workspace) -> None:
+async def test_unittest_reports_as_pytest_does(workspace: LocalWorkspace) -> None:
     text = """
 import os, time, unittest
 
@@ -302,32 +273,16 @@ class U(unittest.TestCase):
 """
     found = await run(workspace, {"test_all.py": text, "test_broken.py": "import absent_module\n"}, UNITTEST)
     assert outcomes(found) == {
-        "test_all.T.test_a": "passed",
-        "test_all.T.test_b_hangs": "failed",
-        "test_all.T.test_c_dies": "error",
-        "test_broken": "error",
-        "test_all.T.test_d": "failed",
-        "test_all.T.test_e": "skipped",
-        "test_all.T.test_f (n=1)": "failed",
-        "test_all.T.test_g": "error",
-        "test_all.U": "error",
-    }
+        "test_all.T.test_a": "passed", "test_all.T.test_b_hangs": "failed", "test_all.T.test_c_dies": "error",
+        "test_broken": "error", "test_all.T.test_d": "failed", "test_all.T.test_e": "skipped",
+        "test_all.T.test_f (n=1)": "failed", "test_all.T.test_g": "error", "test_all.U": "error",
+    }  # fmt: skip
     assert found.crashed == ("test_all.T.test_c_dies",)
     assert found.results["test_broken"].message.startswith("test_broken.py:1: ModuleNotFoundError")
     assert found.results["test_all.T.test_b_hangs"].outcome is TestOutcome.FAILED
     left_out = await run(workspace, {}, UNITTEST, selection=Selection(deselect=("test_all.T.test_c_dies",)))
     assert left_out.crashed == ()
     assert "test_all.T.test_c_dies" not in left_out.results
-
-
-async def test_a_command_of_no_known_runner_is_judged_by_its_end(workspace: Workspace) -> None:
-    found = await run(workspace, {"check.sh": "echo fine; exit 3\n"}, ("sh", "check.sh"))
-    assert (found.exit_code, found.reported, found.framework) == (3, False, "")
-    slow = await run(
-        workspace, {"check.sh": "echo begun; sleep 60\n"}, ("sh", "check.sh"), limits=replace(QUICK, whole=1)
-    )
-    assert slow.stopped == "the time limit of 1 s was reached"
-    assert "begun" in slow.output
 
 
 async def test_a_plug_in_that_this_pytest_cannot_load_is_left_out(root: Path) -> None:
@@ -344,7 +299,7 @@ async def test_a_plug_in_that_this_pytest_cannot_load_is_left_out(root: Path) ->
     assert "old-lint was left out" in found.notes[0]
 
 
-async def test_a_pytest_that_is_older_than_its_python_rewrites_no_assertions(workspace: Workspace) -> None:
+async def test_a_pytest_that_is_older_than_its_python_rewrites_no_assertions(workspace: LocalWorkspace) -> None:
     conftest = (
         "import sys\nif '--assert=plain' not in sys.argv:\n"
         "    raise TypeError('required field \"lineno\" missing from alias')\n"

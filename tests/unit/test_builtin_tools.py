@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
-import httpcore2
 import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.tool import Decision, Outcome, Risk, ToolResult
-from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, Pipeline, ToolRegistry, builtin_tools
-from swe_ai_fleet.tools.builtin import AskUser, FileReader, FinalAnswer, Network, ProposeApproach
-from swe_ai_fleet.tools.builtin.page_text import MAX_LINKS, MAX_SECONDS, page_text
-from swe_ai_fleet.tools.files.directory import BareDirectory
-from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry
+from swe_ai_fleet.tools.builtin import AskUser, FileReader, FinalAnswer, Network
+from swe_ai_fleet.tools.builtin.page_text import MAX_SECONDS, page_text
+from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 PAGE = """<!doctype html><html><head><title> A
  page &amp; more </title><style>p { color: red }</style><script>alert("no")</script></head>
@@ -79,14 +76,8 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     site = Site()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", site.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.port = runner.addresses[0][1]
-    yield site
-    await runner.cleanup()
+    async with served(site.serve) as site.port:
+        yield site
 
 
 @pytest.fixture
@@ -100,80 +91,6 @@ def kit(site: Site) -> BuiltinTools:
 def audited(kit: BuiltinTools) -> tuple[Outcome, Decision]:
     entry = kit.pipeline.trail.entries[-1]
     return entry.outcome, entry.decision
-
-
-class Names:
-    """A resolver whose answers are given."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self.names = names
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        if host not in self.names:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [self.names[host]]
-
-
-class Detour(httpcore2.AsyncNetworkBackend):
-    """A network in which every address leads to one local port; it keeps the addresses that were dialled."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.dialled: list[str] = []
-        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        self.dialled.append(host)
-        return await self._network.connect_tcp("127.0.0.1", self.port, timeout)
-
-
-class TestAll:
-    def test_names_and_traits(self) -> None:
-        found = {spec.name: spec for spec in (d.spec for d in BuiltinTools().definitions.values())}
-        assert list(found) == [
-            "calculator", "python_executor", "file_reader", "web_search", "read_webpage", "search_wikipedia",
-            "ask_user", "propose_approach",
-        ]  # fmt: skip
-        assert {name for name, spec in found.items() if spec.network} == {
-            "web_search", "read_webpage", "search_wikipedia",
-        }  # fmt: skip
-        assert {name for name, spec in found.items() if spec.executes or not spec.read_only} == {"python_executor"}
-        assert found["python_executor"].risk is Risk.HIGH
-        assert [tool.name for tool in builtin_tools()][-1] == "final_answer"
-
-    def test_parameters_are_those_of_the_library(self) -> None:
-        found = {
-            d["function"]["name"]: d["function"]
-            for d in cast("Any", ToolRegistry(builtin_tools()).get_tool_definitions())
-        }
-        assert {name: list(each["parameters"]["properties"]) for name, each in found.items()} == {
-            "calculator": ["expression"],
-            "python_executor": ["code"],
-            "file_reader": ["file_path", "max_lines"],
-            "web_search": ["query", "num_results"],
-            "read_webpage": ["url"],
-            "search_wikipedia": ["query"],
-            "ask_user": ["question"],
-            "propose_approach": ["approach", "reasoning"],
-            "final_answer": ["result"],
-        }
-        assert all(each["description"] for each in found.values())
-
-    def test_only_those_named(self) -> None:
-        assert list(BuiltinTools(names=["ask_user", "calculator"]).definitions) == ["calculator", "ask_user"]
-
-    async def test_a_run_that_may_only_read_keeps_off_the_network(self) -> None:
-        kit = BuiltinTools(pipeline=Pipeline(policy=Policy(read_only=True)))
-        for name, arguments in {"read_webpage": {"url": "http://x.test"}, "web_search": {"query": "x"}}.items():
-            assert (await kit.call(name, arguments)).outcome is Outcome.REFUSED
-            assert audited(kit) == (Outcome.REFUSED, Decision.REFUSED)
 
 
 class TestFileReader:
@@ -201,6 +118,8 @@ class TestFileReader:
         (tmp_path / "long").write_text("x" * 300_000 + "\ny\n")
         found = await self.read(tmp_path, "long")
         assert (len(found["content"]), found["lines_read"], found["total_lines"]) == (200_000, 1, 2)
+        for lines in (0, -1, 10_001):
+            assert "max_lines" in (await self.read(tmp_path, "long", max_lines=lines))["error"]
 
     async def test_nothing_outside_is_read(self, tmp_path: Path) -> None:
         (tmp_path / "secret").write_text("do not read")
@@ -221,19 +140,6 @@ class TestFileReader:
             found = await self.read(root, path)
             assert found["error"].startswith("Error: "), path
             assert "do not read" not in repr(found)
-
-    @pytest.mark.parametrize("lines", [0, -1, 10_001])
-    async def test_how_many_lines(self, tmp_path: Path, lines: int) -> None:
-        assert "max_lines" in (await self.read(tmp_path, "a", max_lines=lines))["error"]
-
-    async def test_without_a_directory_it_says_so(self) -> None:
-        found = await ToolRegistry(builtin_tools()).execute_tool("file_reader", file_path="a")
-        assert "no directory may be read here" in found["error"]
-
-    async def test_in_a_workspace(self, tmp_path: Path) -> None:
-        (tmp_path / "a.py").write_text("if x:\n    y\n")
-        result = await BuiltinTools(BareDirectory(tmp_path)).call("file_reader", {"file_path": "/workspace/a.py"})
-        assert result.content == "content:\nif x:\n    y\nlines_read: 2"
 
 
 class TestWebSearch:
@@ -266,14 +172,11 @@ class TestWebSearch:
         [
             ("<html>", 200, "did not answer with a JSON object but with application/json"),
             ("[]", 200, "did not answer with a JSON object"),
-            ("[" * 100_000, 200, "did not answer with a JSON object"),
-            ("", 200, "did not answer with a JSON object"),
-            ({}, 403, "answered HTTP 403 Forbidden: it may not allow the format json"),
-            ({}, 429, "answered HTTP 429"),
-            ({}, 500, "answered HTTP 500"),
-            ({}, 302, "redirects elsewhere (HTTP 302)"),
+            ("[" * 100_000, 200, "did not answer with a JSON object"), ("", 200, "did not answer with a JSON object"),
+            ({}, 403, "answered HTTP 403 Forbidden: it may not allow the format json"), ({}, 429, "answered HTTP 429"),
+            ({}, 500, "answered HTTP 500"), ({}, 302, "redirects elsewhere (HTTP 302)"),
         ],
-    )
+    )  # fmt: skip
     async def test_servers_that_do_not_search(
         self, kit: BuiltinTools, site: Site, answer: object, status: int, said: str
     ) -> None:
@@ -284,22 +187,13 @@ class TestWebSearch:
         assert len(site.asked) == 1
         assert audited(kit)[0] is Outcome.ERROR
 
-    async def test_without_a_server_it_says_so(self) -> None:
-        result = await BuiltinTools().call("web_search", {"query": "x"})
-        assert "no search server is configured; set search_url" in result.error
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [{"query": " "}, {"query": "x" * 501}, {"query": "x", "num_results": 0}, {"query": "x", "num_results": 21}],
-    )
-    async def test_arguments(self, kit: BuiltinTools, site: Site, arguments: dict[str, object]) -> None:
-        assert not (await kit.call("web_search", arguments)).success
+    async def test_arguments_that_make_no_sense(self, kit: BuiltinTools, site: Site) -> None:
+        for query, number in ((" ", 5), ("x" * 501, 5), ("x", 0), ("x", 21)):
+            assert not (await kit.call("web_search", {"query": query, "num_results": number})).success
         assert not site.asked
-
-    async def test_a_configured_address_may_be_the_whole_one(self, site: Site) -> None:
-        site.answer = {"results": []}
-        kit = BuiltinTools(settings=BuiltinSettings(search_url=site.url("/search/")))
-        assert (await kit.call("web_search", {"query": "x"})).success
+        without = BuiltinTools()
+        assert "set search_url" in (await without.call("web_search", {"query": "x"})).error
+        assert "no directory may be read here" in (await without.call("file_reader", {"file_path": "a"})).error
 
     async def test_the_endpoint_opens_nothing_else(self, site: Site) -> None:
         kit = BuiltinTools(settings=BuiltinSettings(search_url=site.url(), wikipedia_url=site.url("/w/api.php")))
@@ -323,11 +217,6 @@ class TestWikipedia:
         assert site.asked[0][1]["gsrsearch"] == "letters"
         assert result.content == "1. A\n   https://w.test/A\n   Alpha. More.\n2. B\n   https://w.test/B\n   Beta."
 
-    @pytest.mark.parametrize("answer", [{}, {"query": None}, {"query": {"pages": {}}}, {"query": {"pages": [1]}}])
-    async def test_none(self, kit: BuiltinTools, site: Site, answer: object) -> None:
-        site.answer = answer
-        assert (await kit.call("search_wikipedia", {"query": "x"})).content == "No article was found."
-
     async def test_its_own_errors(self, kit: BuiltinTools, site: Site) -> None:
         site.answer = {"error": {"code": "x", "info": "too long"}}
         assert "the server refuses the search: too long" in (await kit.call("search_wikipedia", {"query": "x"})).error
@@ -347,10 +236,6 @@ class TestReadWebpage:
         ]
         assert result.content.startswith(f"A page & more ({site.url('/page')})\n\nHome\n")
         assert result.content.endswith("- elsewhere: https://other.test/x")
-
-    async def test_other_texts(self, kit: BuiltinTools, site: Site) -> None:
-        assert (await kit.call("read_webpage", {"url": site.url("/json")})).metadata["content"] == '{"a": "<b>"}'
-        assert (await kit.call("read_webpage", {"url": site.url("/x")})).metadata["content"] == "you asked for /x"
 
     @pytest.mark.parametrize(
         ("path", "said"), [("/image", "not text: image/png"), ("/missing", "answered HTTP 404 Not Found")]
@@ -376,7 +261,7 @@ class TestReadWebpage:
     )  # fmt: skip
     async def test_addresses_that_are_refused(self, site: Site, url: str) -> None:
         network = Network(
-            resolver=Names({"in.test": "192.168.0.1", "localhost": "127.0.0.1"}), backend=Detour(site.port)
+            resolver=Names({"in.test": [["192.168.0.1"]], "localhost": [["127.0.0.1"]]}), backend=Detour(site.port)
         )
         kit = BuiltinTools(network=network)
         result = await kit.call("read_webpage", {"url": url})
@@ -385,7 +270,7 @@ class TestReadWebpage:
         assert cast("Detour", network.backend).dialled == []
 
     async def test_redirects_are_followed_but_not_inside(self, site: Site) -> None:
-        network = Network(resolver=Names({"a.test": "93.184.215.14"}), backend=Detour(site.port))
+        network = Network(resolver=Names({"a.test": [[PUBLIC]]}), backend=Detour(site.port))
         kit = BuiltinTools(network=network)
         result = await kit.call("read_webpage", {"url": "http://a.test/moved?to=http://a.test/x"})
         assert (result.metadata["url"], result.metadata["content"]) == ("http://a.test/x", "you asked for /x")
@@ -398,27 +283,14 @@ class TestReadWebpage:
         result = await kit.call("read_webpage", {"url": "http://a.test/moved?to=/moved?to=/moved"})
         assert not result.success
 
-    async def test_credentials_in_an_address_stay_out_of_the_audit(self, kit: BuiltinTools, site: Site) -> None:
-        await kit.call("read_webpage", {"url": site.url("/x?token=s3cret-in-url&q=1")})
-        assert "s3cret-in-url" not in repr(kit.pipeline.trail.entries)
-
 
 HOSTILE = {
-    "unclosed comment": "<!--" * 200_000,
-    "unclosed tags": "<a " * 300_000,
-    "unclosed attribute": "<a b='" * 150_000,
-    "attributes": "<a " + "x " * 400_000,
-    "marked section": "<![" * 200_000 + "]]>",
-    "declaration": "<!x" * 200_000,
-    "deep": "<div>" * 150_000,
-    "hidden deep": "<div hidden>" * 80_000,
-    "entities": "&" * 800_000,
-    "numbers": "&#" * 400_000,
-    "script": "<script>" + "</" * 400_000,
-    "blanks": " \n" * 400_000,
-    "one word": "x" * 900_000,
-    "lines": "<br>x" * 200_000,
-}
+    "unclosed comment": "<!--" * 200_000, "unclosed tags": "<a " * 300_000, "unclosed attribute": "<a b='" * 150_000,
+    "attributes": "<a " + "x " * 400_000, "marked section": "<![" * 200_000 + "]]>", "declaration": "<!x" * 200_000,
+    "deep": "<div>" * 150_000, "hidden deep": "<div hidden>" * 80_000, "entities": "&" * 800_000,
+    "numbers": "&#" * 400_000, "script": "<script>" + "</" * 400_000, "blanks": " \n" * 400_000,
+    "one word": "x" * 900_000, "lines": "<br>x" * 200_000,
+}  # fmt: skip
 
 
 class TestPageText:
@@ -434,14 +306,6 @@ class TestPageText:
         found = page_text(html, url="https://a.test/", max_chars=100)
         assert len(found.text) <= 100
         assert "\n\n\n" not in found.text
-
-    def test_links_are_bounded_and_absolute(self) -> None:
-        html = "".join(f'<a href="/{n}">link {n}</a>' for n in range(200))
-        html += '<a href="data:text/html,x">d</a><a href="http://[bad">b</a><a>none</a><a href="/x"></a>'
-        found = page_text(html, url="https://a.test/dir/", max_chars=100_000)
-        assert len(found.links) == MAX_LINKS
-        assert found.links[0] == ("link 0", "https://a.test/0")
-        assert all(target.startswith("https://a.test/") for _, target in found.links)
 
     def test_what_is_hidden_stays_hidden_and_the_rest_does_not(self) -> None:
         html = (
@@ -498,12 +362,6 @@ class TestPeople:
         results = await asyncio.gather(*(kit.call("ask_user", {"question": str(n)}) for n in range(5)))
         assert ([each.content for each in results], most) == (list("01234"), 1)
 
-    async def test_a_proposal_has_an_approach(self) -> None:
-        registry = ToolRegistry([ProposeApproach()])
-        found = await registry.execute_tool("propose_approach", approach="1. look", reasoning="first things first")
-        assert found == {"approach": "1. look", "reasoning": "first things first", "status": "proposed"}
-        assert "empty" in (await registry.execute_tool("propose_approach", approach=" ", reasoning=""))["error"]
-
     @pytest.mark.parametrize(
         ("arguments", "result"),
         [
@@ -523,10 +381,3 @@ class TestPeople:
         found = await registry.execute_tool("final_answer", **arguments)
         assert "final_answer needs its text" in found["error"]
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.INVALID
-
-
-def test_results_are_plain(tmp_path: Path) -> None:
-    """What tools give to agents is a ToolResult whose metadata is JSON."""
-    result = asyncio.run(BuiltinTools().call("calculator", {"expression": "1 / 3"}))
-    assert isinstance(result, ToolResult)
-    assert json.loads(json.dumps(dict(result.metadata)))["result"] == 1 / 3

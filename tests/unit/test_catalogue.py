@@ -56,16 +56,9 @@ def listed(box: Toolbox) -> list[str]:
 async def test_a_developer_is_shown_nine_functions(tmp_path: Path) -> None:
     box = await offered(tmp_path)
     assert names(box) == [
-        "files_read_file",
-        "files_write_file",
-        "files_edit_file",
-        "files_search_in_files",
-        "git_diff",
-        "tests_run",
-        "shell_run_command",
-        "request_tools",
-        "final_answer",
-    ]
+        "files_read_file", "files_write_file", "files_edit_file", "files_search_in_files", "git_diff", "tests_run",
+        "shell_run_command", "request_tools", "final_answer",
+    ]  # fmt: skip
 
 
 async def test_each_role_is_shown_what_it_needs(tmp_path: Path) -> None:
@@ -149,10 +142,7 @@ async def test_what_is_not_shown_can_be_called_and_says_what_is_missing(tmp_path
         )
     results = dict(zip(calls, (seen.result for seen in observations), strict=True))
     assert {name: result.outcome for name, result in results.items()} == {
-        "git_push": Outcome.REFUSED,
-        "http_get": Outcome.REFUSED,
-        "db_redis_command": Outcome.ERROR,
-        "calculator": Outcome.SUCCESS,
-        "docker_ps": Outcome.INVALID,
-    }
+        "git_push": Outcome.REFUSED, "http_get": Outcome.REFUSED, "db_redis_command": Outcome.ERROR,
+        "calculator": Outcome.SUCCESS, "docker_ps": Outcome.INVALID,
+    }  # fmt: skip
     assert "there is no tool 'docker_ps'" in results["docker_ps"].error

@@ -1,4 +1,4 @@
-"""The database tool's parts that need no database: limits, masks, refusal lists, what is said without a driver."""
+"""The database tool's parts that need no server: limits, masks, what is said without a driver."""
 
 from __future__ import annotations
 
@@ -7,162 +7,76 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools.db import DatabaseTool, neo4j, postgresql, redis, secret_values
-from swe_ai_fleet.tools.db.results import MAX_CELL_CHARS, MAX_RESULT_CHARS, Collector, cell, result
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools import DatabaseTool, Pipeline
+from swe_ai_fleet.tools.db import secret_values
 from swe_ai_fleet.tools.policy import Policy
 
 
-class TestResults:
-    @given(st.one_of(st.none(), st.integers(), st.text(), st.binary(), st.text(min_size=999).map(lambda t: t * 9)))
-    def test_a_cell_is_one_line_of_bounded_length(self, value: object) -> None:
-        shown = cell(value)
-        assert "\n" not in shown
-        assert "\r" not in shown
-        assert len(shown) <= 4 * MAX_CELL_CHARS + 40
-
-    def test_long_bytes_are_cut_between_characters(self) -> None:
-        shown = cell("xé".encode() * 5_000)
-        assert shown.startswith("xéxé")
-        assert shown.endswith(" more]")
-        assert cell(b"\xff\x00") == "\\xff00"
-
-    @given(st.lists(st.lists(st.text(max_size=30), min_size=2, max_size=2), max_size=20), st.integers(1, 25))
-    def test_rows_up_to_the_limit(self, rows: list[list[str]], limit: int) -> None:
-        collector = Collector(("a", "b"), limit)
-        kept = [collector.add(row) for row in rows]
-        shown = result("db_x", collector.rows())
-        assert kept == [number < limit for number in range(len(rows))]
-        assert shown.metadata["row_count"] == min(limit, len(rows))
-        assert shown.truncated == (len(rows) > limit)
-        assert len(shown.content.splitlines()) >= 2 + min(limit, len(rows))
-
-    def test_characters_up_to_the_limit(self) -> None:
-        collector = Collector(("a",), 5_000)
-        while collector.add(("x" * MAX_CELL_CHARS,)):
-            pass
-        assert not collector.add(("short",))
-        assert len(result("db_x", collector.rows()).content) < MAX_RESULT_CHARS + 1_000
+async def test_results_are_bounded_lines(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "a.db") as database:
+        database.execute("CREATE TABLE t (a, b)")
+        values = ("x" * 9_000, b"\xff\x00", "xé".encode() * 5_000, None, 1.5)
+        rows = [(f"{n}\r\n\ttext", values[n % 5]) for n in range(10)]
+        database.executemany("INSERT INTO t VALUES (?, ?)", rows)
+    database.close()
+    tool = DatabaseTool(tmp_path)
+    for limit in (1, 9, 10, 11):
+        result = await tool.sqlite_query("SELECT * FROM t", "a.db", max_rows=limit)
+        assert (result.metadata["row_count"], result.truncated) == (min(limit, 10), limit < 10)
+        lines = result.content.splitlines()
+        assert len(lines) == 2 + min(limit, 10)
+        assert all(len(line) < 4_200 for line in lines)
+        assert lines[1].endswith(" more]")
+    assert lines[2] == "1\\r\\n\\ttext | \\xff00"
+    assert lines[3].startswith("2\\r\\n\\ttext | xéxé")
+    large = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT hex(zeroblob(5000)) FROM n"
+    many = await tool.sqlite_query(large, "a.db", max_rows=5_000)
+    assert many.truncated
+    assert len(many.content) < 300_000
 
 
-class TestPostgreSQL:
-    @pytest.mark.parametrize(
-        ("sql", "word"),
-        [
-            ("select 1", "select"),
-            (" \n-- copy\n\t/* a /* copy */ b */ ( ((SELECT 1)", "select"),
-            ("/* never closed copy", ""),
-            ("--", ""),
-            ("", ""),
-            ("/**/copy/**/t to program 'x'", "copy"),
-        ],
-    )
-    def test_the_first_word(self, sql: str, word: str) -> None:
-        assert postgresql.first_word(sql) == word
-
-    @given(st.text())
-    def test_any_text_has_an_answer(self, sql: str) -> None:
-        assert postgresql.first_word(sql) == postgresql.first_word(f"/* x */ {sql}")
-
-    @pytest.mark.parametrize(
-        "sql", ["DO $$ $$", "copy t to stdout", "select dblink_exec ('x')", 'select "lo_import"(1)']
-    )
-    def test_refused(self, sql: str) -> None:
-        with pytest.raises(ToolFailure, match="refused"):
-            postgresql.check(sql, read_only=True)
-
-    def test_not_refused(self) -> None:
-        for sql in ("SELECT copy FROM t", "TABLE dblink", "SELECT 'DO'", "WITH a AS (SELECT 1) TABLE a", "SHOW all"):
-            postgresql.check(sql, read_only=True)
-        postgresql.check("DO $$ $$", read_only=False)
+def test_what_is_secret() -> None:
+    urls = {
+        "a": "postgresql://me:p%40ss-word@host/x?sslpassword=certificate-key",
+        "b": "sqlite:///data/app.db",
+        "c": "redis://[broken",
+    }
+    values = secret_values(urls)
+    assert {"p%40ss-word", "p@ss-word", "certificate-key", "redis://[broken"} <= values
+    assert not any("app.db" in value for value in values)
 
 
-class TestNeo4j:
-    def test_credentials_leave_the_url(self) -> None:
-        assert neo4j.split("neo4j+s://me:p%40ss@db.example:7687/graph?x=1") == (
-            "neo4j+s://db.example:7687?x=1",
-            ("me", "p@ss"),
-            "graph",
-        )
-        assert neo4j.split("bolt://db.example") == ("bolt://db.example", None, None)
-
-    @pytest.mark.parametrize(
-        "cypher",
-        [
-            "LOAD CSV FROM 'file:///etc/passwd' AS line RETURN line",
-            "load /* x */ csv FROM 'http://x' AS l RETURN l",
-            "CALL apoc.load.json('file:///x')",
-            "CALL `apoc`.`load`.json('x')",
-            "CALL dbms.listConfig()",
-            "CALL { CREATE () } IN TRANSACTIONS",
-            " ",
-        ],
-    )
-    def test_refused(self, cypher: str) -> None:
-        with pytest.raises(ToolFailure):
-            neo4j.check(cypher)
-
-    async def test_explain_does_not_profile(self) -> None:
-        tool = DatabaseTool(connections={"graph": "bolt://127.0.0.1:1"})
-        answer = await tool.explain("/* x */ PROFILE CREATE ()", "graph")
-        assert "without EXPLAIN or PROFILE" in answer.error
+async def test_names_only() -> None:
+    tool = DatabaseTool(connections={"main": "mysql://me:secret-word@host/x", "broken": "redis://[secret"})
+    for call in (
+        tool.postgresql_query("main", "SELECT 1"),
+        tool.describe_schema("main"),
+        tool.explain("SELECT 1", "broken"),
+        tool.redis_command("redis://me:secret-word@host", "PING"),
+    ):
+        answer = await call
+        assert answer.outcome is Outcome.ERROR
+        assert "secret" not in answer.error.replace("redis://me:secret-word@host", "")
+    assert "there is no connection" in answer.error
+    graph = DatabaseTool(connections={"graph": "bolt://127.0.0.1:1"})
+    assert "without EXPLAIN or PROFILE" in (await graph.explain("/* x */ PROFILE CREATE ()", "graph")).error
 
 
-class TestRedis:
-    def test_refused(self) -> None:
-        for name in ("CONFIG", "eval_ro", "Evalsha", "fcall", "GET x", "", "client", "flushall"):
-            with pytest.raises(ToolFailure):
-                redis.check(name, [])
-        with pytest.raises(ToolFailure, match="at most"):
-            redis.check("HSCAN", ["key", 0, "count", "many"])
-        redis.check("HSCAN", ["key", 0, "COUNT", 100])
-
-
-class TestConnections:
-    def test_what_is_secret(self) -> None:
-        values = secret_values(
-            {
-                "a": "postgresql://me:p%40ss-word@host/x?sslpassword=certificate-key",
-                "b": "sqlite:///data/app.db",
-                "c": "redis://[broken",
-            }
-        )
-        assert {"p%40ss-word", "p@ss-word", "certificate-key", "redis://[broken"} <= values
-        assert not any("app.db" in value for value in values)
-
-    async def test_names_only(self) -> None:
-        tool = DatabaseTool(connections={"main": "mysql://me:secret-word@host/x", "broken": "redis://[secret"})
-        for call in (
-            tool.postgresql_query("main", "SELECT 1"),
-            tool.describe_schema("main"),
-            tool.explain("SELECT 1", "broken"),
-            tool.redis_command("redis://me:secret-word@host", "PING"),
-        ):
-            answer = await call
-            assert not answer.success
-            assert answer.outcome is Outcome.ERROR
-            assert "secret" not in answer.error.replace("redis://me:secret-word@host", "")
-        assert "there is no connection" in answer.error
-
-    @pytest.mark.parametrize("driver", ["psycopg", "redis.asyncio", "neo4j"])
-    async def test_without_its_driver(self, driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, driver, None)
-        scheme = {"psycopg": "postgresql", "redis.asyncio": "redis", "neo4j": "bolt"}[driver]
-        tool = DatabaseTool(connections={"main": f"{scheme}://127.0.0.1:1"})
-        assert "pip install 'swe-ai-fleet[db]'" in (await tool.describe_schema("main")).error
+@pytest.mark.parametrize(
+    ("driver", "scheme"), [("psycopg", "postgresql"), ("redis.asyncio", "redis"), ("neo4j", "bolt")]
+)
+async def test_without_its_driver(driver: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)
+    tool = DatabaseTool(connections={"main": f"{scheme}://127.0.0.1:1"})
+    assert "pip install 'swe-ai-fleet[db]'" in (await tool.describe_schema("main")).error
 
 
 async def test_allowed_paths_say_nothing_about_a_named_connection(tmp_path: Path) -> None:
-    database = tmp_path / "data.db"
-    sqlite3.connect(database).close()
+    sqlite3.connect(tmp_path / "data.db").close()
     pipeline = Pipeline(policy=Policy(allowed_paths=("src/*",)))
-    tool = DatabaseTool(pipeline=pipeline, connections={"main": f"sqlite:///{database}"})
+    tool = DatabaseTool(pipeline=pipeline, connections={"main": f"sqlite:///{tmp_path}/data.db"})
     by_name = await tool.sqlite_query("select 1", connection="main")
     assert by_name.success, by_name.error
-    by_path = await tool.sqlite_query("select 1", path="data.db")
-    assert "outside the paths allowed" in by_path.error
+    assert "outside the paths allowed" in (await tool.sqlite_query("select 1", path="data.db")).error

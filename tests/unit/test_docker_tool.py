@@ -6,28 +6,24 @@ import io
 import json
 import os
 import socket
-import sys
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Limits, Owner, reap
-from swe_ai_fleet.tools.docker.container import Access, ContainerRequest, safe_facts
-from swe_ai_fleet.tools.docker.context import pack
+from swe_ai_fleet.tools import Pipeline, ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner, reap
+from swe_ai_fleet.tools.docker.container import safe_facts
 from swe_ai_fleet.tools.docker.dockerfile import parse
-from swe_ai_fleet.tools.docker.ignore import Ignore, match_name
-from swe_ai_fleet.tools.docker.output import KEPT_BYTES, Printout
-from swe_ai_fleet.tools.docker.owner import Kind
-from swe_ai_fleet.tools.docker.policy import canonical, checked_image
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
 
@@ -59,91 +55,125 @@ def refused(kit: DockerTool, result: ToolResult) -> str:
     return result.error
 
 
-@pytest.mark.parametrize(
-    ("argument", "value", "hint"),
-    [
-        ("privileged", True, "without capabilities"),
-        ("--privileged", True, "without capabilities"),
-        ("cap_add", ["SYS_ADMIN"], "without capabilities"),
-        ("cap-add", ["ALL"], "without capabilities"),
-        ("security_opt", ["seccomp=unconfined"], "without capabilities"),
-        ("sysctls", {"kernel.core_pattern": "|/x"}, "without capabilities"),
-        ("pid", "host", "own namespaces"),
-        ("pid_mode", "host", "own namespaces"),
-        ("ipc", "host", "own namespaces"),
-        ("uts", "host", "own namespaces"),
-        ("userns", "host", "own namespaces"),
-        ("cgroupns", "host", "own namespaces"),
-        ("cgroup_parent", "/", "own namespaces"),
-        ("network_mode", "host", "own namespaces"),
-        ("devices", ["/dev/kmsg"], "no devices"),
-        ("gpus", "all", "no devices"),
-        ("volumes", ["/:/host"], "workspace='ro'"),
-        ("v", "/var/run/docker.sock:/var/run/docker.sock", "workspace='ro'"),
-        ("mounts", ["/etc:/etc:ro"], "workspace='ro'"),
-        ("volumes_from", ["other"], "workspace='ro'"),
-        ("memory", "0", "memory_mb"),
-        ("memory_swap", -1, "memory_mb"),
-        ("oom_kill_disable", True, "memory_mb"),
-        ("pids_limit", -1, "pids"),
-        ("cpu_quota", -1, "cpus"),
-        ("ports", ["80:80"], "docker_exec"),
-        ("user", "root", "never as root"),
-    ],
-)
-async def test_what_no_container_gets_is_refused_with_a_reason(
-    kit: DockerTool, argument: str, value: object, hint: str
+NEVER = {
+    "without capabilities": {
+        "privileged": True, "--privileged": True, "cap_add": ["SYS_ADMIN"], "cap-add": ["ALL"],
+        "security_opt": ["seccomp=unconfined"], "sysctls": {"kernel.core_pattern": "|/x"},
+    },
+    "own namespaces": {
+        "pid": "host", "pid_mode": "host", "ipc": "host", "uts": "host", "userns": "host", "cgroupns": "host",
+        "cgroup_parent": "/", "network_mode": "host",
+    },
+    "no devices": {"devices": ["/dev/kmsg"], "gpus": "all"},
+    "workspace='ro'": {
+        "volumes": ["/:/host"], "v": "/var/run/docker.sock:/var/run/docker.sock", "mounts": ["/etc:/etc:ro"],
+        "volumes_from": ["other"],
+    },
+    "memory_mb": {"memory": "0", "memory_swap": -1, "oom_kill_disable": True},
+    "pids": {"pids_limit": -1},
+    "cpus": {"cpu_quota": -1},
+    "docker_exec": {"ports": ["80:80"]},
+    "never as root": {"user": "root"},
+}  # fmt: skip
+"""Arguments that no container gets, by what the refusal says."""
+LIMITS = {
+    "memory_mb": (0, -1, 10**9),
+    "cpus": (0, -1.0, 1e9, float("inf"), float("nan")),
+    "pids": (0, -1, 10**9),
+}
+REFUSED = [
+    *(("run", {name: value}, hint) for hint, arguments in NEVER.items() for name, value in arguments.items()),
+    *((operation, {"privileged": True}, "never granted") for operation in ("build", "exec", "stop")),
+    *(("run", {name: value}, "always limited") for name, values in LIMITS.items() for value in values),
+    *(("build", {name: LIMITS[name][0]}, "always limited") for name in ("memory_mb", "cpus")),
+    *(
+        (operation, {"network": network}, "networks: none, inside")
+        for operation in ("run", "build")
+        for network in ("host", "bridge", "container:abc", "ns:/proc/1/ns/net", "default", "")
+    ),
+    *(
+        ("run", {"working_directory": wanted}, "outside the workspace")
+        for wanted in ("out", "../x", "/workspace/out", "/workspace/../..")
+    ),
+]
+
+
+@pytest.mark.parametrize(("operation", "arguments", "hint"), REFUSED, ids=range(len(REFUSED)))
+async def test_what_is_never_granted_is_refused_with_a_reason(
+    kit: DockerTool, root: Path, operation: str, arguments: Mapping[str, object], hint: str
 ) -> None:
-    result = await kit.call("run", {"image": "python:3.12", "command": ["true"], argument: value})
+    (root / "out").symlink_to("/etc")
+    needed = {"run": {"image": "python:3.12", "command": ["true"]}, "build": {"tag": "app"}}
+    result = await kit.call(operation, {**needed.get(operation, {"container": "db"}), **arguments})
     assert hint in refused(kit, result)
-    assert len(kit.pipeline.trail.entries) == 1  # nothing was begun
+    assert len(kit.pipeline.trail.entries) <= 2  # the engine, which is not there, was not asked
 
 
-@pytest.mark.parametrize("operation", ["build", "exec", "stop"])
-async def test_the_other_operations_refuse_the_same(kit: DockerTool, operation: str) -> None:
-    arguments = {"tag": "app"} if operation == "build" else {"container": "db"}
-    assert "never granted" in refused(kit, await kit.call(operation, {**arguments, "privileged": True}))
+class EngineDouble:
+    """An engine that has every image and no container; it takes builds, and keeps what it is asked to create."""
+
+    def __init__(self) -> None:
+        self.created: list[dict[str, Any]] = []
+        self.built: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
+        self.says = b'{"stream": "built"}\n'
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.path.partition("/v1.43")[2] or request.path
+        if path.endswith("/version"):
+            return web.json_response({"ApiVersion": "1.43", "MinAPIVersion": "1.24", "Version": "24"})
+        if path in ("/images/json", "/containers/json"):
+            return web.json_response([])
+        if path.startswith("/images/"):
+            return web.json_response({"Id": "sha256:1", "Size": 1, "Config": {}})
+        if path == "/build":
+            with tarfile.open(fileobj=io.BytesIO(await request.read())) as archive:
+                for member in archive.getmembers():
+                    file = archive.extractfile(member) if member.isreg() else None
+                    self.built[member.name] = (member, file.read() if file else b"")
+            return web.Response(body=self.says)
+        if path == "/containers/create":
+            self.created.append(await request.json())
+        return web.json_response({"message": "no such thing"}, status=409 if "create" in path else 404)
+
+    def dockerfile(self) -> list[str]:
+        """The Dockerfile of the last build without its first line and our labels."""
+        (text,) = (data for name, (_, data) in self.built.items() if name.startswith(".fleet-"))
+        return [line for line in text.decode().splitlines()[1:] if not line.startswith("LABEL swe-ai-fleet.")]
 
 
-async def test_an_unknown_argument_is_told_with_the_signature(kit: DockerTool) -> None:
-    result = await kit.call("run", {"image": "python:3.12", "colour": "red"})
-    assert result.outcome is Outcome.INVALID
-    assert "docker_run(image: string" in result.error
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[EngineDouble]:
+    """At the address that `policy` names."""
+    double = EngineDouble()
+    app = web.Application(client_max_size=2**24)
+    app.router.add_route("*", "/{path:.*}", double.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "nobody.sock")).start()
+    yield double
+    await runner.cleanup()
 
 
 @pytest.mark.parametrize(
-    "limits",
+    ("image", "said"),
     [
-        {"memory_mb": 0},
-        {"memory_mb": -1},
-        {"memory_mb": 10**9},
-        {"cpus": 0},
-        {"cpus": -1.0},
-        {"cpus": 1e9},
-        {"cpus": float("inf")},
-        {"cpus": float("nan")},
-        {"pids": 0},
-        {"pids": -1},
-        {"pids": 10**9},
+        *((image, "") for image in ("python:3.12", "docker.io/library/python:3.12", "python:3.12@sha256:" + "a" * 64)),
+        *((image, "not allowed") for image in ("python:2.7", "evil/python:3.12", "evil.test/python:3", "Python:3.1")),
+        *((image, "no image name") for image in ("--privileged", "a b", "x;y", "../x", "http://x/y", "-v/:/host")),
+        *((image, "no image name") for image in ("name\n", "", "é", "a" * 300)),
     ],
-)
-async def test_no_container_without_limits_or_above_the_ceiling(kit: DockerTool, limits: Mapping[str, object]) -> None:
-    error = refused(kit, await kit.call("run", {"image": "python:3.12", **limits}))
-    assert "always limited" in error
-    assert next(iter(limits)) in error
-
-
-@pytest.mark.parametrize("limits", [{"memory_mb": 0}, {"memory_mb": -1}, {"cpus": 0}, {"cpus": 1e9}])
-async def test_no_build_without_limits(kit: DockerTool, limits: Mapping[str, object]) -> None:
-    assert "always limited" in refused(kit, await kit.call("build", {"tag": "app", **limits}))
-
-
-@pytest.mark.parametrize("network", ["host", "bridge", "container:abc", "ns:/proc/1/ns/net", "default", ""])
-@pytest.mark.parametrize("operation", ["run", "build"])
-async def test_networks_that_were_not_granted(kit: DockerTool, network: str, operation: str) -> None:
-    arguments = {"image": "python:3.12"} if operation == "run" else {"tag": "app"}
-    error = refused(kit, await kit.call(operation, {**arguments, "network": network}))
-    assert "networks: none, inside" in error
+)  # fmt: skip
+async def test_images_are_allowed_by_globs(
+    kit: DockerTool, root: Path, engine: EngineDouble, image: str, said: str
+) -> None:
+    result = await kit.call("run", {"image": image})
+    assert [created["Image"].endswith(image.removeprefix("docker.io/library/")) for created in engine.created] == (
+        [] if said else [True]
+    )
+    if said:
+        assert said in refused(kit, result)
+    none = DockerTool(root, policy=DockerPolicy(host=kit.policy.host))
+    refused(none, await none.call("run", {"image": image}))
 
 
 @pytest.mark.parametrize("network", ["host", "container:abc", "ns:/x", "default", "container", "--x"])
@@ -151,13 +181,6 @@ def test_a_policy_cannot_grant_the_network_of_the_host(network: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         DockerPolicy(networks=frozenset({network}))
     assert caught.value.field == "networks"
-
-
-@pytest.mark.parametrize("host", ["", "/var/run/docker.sock", "http://x", "fd://3", "ssh://root@x"])
-def test_a_policy_takes_addresses_of_engines_only(host: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        DockerPolicy(host=host)
-    assert caught.value.field == "host"
 
 
 async def test_the_socket_of_the_engine_is_never_mounted(root: Path) -> None:
@@ -199,90 +222,33 @@ async def test_nothing_but_the_workspace_can_be_mounted(kit: DockerTool, workspa
     assert (entry.operation, entry.outcome) == ("run", Outcome.INVALID)
 
 
-async def test_working_directories_do_not_lead_out_through_a_link(kit: DockerTool, root: Path) -> None:
-    (root / "out").symlink_to("/etc")
-    for wanted in ("out", "../x", "/workspace/out", "/workspace/../.."):
-        result = await kit.call("run", {"image": "python:3.12", "working_directory": wanted})
-        assert "outside the workspace" in refused(kit, result), wanted
-
-
-@pytest.mark.parametrize(
-    "image", ["--privileged", "a b", "x;y", "../x", "http://x/y", "-v/:/host", "name\n", "", "é", "a" * 300]
-)
-def test_what_is_no_image_name(image: str) -> None:
-    with pytest.raises(ToolRefusal, match="no image name"):
-        checked_image(image)
-
-
-@pytest.mark.parametrize(
-    ("image", "allowed"),
-    [
-        ("python:3.12", True),
-        ("docker.io/library/python:3.12", True),
-        ("python", False),
-        ("python:2.7", False),
-        ("evil/python:3.12", False),
-        ("evil.example:5000/python:3.12", False),
-        ("python:3.12@sha256:" + "a" * 64, True),
-        ("Python:3.12", False),
-    ],
-)
-def test_images_are_allowed_by_globs(policy: DockerPolicy, image: str, allowed: bool) -> None:
-    assert policy.allows_image(canonical(image)) is allowed
-
-
-def test_no_globs_allow_nothing() -> None:
-    assert not DockerPolicy().allows_image("python:3.12")
-
-
-def request(**changes: object) -> ContainerRequest:
-    values: dict[str, object] = {
-        "image": "fleet-x/app:latest",
-        "command": ["true"],
-        "variables": {"A": "1"},
-        "labels": {"l": "v"},
-        "limits": Limits(memory_mb=64, cpus=0.5, pids=32),
-        "network": "none",
-        "user": "1000:1000",
-        "root": Path("/somewhere/ws"),
-        "access": Access.READ_ONLY,
-    }
-    return ContainerRequest(**(values | changes))  # type: ignore[arg-type]
-
-
-def test_every_protection_is_spelled_out() -> None:
-    config = json.loads(json.dumps(request().config()))
-    host = config["HostConfig"]
-    assert (host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"]) == (
-        64 * 1024 * 1024,
-        64 * 1024 * 1024,
-        500_000_000,
-        32,
-    )
-    assert (host["Privileged"], host["CapAdd"], host["CapDrop"]) == (False, [], ["ALL"])
-    assert host["SecurityOpt"] == ["no-new-privileges:true"]
-    assert (host["PidMode"], host["UTSMode"], host["UsernsMode"], host["NetworkMode"]) == ("", "", "", "none")
-    assert (host["IpcMode"], host["CgroupnsMode"]) == ("private", "private")
-    assert (host["Binds"], host["Devices"], host["DeviceRequests"], host["VolumesFrom"]) == ([], [], [], [])
-    assert host["OomKillDisable"] is False
-    [mount] = host["Mounts"]
-    assert (mount["Source"], mount["Target"], mount["ReadOnly"]) == ("/somewhere/ws", "/workspace", True)
-    assert (config["User"], config["OpenStdin"], config["Tty"]) == ("1000:1000", False, False)
-
-
-def test_mounts_of_each_access() -> None:
-    def targets(**changes: object) -> list[tuple[str, str, bool]]:
-        host = request(**changes).config()["HostConfig"]
-        assert isinstance(host, dict)
-        return [(mount["Type"], mount["Target"], mount["ReadOnly"]) for mount in host["Mounts"]]
-
-    assert targets(access=Access.NONE) == []
-    assert targets(access=Access.READ_WRITE, hidden=(".git",)) == [
-        ("bind", "/workspace", False),
-        ("tmpfs", "/workspace/.git", False),
+async def test_every_protection_is_spelled_out(kit: DockerTool, root: Path, engine: EngineDouble) -> None:
+    (root / ".git").mkdir()
+    (root / ".git").chmod(0o755)
+    for more in ({}, {"workspace": "rw"}, {"workspace": "none"}, {"workspace": "none", "read_only_root": True}):
+        limits = {"memory_mb": 64, "cpus": 0.5, "pids": 32}
+        await kit.call("run", {"image": "python:3.12", "environment": {"A": "1"}, **limits, **more})
+    mounts = [
+        [(mount["Type"], mount["Target"], mount["ReadOnly"]) for mount in created["HostConfig"]["Mounts"]]
+        for created in engine.created
     ]
-    assert targets(access=Access.NONE, read_only_root=True) == [("tmpfs", "/tmp", False)]
-    assert targets(access=Access.READ_ONLY, hidden=(".git",)) == [("bind", "/workspace", True)]
+    assert mounts == [
+        [("bind", "/workspace", True)],
+        [("bind", "/workspace", False), ("tmpfs", "/workspace/.git", False)],
+        [],
+        [("tmpfs", "/tmp", False)],
+    ]
+    assert engine.created[0]["HostConfig"]["Mounts"][0]["Source"] == str(root)
+    for config in engine.created:
+        host = config["HostConfig"]
+        assert (host["Memory"], host["MemorySwap"]) == (64 * 2**20, 64 * 2**20)
+        assert (host["NanoCpus"], host["PidsLimit"], host["OomKillDisable"]) == (500_000_000, 32, False)
+        assert (host["Privileged"], host["CapAdd"], host["CapDrop"]) == (False, [], ["ALL"])
+        assert host["SecurityOpt"] == ["no-new-privileges:true"]
+        assert (host["PidMode"], host["UTSMode"], host["UsernsMode"], host["NetworkMode"]) == ("", "", "", "none")
+        assert (host["IpcMode"], host["CgroupnsMode"]) == ("private", "private")
+        assert (host["Binds"], host["Devices"], host["DeviceRequests"], host["VolumesFrom"]) == ([], [], [], [])
+        assert (config["User"] not in ("", "0", "0:0"), config["OpenStdin"], config["Tty"]) == (True, False, False)
 
 
 def test_inspection_shows_no_values_and_no_paths_of_the_host() -> None:
@@ -293,14 +259,11 @@ def test_inspection_shows_no_values_and_no_paths_of_the_host() -> None:
         "State": {"Status": "running", "ExitCode": 0},
         "Config": {"Image": "app", "Env": ["TOKEN=hunter2-hunter2", "PATH=/bin"]},
         "HostConfig": {
-            "NetworkMode": "none",
-            "Memory": 64 * 1024 * 1024,
-            "NanoCpus": 500_000_000,
-            "PidsLimit": 32,
+            "NetworkMode": "none", "Memory": 64 * 1024 * 1024, "NanoCpus": 500_000_000, "PidsLimit": 32,
             "ReadonlyRootfs": False,
             "Mounts": [{"Type": "bind", "Source": "/secret/place", "Target": "/workspace", "ReadOnly": True}],
         },
-    }
+    }  # fmt: skip
     facts = safe_facts(inspected, "svc")
     assert facts["variables"] == ["PATH", "TOKEN"]
     assert "hunter2" not in str(facts)
@@ -339,18 +302,6 @@ async def test_an_engine_that_says_nothing_is_given_up(root: Path, tmp_path: Pat
             assert "no container engine answers" in result.error
 
 
-async def test_without_the_sdk_the_extra_is_named(kit: DockerTool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "docker", None)
-    result = await kit.ps()
-    assert (result.outcome, "swe-ai-fleet[docker]" in result.error) == (Outcome.ERROR, True)
-
-
-async def test_a_closed_tool_says_so(kit: DockerTool) -> None:
-    await kit.close()
-    await kit.close()
-    assert "closed" in (await kit.ps()).error
-
-
 async def test_variables_are_masked_in_the_audit(kit: DockerTool) -> None:
     await kit.call("run", {"image": "python:3.12", "environment": {"TOKEN": "hunter2-hunter2"}})
     await kit.call("build", {"tag": "app", "build_args": {"TOKEN": "hunter2-hunter2"}})
@@ -358,84 +309,35 @@ async def test_variables_are_masked_in_the_audit(kit: DockerTool) -> None:
     assert "TOKEN" in str(kit.pipeline.trail.entries)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"command": ["a\0b"]}, {"environment": {"A=B": "1"}}, {"environment": {"A": "x" * 200_000}}]
-)
-async def test_arguments_that_no_process_takes(kit: DockerTool, arguments: Mapping[str, object]) -> None:
-    result = await kit.call("run", {"image": "python:3.12", **arguments})
-    assert result.outcome is Outcome.ERROR
-    assert "no container engine" not in result.error
+async def test_a_dockerfile_is_written_anew_one_line_each(kit: DockerTool, root: Path, engine: EngineDouble) -> None:
+    def lines() -> list[str]:
+        return [line.replace(f"{kit.owner.namespace}/", "") for line in engine.dockerfile()]
 
-
-def test_traits_are_honest() -> None:
-    specs = {name: definition.spec for name, definition in DockerTool.definitions.items()}
-    assert set(specs) == {"build", "run", "exec", "ps", "logs", "stop", "rm", "inspect", "images"}
-    assert {name for name, spec in specs.items() if spec.read_only} == {"ps", "logs", "inspect", "images"}
-    assert {name for name, spec in specs.items() if spec.executes and spec.network} == {"build", "run", "exec"}
-    assert {spec.name for spec in specs.values()} == {f"docker_{name}" for name in specs}
-
-
-# Dockerfiles
-
-
-def written(text: str, **build_args: str) -> list[str]:
-    checked = parse(text, build_args)
-    lines = checked.text({image: f"<{image}>" for image in checked.images}, every={"k": "v"}, last={"k": "w"})
-    return lines.splitlines()[1:]
-
-
-def test_a_dockerfile_is_written_anew_one_line_each() -> None:
-    assert written("# syntax=evil/frontend\nfrom python:3.12 as Build\nRUN a && \\\n  # why\n  b \\\n\n  c\n") == [
-        "FROM <python:3.12> AS build",
-        'LABEL k="v"',
-        "RUN a &&   b   c",
-        'LABEL k="w"',
-    ]
-
-
-def test_stages_and_arguments() -> None:
+    text = "# syntax=evil/frontend\nfrom python:3.12 as Build\nRUN a && \\\n  # why\n  b \\\n\n  c\n"
+    (root / "Dockerfile").write_text(text)
+    assert (await kit.call("build", {"tag": "app"})).success
+    assert lines() == ["FROM python:3.12 AS build", "RUN a &&   b   c"]
     text = "ARG TAG=3.11\nFROM python:${TAG} AS one\nFROM one AS two\nCOPY --from=one --chown=1:1 /a /b\nFROM scratch\n"
-    assert written(text + "COPY --from=1 /a /b\nCOPY --from=python:3.9 /c /d\n", TAG="3.12") == [
-        "ARG TAG=3.11",
-        "FROM <python:3.12> AS one",
-        'LABEL k="v"',
-        "FROM one AS two",
-        'LABEL k="v"',
-        "COPY --from=one --chown=1:1 /a /b",
-        "FROM scratch",
-        'LABEL k="v"',
-        "COPY --from=1 /a /b",
-        "COPY --from=<python:3.9> /c /d",
-        'LABEL k="w"',
-    ]
-    assert parse(text, {}).until("one").images == {"python:3.11"}
-    with pytest.raises(ToolFailure, match="stages: one, two"):
-        parse(text, {}).until("three")
+    (root / "Dockerfile").write_text(text + "COPY --from=1 /a /b\nCOPY --from=python:3.9 /c /d\n")
+    engine.built.clear()
+    assert (await kit.call("build", {"tag": "app", "build_args": {"TAG": "3.12"}})).success
+    assert lines() == [
+        "ARG TAG=3.11", "FROM python:3.12 AS one", "FROM one AS two", "COPY --from=one --chown=1:1 /a /b",
+        "FROM scratch", "COPY --from=1 /a /b", "COPY --from=python:3.9 /c /d",
+    ]  # fmt: skip
+    assert "stages: one, two" in (await kit.call("build", {"tag": "app", "target": "three"})).error
 
 
 FORBIDDEN_STEPS = pytest.mark.parametrize(
     "line",
     [
-        "RUN --mount=type=bind,from=other,target=/x cat /x",
-        "RUN --security=insecure id",
-        "RUN --network=host id",
-        "ADD http://169.254.169.254/latest /x",
-        'ADD ["http:\\u002f\\u002f169.254.169.254/", "/x"]',
-        'ADD ht"tp:"//169.254.169.254/ /x',
-        "ADD $WHERE /x",
-        "ADD git@example.com:x/y.git /x",
-        "ONBUILD ADD http://169.254.169.254/latest /x",
-        "ONBUILD RUN --network=host id",
-        "LABEL swe-ai-fleet.container.owner=other",
-        "COPY --from=-bad /a /b",
+        "RUN --mount=type=bind,from=other,target=/x cat /x", "RUN --security=insecure id", "RUN --network=host id",
+        "ADD http://169.254.169.254/latest /x", 'ADD ["http:\\u002f\\u002f169.254.169.254/", "/x"]',
+        'ADD ht"tp:"//169.254.169.254/ /x', "ADD $WHERE /x", "ADD git@example.com:x/y.git /x",
+        "ONBUILD ADD http://169.254.169.254/latest /x", "ONBUILD RUN --network=host id",
+        "LABEL swe-ai-fleet.container.owner=other", "COPY --from=-bad /a /b",
     ],
-)
-
-
-@FORBIDDEN_STEPS
-def test_steps_that_no_build_gets(line: str) -> None:
-    with pytest.raises(ToolRefusal):
-        parse(f"FROM scratch\n{line}\n", {})
+)  # fmt: skip
 
 
 @FORBIDDEN_STEPS
@@ -452,26 +354,15 @@ async def test_a_build_with_such_a_step_is_refused_before_the_engine_is_asked(
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "RUN true\n",
-        "FROM\n",
-        "FROM $BASE\n",
-        "FROM scratch\nEVIL x\n",
-        "FROM scratch\nRUN <<EOF\nFROM x AS y\nEOF\n",
-        "FROM scratch\nCOPY <<EOF /x\nFROM x AS y\nEOF\n",
-        "# escape=`\nFROM scratch\n",
-        "FROM scratch\nRUN a \\\\\nADD http://x /\n",
-        "FROM --platform=linux/amd64 scratch\n",
-        "FROM scratch AS a b\n",
-        "FROM scratch\nCOPY --from=$X /a /b\n",
-        "FROM scratch\nCOPY --from=7 /a /b\n",
-        "FROM scratch\nCOPY --link /a /b\n",
-        "FROM scratch\nONBUILD FROM x\n",
-        "FROM scratch\nONBUILD COPY --from=x /a /b\n",
-        "FROM scratch\nRUN a\0b\n",
+        "", "RUN true\n", "FROM\n", "FROM $BASE\n", "FROM scratch\nEVIL x\n",
+        "FROM scratch\nRUN <<EOF\nFROM x AS y\nEOF\n", "FROM scratch\nCOPY <<EOF /x\nFROM x AS y\nEOF\n",
+        "# escape=`\nFROM scratch\n", "FROM scratch\nRUN a \\\\\nADD http://x /\n",
+        "FROM --platform=linux/amd64 scratch\n", "FROM scratch AS a b\n", "FROM scratch\nCOPY --from=$X /a /b\n",
+        "FROM scratch\nCOPY --from=7 /a /b\n", "FROM scratch\nCOPY --link /a /b\n", "FROM scratch\nONBUILD FROM x\n",
+        "FROM scratch\nONBUILD COPY --from=x /a /b\n", "FROM scratch\nRUN a\0b\n",
         "FROM scratch\n" + "RUN true\n" * 1000,
     ],
-)
+)  # fmt: skip
 def test_what_is_no_dockerfile_here(text: str) -> None:
     with pytest.raises(ToolFailure) as caught:
         parse(text, {})
@@ -481,7 +372,7 @@ def test_what_is_no_dockerfile_here(text: str) -> None:
 @given(st.text(alphabet="FROMRUNADDCOPY scratchx\\\n#-=$:'\"/\r\t"))
 def test_no_text_yields_lines_that_were_not_checked(rest: str) -> None:
     try:
-        lines = written("FROM scratch\n" + rest)
+        lines = parse("FROM scratch\n" + rest, {}).text({}, every={}, last={}).splitlines()[1:]
     except ToolFailure:
         return
     assert all(not line.endswith("\\") and line.split(" ", 1)[0].isupper() for line in lines)
@@ -494,19 +385,9 @@ def test_labels_are_quoted() -> None:
     assert text.endswith('LABEL k="a\\"b \\$HOME \\\\ RUN id"\n')
 
 
-# Contexts
-
-
-def packed(root: Path, ignore: str = "", **bounds: int) -> dict[str, tarfile.TarInfo]:
-    limits = {"max_bytes": 1_000_000, "max_files": 1_000} | bounds
-    with (
-        pack(root, ".", ignore=Ignore(ignore), extra={".dockerignore": b"x"}, **limits) as file,
-        tarfile.open(fileobj=file) as archive,
-    ):
-        return {member.name: member for member in archive.getmembers()}
-
-
-def test_a_context_holds_links_as_links_and_no_devices(root: Path) -> None:
+async def test_a_context_holds_links_as_links_and_no_devices(
+    kit: DockerTool, root: Path, engine: EngineDouble, policy: DockerPolicy
+) -> None:
     (root / "sub").mkdir()
     (root / "sub/b.txt").write_text("b")
     (root / "out").symlink_to("/etc/passwd")
@@ -516,16 +397,14 @@ def test_a_context_holds_links_as_links_and_no_devices(root: Path) -> None:
     (root / ".git/config").write_text("secret")
     (root / "suid").write_text("x")
     (root / "suid").chmod(0o4755)
-    members = packed(root)
+    assert (await kit.call("build", {"tag": "app"})).success
+    members = {name: member for name, (member, _) in engine.built.items() if not name.startswith(".fleet-")}
     assert set(members) == {"Dockerfile", "a.txt", "sub", "sub/b.txt", "out", "outdir", "suid", ".dockerignore"}
     assert (members["out"].issym(), members["out"].linkname, members["outdir"].issym()) == (True, "/etc/passwd", True)
     assert (members["suid"].mode, members["suid"].uid, members["suid"].mtime) == (0o755, 0, 0)
-
-
-@pytest.mark.parametrize("bound", [{"max_bytes": 10}, {"max_files": 1}])
-def test_a_context_is_bounded(root: Path, bound: dict[str, int]) -> None:
-    with pytest.raises(ToolFailure, match="more than"):
-        packed(root, **bound)
+    for bound in ({"max_context_bytes": 10}, {"max_context_files": 1}):
+        small = DockerTool(root, policy=replace(policy, **bound))
+        assert "more than" in (await small.call("build", {"tag": "app"})).error
 
 
 async def test_contexts_and_dockerfiles_lie_in_the_workspace(kit: DockerTool, root: Path, tmp_path: Path) -> None:
@@ -550,12 +429,6 @@ async def test_contexts_and_dockerfiles_lie_in_the_workspace(kit: DockerTool, ro
         assert "outside the workspace" in error or "in .git" in error, arguments
 
 
-def test_a_context_that_became_a_link_is_not_followed(root: Path) -> None:
-    (root / "sub").symlink_to("/etc")
-    with pytest.raises(ToolFailure):
-        pack(root, "sub", ignore=Ignore(), extra={}, max_bytes=1_000_000, max_files=1_000)
-
-
 @pytest.mark.parametrize(
     ("patterns", "left"),
     [
@@ -568,78 +441,50 @@ def test_a_context_that_became_a_link_is_not_followed(root: Path) -> None:
         ("# comment\n\n  a.* ", {"keep.md", "sub/b.txt", "sub/deep/c.txt"}),
         ("sub/**/c.txt", {"a.txt", "keep.md", "sub/b.txt"}),
         ("**", set[str]()),
-        ("[a-k]*", {"sub/b.txt", "sub/deep/c.txt"}),
+        ("[a-k-]*", {"sub/b.txt", "sub/deep/c.txt"}),
         ("../x", {"a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"}),
+        ("?.txt", {"keep.md", "sub/b.txt", "sub/deep/c.txt"}),
+        ("[^a]*", {"a.txt"}),
+        ("\\*", {"a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"}),
+        ("[", {"a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"}),
+        ("a.t.t", {"a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"}),
     ],
 )
-def test_what_dockerignore_leaves(tmp_path: Path, patterns: str, left: set[str]) -> None:
-    for name in ("a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
-    files = {name for name, member in packed(tmp_path, patterns).items() if member.isreg()}
-    assert files - {".dockerignore"} == left
+async def test_what_dockerignore_leaves(
+    kit: DockerTool, root: Path, engine: EngineDouble, patterns: str, left: set[str]
+) -> None:
+    for name in ("keep.md", "sub/b.txt", "sub/deep/c.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    (root / ".dockerignore").write_text(patterns)
+    assert (await kit.call("build", {"tag": "app"})).success
+    files = {name for name, (member, _) in engine.built.items() if member.isreg() and not name.startswith(".fleet-")}
+    assert files - {".dockerignore", "Dockerfile"} == left
 
 
-@pytest.mark.parametrize(
-    ("glob", "name", "matches"),
-    [
-        ("*", "x", True),
-        ("a*c", "abbc", True),
-        ("a?c", "abc", True),
-        ("a?c", "ac", False),
-        ("[^a]x", "bx", True),
-        ("[^a]x", "ax", False),
-        ("[a-c-]", "-", True),
-        ("\\*", "*", True),
-        ("\\*", "x", False),
-        ("[", "[", True),
-        ("a.b", "axb", False),
-    ],
-)
-def test_names_and_globs(glob: str, name: str, matches: bool) -> None:
-    assert match_name(glob, name) is matches
-
-
-def test_no_pattern_takes_for_ever() -> None:
+async def test_no_pattern_takes_for_ever(kit: DockerTool, root: Path, engine: EngineDouble) -> None:
+    deep = root / "/".join("a" * 60)
+    deep.mkdir(parents=True)
+    (deep / ("a" * 255)).touch()
+    (root / ".dockerignore").write_text("*a" * 300 + "b\n" + "/".join(["**", "a"] * 190) + "/b\n")
     started_at = time.monotonic()
-    assert not match_name("*a" * 300 + "b", "a" * 255)
-    ignore = Ignore("/".join(["**", "a"] * 190) + "/b")
-    assert not ignore.excludes(ignore.matches("/".join("a" * 200), ignore.nothing))
+    assert (await kit.call("build", {"tag": "app"})).success
     assert time.monotonic() - started_at < 20
-    with pytest.raises(ToolFailure):
-        Ignore("x\n" * 1000)
+    (root / ".dockerignore").write_text("x\n" * 1000)
+    assert (await kit.call("build", {"tag": "app"})).outcome is Outcome.ERROR
 
 
-# Output, owners, leftovers
-
-
-def frames(*parts: bytes) -> io.BytesIO:
-    return io.BytesIO(b"".join(bytes([1, 0, 0, 0]) + len(part).to_bytes(4, "big") + part for part in parts))
-
-
-def test_output_is_kept_head_and_tail() -> None:
-    printout = Printout(10 * KEPT_BYTES)
-    printout.collect(frames(b"head", *[b"x" * 10_000] * 100, b"tail"))
-    output = printout.output
-    assert (output.total, printout.flooded) == (1_000_008, False)
-    assert output.head.startswith(b"head")
-    assert output.tail.endswith(b"tail")
-    assert len(output.head) + len(output.tail) == 2 * KEPT_BYTES
-    assert f"{1_000_008 - 2 * KEPT_BYTES} bytes left out" in printout.text()
-
-
-def test_a_flood_is_not_read_to_its_end() -> None:
-    stream = frames(*[b"y" * 1000] * 1000)
-    printout = Printout(5000)
-    printout.collect(stream)
-    assert printout.flooded
-    assert stream.tell() < 10_000
-
-
-def test_a_stream_that_breaks_off_keeps_what_came() -> None:
-    printout = Printout(5000)
-    printout.collect(io.BytesIO(frames(b"whole", b"broken").getvalue()[:-3]))
-    assert printout.text() == "wholebro"
+async def test_output_is_kept_head_and_tail_and_a_flood_is_not_read_to_its_end(
+    kit: DockerTool, root: Path, engine: EngineDouble, policy: DockerPolicy
+) -> None:
+    told = ["head", *["x" * 10_000] * 100, "tail"]
+    engine.says = b"".join(json.dumps({"stream": text}).encode() + b"\n" for text in told)
+    result = await kit.call("build", {"tag": "app"})
+    assert result.success
+    assert (result.content[:4], "tail\nBuilt app:latest" in result.content, result.truncated) == ("head", True, True)
+    assert " bytes left out" in result.content or " left out" in result.content
+    small = DockerTool(root, policy=replace(policy, max_output_bytes=5_000))
+    assert (await small.call("build", {"tag": "app"})).error.startswith("stopped: it printed")
 
 
 def test_owners_differ_in_each_part() -> None:
@@ -647,7 +492,6 @@ def test_owners_differ_in_each_part() -> None:
     owners += [Owner(), Owner(), Owner(tenant="a", execution_id="b", agent_id="c", workspace_id="w")]
     assert len({owner.key for owner in owners}) == len(owners)
     assert owners[0].key == Owner(tenant="a", workspace_id="w").key
-    assert not set(owners[0].labels(Kind.IMAGE)) & set(owners[0].labels(Kind.CONTAINER))
 
 
 async def test_reaping_everything_must_be_meant(policy: DockerPolicy) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.files.edits import near_misses, replace_passage
-from swe_ai_fleet.tools.files.excerpt import numbered, regions
-from swe_ai_fleet.tools.files.syntax import syntax_error
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.tools import FileTool
 
 MODULE = """\
 import os
@@ -27,187 +26,142 @@ def save(path, text):
     with open(path, "w") as file:
         file.write(text)
 """
+SLIP = "def save(path, txt):\n    with open(path, 'w') as file:\n"
+LOAD = "def load(path):\n    with open(path) as file:\n"
 
 
-class TestExact:
-    def test_a_unique_passage(self) -> None:
-        result = replace_passage(
-            MODULE, "        return file.read()\n", "        data = file.read()\n        return data\n"
-        )
-        assert result.text == MODULE.replace("return file.read()", "data = file.read()\n        return data")
-        assert (result.count, result.changed, result.tolerant) == (1, ((6, 7),), False)
-
-    def test_several_places_are_named_by_line(self) -> None:
-        with pytest.raises(ToolFailure, match=r"occurs 2 times, at lines 5, 10; add lines .* or set replace_all=true"):
-            replace_passage(MODULE, "    with open(path", "    with io.open(path")
-
-    def test_replace_all_says_where(self) -> None:
-        result = replace_passage(MODULE, "(path", "(\n    path", replace_all=True)
-        assert result.text == MODULE.replace("(path", "(\n    path")
-        assert result.count == 4
-        lines = result.text.split("\n")
-        for first, last in result.changed:
-            assert lines[first - 1].endswith("(")
-            assert lines[last - 1].startswith("    path")
-
-    def test_nothing_to_do_is_an_error(self) -> None:
-        with pytest.raises(ToolFailure, match="empty"):
-            replace_passage(MODULE, "", "x")
-        with pytest.raises(ToolFailure, match="nothing would change"):
-            replace_passage(MODULE, "import os", "import os")
-
-    def test_deleting_a_line(self) -> None:
-        assert replace_passage("a\nb\nc\n", "b\n", "").text == "a\nc\n"
+async def edited(text: str, old: str, new: str, replace_all: bool = False) -> tuple[str, ToolResult]:
+    """A file's text after one edit, and what the tool said."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "a.txt")
+        path.write_bytes(text.encode())
+        result = await FileTool(name).edit_file("a.txt", old, new, replace_all)
+        after = path.read_bytes().decode()
+        assert result.success or after == text
+        return after, result
 
 
-class TestTrailingWhiteSpace:
-    def test_it_is_overlooked_where_the_passage_is_unique(self) -> None:
-        result = replace_passage("a\nb  \nc\t\nd\n", "b\nc\n", "x\n")
-        assert (result.text, result.tolerant, result.changed) == ("a\nx\nd\n", True, ((2, 2),))
-
-    def test_also_in_what_was_asked_for(self) -> None:
-        assert replace_passage("a\nb\nc\n", "b   \nc", "x").text == "a\nx\n"
-
-    def test_a_passage_without_its_line_end_leaves_it(self) -> None:
-        assert replace_passage("a \nb \nc\n", "a\nb", "x\ny").text == "x\ny\nc\n"
-
-    def test_not_where_two_passages_fit(self) -> None:
-        with pytest.raises(ToolFailure, match=r"white space.*2 times, at lines 1, 3"):
-            replace_passage("b \nx\nb\t\nx\n", "b\nx", "y")
-
-    def test_indentation_is_never_overlooked(self) -> None:
-        with pytest.raises(ToolFailure, match="line 6 differs in white space: the file has '        return"):
-            replace_passage(MODULE, "def load(path):\n    with open(path) as file:\n    return file.read()\n", "")
-
-    def test_line_ends_of_a_mixed_file_stay_as_they_are_around(self) -> None:
-        result = replace_passage("a\nb\r\nc\r\nd\n", "b\nc\n", "x\ny\n")
-        assert result.text == "a\nx\r\ny\r\nd\n"
-        assert replace_passage("a\nb\r\nc\r\nd\n", "b\nc", "x\ny").text == "a\nx\r\ny\r\nd\n"
+@pytest.mark.parametrize(
+    ("text", "old", "new", "after"),
+    [
+        (MODULE, "return file.read()\n", "return file\n", MODULE.replace("file.read()", "file")),
+        ("a\nb\nc\n", "b\n", "", "a\nc\n"),
+        # White space at the ends of lines is overlooked where the passage is unique, in the file and in what was asked.
+        ("a\nb  \nc\t\nd\n", "b\nc\n", "x\n", "a\nx\nd\n"),
+        ("a\nb\nc\n", "b   \nc", "x", "a\nx\n"),
+        ("a \nb \nc\n", "a\nb", "x\ny", "x\ny\nc\n"),
+        ("a\nb\r\nc\r\nd\n", "b\nc\n", "x\ny\n", "a\nx\r\ny\r\nd\n"),
+    ],
+)
+async def test_a_passage_is_replaced_and_nothing_else(text: str, old: str, new: str, after: str) -> None:
+    found, result = await edited(text, old, new)
+    assert (found, result.metadata["count"]) == (after, 1)
 
 
-class TestNearMisses:
-    def test_a_slip_is_found_and_its_line_shown(self) -> None:
-        with pytest.raises(ToolFailure) as caught:
-            replace_passage(MODULE, "def save(path, txt):\n    with open(path, 'w') as file:\n", "")
-        message = caught.value.message
-        assert "lines 9-10:" in message
-        assert "    9\tdef save(path, text):" in message
-        assert "first difference in line 9: old has 'def save(path, txt):'" in message
-
-    def test_nothing_alike_is_said_plainly(self) -> None:
-        with pytest.raises(ToolFailure, match="nothing in it comes near"):
-            replace_passage(MODULE, "class Unheard(Of):\n    pass\n", "")
-
-    def test_a_passage_of_signs_only(self) -> None:
-        with pytest.raises(ToolFailure, match="does not occur"):
-            replace_passage(MODULE, "}}\n);", "")
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            pytest.param("\n".join(f"    value_{n} = compute(value_{n - 1}, {n})" for n in range(24_000)), id="lines"),
-            pytest.param("value compute " * 75_000, id="one line"),
-            pytest.param("value = compute\n" * 65_000, id="the same line"),
-            pytest.param("\n" * 1_000_000, id="empty lines"),
-        ],
-    )
-    def test_a_megabyte_is_searched_in_bounded_time(self, text: str) -> None:
-        old = "\n".join(f"    value_{n} = computed(value_{n - 1}, {n})" for n in range(100, 140))
-        started = time.process_time()
-        with pytest.raises(ToolFailure):
-            replace_passage(text, old, "")
-        assert time.process_time() - started < 10
-
-    def test_the_best_comes_first_and_none_overlap(self) -> None:
-        rng = random.Random(7)
-        lines = [f"item_{rng.randrange(50)} = {rng.random()}" for _ in range(500)]
-        lines[300:300] = ["def total(items):", "    return sum(items)"]
-        found = near_misses("\n".join(lines), "def totals(items):\n    return sum(items)")
-        assert found[0].first == 301
-        assert all(abs(one.first - other.first) >= 2 for one in found for other in found if one is not other)
+@pytest.mark.parametrize(
+    ("text", "old", "new", "said"),
+    [
+        (MODULE, "    with open(path", "x", "occurs 2 times, at lines 5, 10; add lines"),
+        (MODULE, "", "x", "empty"),
+        (MODULE, "import os", "import os", "nothing would change"),
+        ("b \nx\nb\t\nx\n", "b\nx", "y", "2 times, at lines 1, 3"),
+        # Indentation is never overlooked.
+        (MODULE, f"{LOAD}    return file.read()\n", "", "line 6 differs in white space: the file has '        return"),
+        (MODULE, "class Unheard(Of):\n    pass\n", "", "nothing in it comes near"),
+        (MODULE, "}}\n);", "", "does not occur"),
+        (MODULE, SLIP, "", "lines 9-10:\n    9\tdef save(path, text):"),
+        (MODULE, SLIP, "", "first difference in line 9: old has 'def save(path, txt):'"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_replaced_says_what_would_work(text: str, old: str, new: str, said: str) -> None:
+    _, result = await edited(text, old, new)
+    assert said in result.error
 
 
-texts = st.lists(st.sampled_from(["a", "b", "a ", "\tb", "", "a b", "\r", "aa"]), max_size=12).map("\n".join)
+async def test_every_occurrence_and_what_is_shown_of_a_change() -> None:
+    after, result = await edited(MODULE, "(path", "(\n    path", replace_all=True)
+    assert (after, result.metadata["count"]) == (MODULE.replace("(path", "(\n    path"), 4)
+    lines = "".join(f"line {number}\n" for number in range(1, 101))
+    _, result = await edited(lines, "line 10\n", "line X\n")
+    shown = [f"{n:5}\tline {'X' if n == 10 else n}" for n in range(7, 14)]
+    assert result.content.split("\n")[1:] == shown
+    _, result = await edited(lines, lines, lines.replace("line", "row"))
+    assert "  ... 40 lines ..." in result.content
+    assert len(result.content.split("\n")) == 62
+    _, result = await edited("a\n", "a", "x" * 5000)
+    assert result.content.endswith("[... 3000 more characters in this line]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("\n".join(f"    value_{n} = compute(value_{n - 1}, {n})" for n in range(24_000)), id="lines"),
+        pytest.param("value compute " * 75_000, id="one line"),
+        pytest.param("value = compute\n" * 65_000, id="the same line"),
+        pytest.param("\n" * 1_000_000, id="empty lines"),
+    ],
+)
+async def test_a_megabyte_is_searched_in_bounded_time(text: str) -> None:
+    old = "\n".join(f"    value_{n} = computed(value_{n - 1}, {n})" for n in range(100, 140))
+    started = time.process_time()
+    assert not (await edited(text, old, ""))[1].success
+    assert time.process_time() - started < 10
+
+
+texts = st.lists(st.sampled_from(["a", "b", "a ", "\tb", "", "a b", "aa"]), max_size=12).map("\n".join)
 
 
 @given(text=texts, old=texts, new=texts, everywhere=st.booleans())
-def test_an_edit_changes_the_passage_and_nothing_else(text: str, old: str, new: str, everywhere: bool) -> None:
-    try:
-        result = replace_passage(text, old, new, replace_all=everywhere)
-    except ToolFailure:
+async def test_an_edit_changes_the_passage_and_nothing_else(text: str, old: str, new: str, everywhere: bool) -> None:
+    after, result = await edited(text, old, new, everywhere)
+    if not result.success:
         assert not old or old == new or text.count(old) != 1
-        return
-    if not result.tolerant:
-        assert result.text == text.replace(old, new)
-        assert result.count == text.count(old)
+    elif old in text:
+        assert (after, result.metadata["count"]) == (text.replace(old, new), text.count(old))
     else:
-        assert old not in text
+        # Found without the white space at the ends of lines: what stands before and behind is left alone.
         stripped = [line.rstrip() for line in text.split("\n")]
         wanted = [line.rstrip() for line in old.removesuffix("\n").split("\n")]
-        first = result.changed[0][0] - 1
-        assert stripped[first : first + len(wanted)] == wanted
-        before = "".join(line + "\n" for line in text.split("\n")[:first])
-        after = "\n".join(text.split("\n")[first + len(wanted) :])
-        assert result.text.startswith(before)
-        assert result.text.endswith(after)
+        first = next(n for n in range(len(stripped)) if stripped[n : n + len(wanted)] == wanted)
+        assert after.startswith("".join(line + "\n" for line in text.split("\n")[:first]))
+        assert after.endswith("\n".join(text.split("\n")[first + len(wanted) :]))
 
 
-@given(
-    lines=st.lists(st.text("ab", max_size=30), min_size=1, max_size=30),
-    room=st.integers(0, 200),
-    first=st.integers(1, 30),
-)
-def test_numbered_lines_fit_and_go_on_where_they_stopped(lines: list[str], room: int, first: int) -> None:
-    first = min(first, len(lines))
-    body, end = numbered(lines, first, len(lines), room=room)
-    rows = body.split("\n")
-    assert len(rows) == end - first + 1 >= 1
-    assert len(body) + 1 <= room or end == first
-    assert rows == [f"{number:5}\t{lines[number - 1]}" for number in range(first, end + 1)]
-
-
-def test_regions_show_what_surrounds_a_change() -> None:
-    lines = [f"line {number}" for number in range(1, 101)]
-    assert regions(lines, [(10, 11)]).split("\n") == [f"{n:5}\tline {n}" for n in range(7, 15)]
-    long = regions(lines, [(1, 100)]).split("\n")
-    assert len(long) == 61
-    assert long[30] == "  ... 40 lines ..."
-    assert regions(["x" * 5000], [(1, 1)]).endswith("[... 3000 more characters in this line]")
-    assert regions([], [(1, 1)]) == "[the file is empty]"
+@given(lines=st.lists(st.text("ab", max_size=30), min_size=2, max_size=30), first=st.integers(1, 30))
+async def test_lines_that_are_read_are_numbered(lines: list[str], first: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name, "a.txt").write_text("\n".join(lines) + "\n")
+        *rows, _ = (await FileTool(name).read_file("a.txt", min(first, len(lines)))).content.split("\n")
+    assert rows == [f"{number:5}\t{line}" for number, line in enumerate(lines, start=1)][min(first, len(lines)) - 1 :]
 
 
 @pytest.mark.parametrize(
     ("path", "content", "said"),
     [
-        ("a.py", "def f(:\n", "line 1"),
-        ("a.py", "x = 1\n", ""),
-        ("a.json", "{,}", "line 1 column 2"),
-        ("a.toml", "a = \n", "line 1"),
-        ("a.txt", "def f(:", ""),
-        ("a.json", "[" * 100_000, "recursion"),
-        ("a.py", "-" * 100_000 + "1", "nested too deeply"),
-        ("a.py", "x = (" * 200_000, ""),
-        ("a.py", "x\0", "null bytes"),
+        ("a.py", "def f(:\n", "line 1"), ("a.py", "x = 1\n", ""), ("a.json", "{,}", "line 1 column 2"),
+        ("a.toml", "a = \n", "line 1"), ("a.txt", "def f(:", ""), ("a.json", "[" * 100_000, "recursion"),
+        ("a.py", "-" * 100_000 + "1", "nested too deeply"), ("a.py", "x = (" * 200_000, ""),
     ],
-)
-def test_syntax_errors_are_named_and_bombs_are_harmless(path: str, content: str, said: str) -> None:
-    found = syntax_error(path, content)
-    assert said in found
-    assert bool(said) == bool(found)
+)  # fmt: skip
+async def test_syntax_errors_are_named_and_bombs_are_harmless(
+    tmp_path: Path, path: str, content: str, said: str
+) -> None:
+    result = await FileTool(tmp_path).write_file(path, content)
+    assert result.success
+    assert said in result.content
+    assert ("does not parse" in result.content) == bool(said)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("return file.read()", "return file.read("),
-        ("def save", "@cached\n\ndef save"),
-        ("def save", "x = 1\ndef save"),
-        ("import os", 'import os\n"""'),
-        ("        file.write(text)\n", ""),
-        ("def load(path):\n", ""),
-        ("def load", "class Loader\ndef load"),
+        ("return file.read()", "return file.read("), ("def save", "@cached\n\ndef save"),
+        ("def save", "x = 1\ndef save"), ("import os", 'import os\n"""'), ("        file.write(text)\n", ""),
+        ("def load(path):\n", ""), ("def load", "class Loader\ndef load"),
     ],
-)
-def test_looking_only_around_a_change_sees_the_same(old: str, new: str) -> None:
-    edit = replace_passage(MODULE, old, new)
-    assert syntax_error("a.py", edit.text, changed=edit.changed[0]) == syntax_error("a.py", edit.text)
+)  # fmt: skip
+async def test_looking_only_around_a_change_sees_what_the_whole_file_shows(tmp_path: Path, old: str, new: str) -> None:
+    (tmp_path / "a.py").write_text(MODULE)
+    edit = await FileTool(tmp_path).edit_file("a.py", old, new)
+    whole = await FileTool(tmp_path).write_file("b.py", (tmp_path / "a.py").read_text())
+    assert edit.metadata["syntax_error"] == whole.metadata["syntax_error"]

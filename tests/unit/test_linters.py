@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,26 +22,11 @@ from swe_ai_fleet.tools.tests.runners.findings import (
 from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters, is_lint_setting
 from swe_ai_fleet.tools.tests.runners.linting import Changes
 
-HOOKS = """\
-repos:
-  - repo: https://github.com/astral-sh/ruff-pre-commit
-    rev: v0.9.0
-    hooks:
-      - id: ruff-format
-  # - repo: https://github.com/PyCQA/flake8
-  #   hooks:
-  #     - id: flake8
-  - repo: https://github.com/pre-commit/mirrors-mypy
-    rev: v1.0.0
-    hooks:
-      - id: mypy
-        args: [src]
-        pass_filenames: false
-  - repo: local
-    hooks:
-      - {id: lint, name: lint, entry: uv run pylint, language: system, args: ["--rcfile=ci/rc"]}
-      - {id: codegen, name: codegen, entry: make generate, language: system}
-"""
+SAMPLES = Path(__file__).parent / "linter_output"
+HOOKS = (SAMPLES / "hooks.yaml").read_text()
+LINES = (SAMPLES / "lines.txt").read_text()
+"""As ruff, flake8, pylint, mypy, pyright, go vet and clippy print them."""
+GIT, GOFMT, RUSTFMT = ((SAMPLES / f"{name}.diff").read_text() for name in ("git", "gofmt", "rustfmt"))
 
 
 def found(files: Mapping[str, str]) -> tuple[Linter, ...]:
@@ -169,39 +155,15 @@ def test_settings_of_linters_are_told_from_manifests_of_dependencies() -> None:
         assert not is_lint_setting(path)
 
 
-# As ruff, flake8, pylint, mypy, pyright, go vet and clippy print them.
-LINES = """\
-a.py:1: [F401] `os` imported but unused
-/workspace/b.py:2: [invalid-syntax] Expected an expression
-./a.py:3:1: E302 expected 2 blank lines, found 0
-a.py:4: W0613 Unused argument 'x' (unused-argument)
-************* Module a
-a.py:5:12: error: Incompatible return value type (got "str", expected "int")  [return-value]
-a.py:5:12: note: See the documentation
-  /workspace/sub/c.py:6:7 - error: "x" is not defined (reportUndefinedVariable)
-  /workspace/sub/c.py:6:9 - information: a hint
-    "Literal['a']" is not assignable to "int" (reportReturnType)
-# example.org/a
-vet: d.go:7:28: undeclared name: thing
-./e.go:8: self-assignment
-src/lib.rs:9:5: warning: unneeded `return` statement
-warning: 1 warning emitted
-Found 44 errors.
-"""
-
-
 def test_findings_in_lines() -> None:
     assert [str(finding) for finding in parse_lines(LINES * 2, "/workspace", "sub") or ()] == [
-        "sub/a.py:1: F401 `os` imported but unused",
-        "b.py:2: invalid-syntax Expected an expression",
+        "sub/a.py:1: F401 `os` imported but unused", "b.py:2: invalid-syntax Expected an expression",
         "sub/a.py:3:1: E302 expected 2 blank lines, found 0",
         "sub/a.py:4: W0613 Unused argument 'x' (unused-argument)",
         'sub/a.py:5:12: return-value Incompatible return value type (got "str", expected "int")',
-        'sub/c.py:6:7: reportUndefinedVariable "x" is not defined',
-        "sub/d.go:7:28: undeclared name: thing",
-        "sub/e.go:8: self-assignment",
-        "sub/src/lib.rs:9:5: unneeded `return` statement",
-    ]
+        'sub/c.py:6:7: reportUndefinedVariable "x" is not defined', "sub/d.go:7:28: undeclared name: thing",
+        "sub/e.go:8: self-assignment", "sub/src/lib.rs:9:5: unneeded `return` statement",
+    ]  # fmt: skip
 
 
 def test_findings_of_eslint_and_biome() -> None:
@@ -222,51 +184,6 @@ def test_findings_of_eslint_and_biome() -> None:
         "web/a,b.ts:2:3: lint/style/noVar Use let: not var.",
         "web/c.ts: format not formatted",
     ]
-
-
-GIT = """\
-diff --git a/a.py b/a.py
---- a/a.py
-+++ b/a.py
-@@ -3,0 +4,2 @@ def f():
-+++ b/forged.py
-+@@ -1 +1 @@
-@@ -9,2 +11,0 @@
--gone
--gone
-@@ -20 +20 @@
--old
-\\ No newline at end of file
-+new
-\\ No newline at end of file
-diff --git a/b.py b/b.py
-new file mode 100644
---- /dev/null
-+++ b/b.py
-@@ -0,0 +1,3 @@
-+x
-+y
-+z
-"""
-GOFMT = """\
-diff a.go.orig a.go
---- a.go.orig
-+++ a.go
-@@ -1,5 +1,7 @@
- package a
-+
- import "fmt"
--func  F( ) {
--x()
-+
-+func F() {
- }
- }
-"""
-RUSTFMT = (
-    "Diff in /workspace/src/lib.rs:1:\n mod m;\n-pub fn f( ) {\n+pub fn f() {\n }\n"
-    "Diff in /workspace/src/m.rs at line 7:\n-x\n"
-)
 
 
 def test_runs_of_changed_lines() -> None:

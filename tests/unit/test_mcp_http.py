@@ -15,6 +15,7 @@ from aiohttp import web
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from tests.tool_doubles import served
 
 TOKEN = "tok-8d1f0c2b7a"
 
@@ -63,18 +64,9 @@ class Site:
                 result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             case "tools/list":
                 names = (
-                    "echo",
-                    "stream",
-                    "flood",
-                    "comments",
-                    "large",
-                    "large_event",
-                    "packed",
-                    "stranger",
-                    "hang",
-                    "broken",
-                    "moved",
-                )
+                    "echo", "stream", "flood", "comments", "large", "large_event", "packed", "stranger", "hang",
+                    "broken", "moved",
+                )  # fmt: skip
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
             case "tools/call":
                 params = message["params"]
@@ -123,15 +115,9 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     site = Site()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", site.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.port = runner.addresses[0][1]
-    yield site
-    site.release.set()
-    await runner.cleanup()
+    async with served(site.answer) as site.port:
+        yield site
+        site.release.set()
 
 
 @asynccontextmanager
@@ -187,27 +173,14 @@ async def test_servers_that_cannot_be_had(site: Site, tmp_path: Path, path: str,
     assert {seen for _, seen, _, _ in site.seen} == {path}
 
 
-async def test_nobody_listens(site: Site, tmp_path: Path) -> None:
-    closed = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    site.port = closed.sockets[0].getsockname()[1]
-    closed.close()
-    await closed.wait_closed()
-    async with opened(site, tmp_path) as kit:
-        assert "cannot connect" in kit.notes[0]
-
-
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
-        ("flood", "messages that nobody asked for"),
-        ("large", "a message of more than 4194304 bytes"),
-        ("large_event", "exceeded the 4194304 byte limit"),
-        ("packed", "compresses its answer"),
-        ("stranger", "not one to the question"),
-        ("broken", "broke off"),
-        ("moved", "redirects are not followed"),
+        ("flood", "messages that nobody asked for"), ("large", "a message of more than 4194304 bytes"),
+        ("large_event", "exceeded the 4194304 byte limit"), ("packed", "compresses its answer"),
+        ("stranger", "not one to the question"), ("broken", "broke off"), ("moved", "redirects are not followed"),
     ],
-)
+)  # fmt: skip
 async def test_answers_that_are_none(site: Site, tmp_path: Path, tool: str, words: str) -> None:
     async with opened(site, tmp_path) as kit:
         result = await kit.call(f"web_{tool}", {})
@@ -229,12 +202,3 @@ async def test_time_out(site: Site, tmp_path: Path, tool: str) -> None:
         async with asyncio.timeout(10):
             while "notifications/cancelled" not in [message.get("method") for _, _, _, message in site.seen]:
                 await asyncio.sleep(0.01)
-
-
-async def test_a_forgotten_session_is_begun_anew(site: Site, tmp_path: Path) -> None:
-    async with opened(site, tmp_path) as kit:
-        site.forgotten.add("session-1")
-        result = await kit.call("web_echo", {})
-        assert "forgotten the session" in result.error
-        assert (await kit.call("web_echo", {})).success
-        assert site.sessions == 2

@@ -16,19 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.tool import Decision, Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, operation_names
 from swe_ai_fleet.tools.mcp.schemas import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
-from swe_ai_fleet.tools.mcp.wire import MAX_UNASKED_MESSAGES, MAX_UNASKED_REQUESTS, FloodError, Inbox
-from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.policy import Policy
 
 HOSTILE = Path(__file__).parents[1] / "integration" / "hostile_mcp_server.py"
 TOKEN = "tok-8d1f0c2b7a"
@@ -36,13 +31,9 @@ TOKEN = "tok-8d1f0c2b7a"
 
 def hostile(mode: str = "", **changes: object) -> McpServer:
     values: dict[str, object] = {
-        "name": "bad",
-        "command": (sys.executable, "-I", "-S", str(HOSTILE), mode),
-        "tools": ("*",),
-        "confined": False,
-        "time_limit_seconds": 20.0,
-        "start_seconds": 10.0,
-    }
+        "name": "bad", "command": (sys.executable, "-I", "-S", str(HOSTILE), mode), "tools": ("*",), "confined": False,
+        "time_limit_seconds": 20.0, "start_seconds": 10.0,
+    }  # fmt: skip
     return McpServer(**{**values, **changes})
 
 
@@ -83,25 +74,21 @@ class TestServer:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"name": "Bad name"}, "no name"),
-            ({"name": ""}, "no name"),
+            ({"name": "Bad name"}, "no name"), ({"name": ""}, "no name"),
             ({"command": ()}, "either a command or a url"),
             ({"url": "https://example.org/mcp"}, "either a command or a url"),
-            ({"command": ("-c", "x")}, "cannot be run"),
-            ({"command": ("a\0b",)}, "cannot be run"),
-            ({"variables": {"A=B": "x"}}, "no variable"),
-            ({"secret_variables": {"A": "x\0y"}}, "no variable"),
+            ({"command": ("-c", "x")}, "cannot be run"), ({"command": ("a\0b",)}, "cannot be run"),
+            ({"variables": {"A=B": "x"}}, "no variable"), ({"secret_variables": {"A": "x\0y"}}, "no variable"),
             ({"headers": {"A": "b"}}, "takes no headers"),
             ({"mounts": (Mount(source="/opt", target="/opt"),)}, "not confined"),
-            ({"read_only_workspace": True}, "not confined"),
-            ({"time_limit_seconds": 0}, "time_limit_seconds"),
+            ({"read_only_workspace": True}, "not confined"), ({"time_limit_seconds": 0}, "time_limit_seconds"),
             ({"start_seconds": float("nan")}, "start_seconds"),
             ({"command": (), "url": "ftp://example.org"}, "scheme"),
             ({"command": (), "url": "https://u:p@example.org"}, "user name or password"),
             ({"command": (), "url": "http://example.org", "headers": {"Authorization": "Bearer x"}}, "clear text"),
             ({"command": (), "url": "https://example.org", "headers": {"A": "x\r\nB: y"}}, "header"),
         ],
-    )
+    )  # fmt: skip
     def test_nonsense_is_named(self, changes: dict[str, object], words: str) -> None:
         with pytest.raises(InvalidRequest, match=words):
             hostile(**changes)
@@ -112,29 +99,6 @@ class TestServer:
         assert f"Bearer {TOKEN}" in server.secrets
         assert TOKEN not in repr(server)
         assert TOKEN not in repr(hostile(secret_variables={"TOKEN": TOKEN}))
-
-    def test_nothing_is_offered_unless_it_is_named(self) -> None:
-        assert not McpServer(name="x", command=("y",)).offers("read")
-        assert hostile(tools=("read_*",)).offers("read_file")
-        assert not hostile(tools=("read_*",)).offers("write_file")
-
-
-class TestNames:
-    def test_they_fit_and_do_not_collide(self) -> None:
-        names = operation_names("s", ["a.b", "a_b", "a/b", "n" * 100, "n" * 99 + "m", "é"])
-        assert names["a_b"] == "s_a_b"
-        assert len(set(names.values())) == len(names)
-        assert all(len(name) <= 64 and name.isascii() for name in names.values())
-
-    def test_a_taken_name_is_avoided(self) -> None:
-        digest = hashlib.sha256(b"status").hexdigest()[:6]
-        assert operation_names("git", ["status"], taken={"git_status"}) == {"status": f"git_status_{digest}"}
-
-    @given(st.lists(st.text(max_size=80), unique=True, max_size=8), st.randoms())
-    def test_the_order_of_the_tools_does_not_matter(self, tools: list[str], random: object) -> None:
-        names = operation_names("s", tools)
-        assert operation_names("s", list(reversed(tools))) == names
-        assert len(set(names.values())) == len(tools)
 
 
 class TestSchemas:
@@ -161,13 +125,6 @@ class TestSchemas:
     def test_what_is_unfit(self, schema: dict[str, object], words: str) -> None:
         with pytest.raises(UnfitSchemaError, match=words):
             fit({"type": "object", **schema})
-
-    def test_depth(self) -> None:
-        schema: dict[str, object] = {}
-        for _ in range(40):
-            schema = {"items": schema}
-        with pytest.raises(UnfitSchemaError, match="deep"):
-            fit({"type": "object", "properties": {"a": schema}})
 
     def test_names_of_properties_are_kept_whatever_they_are(self) -> None:
         properties = {"description": {"type": "string"}, "$id": {"type": "integer"}, "$dynamicRef": True}
@@ -207,69 +164,7 @@ class TestSchemas:
         assert not any(character in found for character in "\u200b\u202e\x1b\U000e0041")
 
 
-class TestInbox:
-    def test_only_answers_pass(self) -> None:
-        inbox = Inbox()
-        inbox.expect(1)
-        inbox.accept(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
-        inbox.accept(b"not json")
-        inbox.accept(b'{"jsonrpc":"2.0","id":2,"result":{}}')
-        assert inbox.tools_changed
-        assert inbox.garbage == 1
-        assert not inbox.answered(1)
-        inbox.accept(b'{"jsonrpc":"2.0","id":"1","result":{}}')
-        assert inbox.answered(1)
-
-    @pytest.mark.parametrize(
-        ("message", "count"),
-        [
-            (b"nonsense", MAX_UNASKED_MESSAGES),
-            (b'{"jsonrpc":"2.0","method":"x"}', MAX_UNASKED_MESSAGES),
-            (b'{"jsonrpc":"2.0","id":9,"result":{}}', MAX_UNASKED_MESSAGES),
-            (b'{"jsonrpc":"2.0","id":9,"method":"ping"}', MAX_UNASKED_REQUESTS),
-            (b'"' + b"x" * 4_000_000 + b'"', 16),
-        ],
-    )
-    def test_a_flood_ends(self, message: bytes, count: int) -> None:
-        inbox = Inbox()
-        for _ in range(count):
-            inbox.accept(message)
-        with pytest.raises(FloodError):
-            inbox.accept(message)
-
-    def test_an_answer_starts_the_count_again(self) -> None:
-        inbox = Inbox()
-        for number in range(3 * MAX_UNASKED_REQUESTS):
-            inbox.expect(number)
-            inbox.accept(b'{"jsonrpc":"2.0","id":9999,"method":"ping"}')
-            inbox.accept(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number)
-
-
 class TestListing:
-    async def test_tools_are_in_a_toolbox_like_any_other(self, tmp_path: Path) -> None:
-        pipeline = Pipeline()
-        async with opened(tmp_path, hostile(tools=("echo", "hang")), pipeline=pipeline) as kit:
-            assert list(kit.definitions) == ["bad_echo", "bad_hang"]
-            toolbox = Toolbox({kit.name: kit}, pipeline)
-            assert {"bad_echo", "bad_hang"} < {spec.name for spec in toolbox.specs}
-            calls = [ToolCall(call_id="1", model_call_id="m1", name="bad_echo", arguments='{"say": "hi"}')]
-            calls += [ToolCall(call_id="2", model_call_id="m2", name="bad_crash", arguments="{}")]
-            first, second = await toolbox.call_all(calls)
-        assert first.result.content == "echo: hi"
-        assert second.result.outcome is Outcome.INVALID
-        assert "there is no tool 'bad_crash'" in second.result.error
-
-    async def test_traits_are_the_operators(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile(tools=("echo", "blob"), read_only_tools=("blob",))) as kit:
-            echo, blob = (kit.definitions[f"bad_{name}"].spec for name in ("echo", "blob"))
-        assert not echo.read_only  # its own annotation says that it is
-        assert blob.read_only
-        assert echo.risk is Risk.MEDIUM
-        assert echo.network
-        assert echo.tool == "bad"
-        assert echo.time_limit_seconds == 20
-        assert echo.description.startswith("[The MCP server bad says:]")
-
     async def test_unfit_tools_are_left_out_and_named(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile("unfit")) as kit:
             specs = {definition.spec.operation: definition.spec for definition in kit.definitions.values()}
@@ -288,7 +183,7 @@ class TestListing:
 
     async def test_an_endless_list_is_cut(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile("endless"), hostile("circle", name="round")) as kit:
-            assert len([name for name in kit.definitions if name.startswith("bad_")]) == MAX_TOOLS
+            assert len([name for name in kit.definitions if name.startswith("bad_")]) == 128
             assert any("left out" in note for note in kit.notes)
             assert "round_echo" in kit.definitions
 
@@ -307,14 +202,11 @@ class TestListing:
         ("mode", "changes", "words"),
         [
             ("mute", {"start_seconds": 0.5}, "did not answer within 0.5 seconds"),
-            ("exit", {}, "no configuration found"),
-            ("ancient", {}, "does not speak MCP as we know it"),
-            ("malformed", {}, "not MCP"),
-            ("", {"command": ("no-such-program",)}, "no-such-program"),
-            ("", {"confined": True}, "sandbox is none"),
-            ("", {"tools": ()}, "none of its tools is allowed"),
+            ("exit", {}, "no configuration found"), ("ancient", {}, "does not speak MCP as we know it"),
+            ("malformed", {}, "not MCP"), ("", {"command": ("no-such-program",)}, "no-such-program"),
+            ("", {"confined": True}, "sandbox is none"), ("", {"tools": ()}, "none of its tools is allowed"),
         ],
-    )
+    )  # fmt: skip
     async def test_a_server_that_cannot_be_had_is_missing_and_said(
         self, tmp_path: Path, mode: str, changes: dict[str, object], words: str
     ) -> None:
@@ -324,31 +216,8 @@ class TestListing:
             assert words in kit.notes[0]
             assert (await kit.call("good_echo", {"say": "still here"})).success
 
-    async def test_a_banner_is_passed_over(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile("banner", tools=("echo",))) as kit:
-            assert (await call(kit, "echo", "x")).content == "echo: x"
-
 
 class TestCalls:
-    async def test_success_error_and_invalid_are_audited(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile()) as kit:
-            assert (await call(kit, "echo", "x")).success
-            assert [entry.outcome for entry in kit.pipeline.trail.entries] == [Outcome.STARTED, Outcome.SUCCESS]
-            result = await call(kit, "refuse")
-            assert (result.outcome, result.error) == (Outcome.ERROR, "no such thing as that")
-            assert last(kit).outcome is Outcome.ERROR
-            result = await kit.call("bad_echo", {"say": 5, "more": 1})
-            assert "unexpected argument 'more'" in result.error
-            assert last(kit).outcome is Outcome.INVALID
-
-    async def test_policy_refuses(self, tmp_path: Path) -> None:
-        pipeline = Pipeline(policy=Policy(denied=frozenset({"bad_echo"})))
-        async with opened(tmp_path, hostile(), pipeline=pipeline) as kit:
-            assert (await call(kit, "echo")).outcome is Outcome.REFUSED
-            assert last(kit).decision is Decision.REFUSED
-        async with opened(tmp_path, hostile(), pipeline=Pipeline(policy=Policy(read_only=True))) as kit:
-            assert (await call(kit, "blob")).outcome is Outcome.REFUSED
-
     async def test_what_is_not_text_is_described(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile()) as kit:
             result = await call(kit, "blob")
@@ -382,15 +251,6 @@ class TestCalls:
         assert TOKEN not in refused.error
         assert "[masked]" in refused.error
 
-    async def test_halves_of_surrogate_pairs_are_replaced(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile()) as kit:
-            assert (await call(kit, "echo", "a\ud800b")).content == "echo: a\ufffdb"
-
-    async def test_many_calls_at_once_get_each_their_own_answer(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile()) as kit:
-            results = await asyncio.gather(*(call(kit, "echo", str(number)) for number in range(100)))
-        assert [result.content for result in results] == [f"echo: {number}" for number in range(100)]
-
     async def test_wishes_of_the_server_are_refused(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile()) as kit:
             answers = json.loads((await call(kit, "wishes")).content)
@@ -408,13 +268,10 @@ class TestCalls:
         ("tool", "words"),
         [
             ("crash", "exit code 3; its last words: client announces []\nout of cheese"),
-            ("long_line", "a message of more than 4194304 bytes"),
-            ("notify", "messages that nobody asked for"),
-            ("demand", "requests of its own"),
-            ("shape", "answered what is not MCP"),
-            ("deaf", "it closed its output"),
+            ("long_line", "a message of more than 4194304 bytes"), ("notify", "messages that nobody asked for"),
+            ("demand", "requests of its own"), ("shape", "answered what is not MCP"), ("deaf", "it closed its output"),
         ],
-    )
+    )  # fmt: skip
     async def test_a_call_that_breaks_the_server_says_so_and_the_next_one_works(
         self, tmp_path: Path, tool: str, words: str
     ) -> None:
@@ -467,23 +324,6 @@ class TestCalls:
         assert not pids(marker)
         assert pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
 
-    async def test_cancelling_the_start_ends_the_process(self, tmp_path: Path) -> None:
-        marker = tmp_path / "starting"
-        server = hostile("mute")
-        server = hostile(command=(*server.command, str(marker)))
-
-        async def run() -> None:
-            async with opened(tmp_path, server):
-                raise AssertionError
-
-        task = asyncio.create_task(run())
-        while not pids(marker):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not pids(marker)
-
 
 class TestChanges:
     async def test_a_changed_tool_is_refused(self, tmp_path: Path) -> None:
@@ -503,22 +343,3 @@ class TestChanges:
             result = await call(kit, "token")
             assert (result.outcome, last(kit).decision) == (Outcome.ERROR, Decision.ALLOWED)
             assert "no longer has 'token'" in result.error
-
-
-async def test_the_sdk_is_loaded_only_by_a_server(tmp_path: Path) -> None:
-    script = (
-        "import sys; from swe_ai_fleet.tools.mcp import McpServer, McpTool; "
-        "McpServer(name='x', command=('y',)); print([name for name in sys.modules if name.split('.')[0] == 'mcp'])"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
-    )
-    output, _ = await process.communicate()
-    assert output.decode().strip() == "[]"
-
-
-async def test_without_servers_nothing_happens(tmp_path: Path) -> None:
-    async with opened(tmp_path) as kit:
-        assert kit.definitions == {}
-        assert kit.notes == ()
-        assert kit.workspace.environment == Environment()

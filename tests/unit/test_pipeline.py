@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -19,20 +17,17 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
+from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
-from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted, Writer
+from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.files.directory import BareDirectory
-from swe_ai_fleet.tools.operation import Toolkit, operation
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from swe_ai_fleet.tools.truncation import truncate
+from tests.tool_doubles import ListJournal
 
 TOKEN = "hunter2-token/+=?"
 
@@ -43,7 +38,7 @@ class Sample(Toolkit):
     name = "sample"
 
     def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__(BareDirectory(Path()), pipeline)
+        super().__init__(FileTool(Path()).workspace, pipeline)
         self.running = asyncio.Event()
         self.writes: list[str] = []
 
@@ -90,27 +85,6 @@ class Sample(Toolkit):
         raise AssertionError
 
 
-class ListJournal:
-    """Keeps what is written to it in order; refuses the appends it is told to."""
-
-    def __init__(self, *, fenced: bool = False) -> None:
-        self.bodies: list[EventBody] = []
-        self._fenced = fenced
-
-    async def append(self, body: EventBody) -> Event:
-        if self._fenced:
-            raise Fenced("taken over")
-        return self.post(body)
-
-    def post(self, body: EventBody) -> Event:
-        self.bodies.append(body)
-        writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
-        return writer.event(body, ordinal=len(self.bodies), at="")
-
-    async def flush(self) -> None:
-        pass
-
-
 def kit(**parts: object) -> Sample:
     return Sample(Pipeline(**parts))  # type: ignore[arg-type]
 
@@ -119,82 +93,7 @@ def outcomes(sample: Sample) -> list[str]:
     return [str(entry.outcome) for entry in sample.pipeline.trail.entries]
 
 
-class TestSchema:
-    def test_it_is_the_signature(self) -> None:
-        spec = Sample.definitions["look"].spec
-        assert spec.name == "sample_look"
-        assert spec.description == "Look at something.\n\nMore about it."
-        assert spec.parameters == {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "path": {"type": "string", "description": "What to look at."},
-                "depth": {"type": "integer", "default": 1},
-                "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
-            },
-            "required": ["path"],
-        }
-        json.dumps(spec.parameters)
-
-    def test_every_operation_is_found_with_its_traits(self) -> None:
-        assert set(Sample.definitions) == {"look", "write", "fail", "hang", "deploy", "wait"}
-        deploy = Sample.definitions["deploy"].spec
-        assert (deploy.executes, deploy.network, deploy.roles) == (True, True, frozenset({Role.DEVOPS}))
-        assert deploy.locks == frozenset({"workspace"})
-
-    @pytest.mark.parametrize(
-        ("arguments", "problem"),
-        [
-            ({}, "missing argument 'path'"),
-            ({"path": "a", "colour": 1}, "unexpected argument 'colour'"),
-            ({"path": "a", "depth": "deep"}, "argument 'depth': Input should be a valid integer"),
-            ({"path": None}, "argument 'path': Input should be a valid string"),
-            ({"Path": "a"}, "missing argument 'path'; unexpected argument 'Path'"),
-        ],
-    )
-    async def test_wrong_arguments_are_answered_with_the_signature(
-        self, arguments: dict[str, object], problem: str
-    ) -> None:
-        sample = kit()
-        result = await sample.call("look", arguments)
-        assert result.outcome is Outcome.INVALID
-        assert problem in result.error
-        assert "Signature: sample_look(path: string, depth: integer = 1, note: string | null = None)" in result.error
-        assert outcomes(sample) == ["invalid"]
-
-    async def test_positional_and_named_arguments_are_the_same(self) -> None:
-        sample = kit()
-        assert (await sample.look("a", 2)).content == (await sample.look(path="a", depth=2)).content == "a 2 None"
-
-
 class TestPolicy:
-    @pytest.mark.parametrize(
-        ("policy", "operation_name", "reason"),
-        [
-            (Policy(denied=frozenset({"sample"})), "look", "is denied for this task"),
-            (Policy(denied=frozenset({"sample_look"}), allowed=frozenset({"sample"})), "look", "is denied"),
-            (Policy(allowed=frozenset({"files"})), "look", "not among the tools allowed"),
-            (Policy(), "deploy", "is not for the role DEV"),
-            (Policy(read_only=True), "write", "may only read"),
-            (Policy(read_only=True, role=Role.DEVOPS), "deploy", "may only read"),
-            (Policy(allowed_paths=("src/*", "docs")), "write", "outside the paths allowed"),
-        ],
-    )
-    async def test_refusals_say_why_and_are_audited(self, policy: Policy, operation_name: str, reason: str) -> None:
-        journal = ListJournal()
-        sample = kit(policy=policy, trail=AuditTrail(journal=journal))
-        arguments = {"path": "tests/x"} if operation_name != "deploy" else {}
-        result = await sample.call(operation_name, arguments)
-        assert result.outcome is Outcome.REFUSED
-        assert reason in result.error
-        (entry,) = sample.pipeline.trail.entries
-        assert (entry.decision, entry.outcome, entry.workspace_revision) == (Decision.REFUSED, Outcome.REFUSED, 0)
-        assert reason in entry.reason
-        assert [type(body) for body in journal.bodies] == [ToolFinished]
-        assert sample.writes == []
-        if not policy.allowed_paths:
-            assert not policy.offers(Sample.definitions[operation_name].spec)
-
     @pytest.mark.parametrize("path", ["src/a.py", "src/deep/b.py", "./src/a.py", "/workspace/src/a.py", "docs/x"])
     async def test_paths_inside_are_allowed(self, path: str) -> None:
         assert (await kit(policy=Policy(allowed_paths=("src/*", "docs"))).write(path)).success
@@ -208,15 +107,6 @@ class TestPolicy:
 
 
 class TestAudit:
-    async def test_reading_leaves_one_entry(self) -> None:
-        sample = kit()
-        await sample.look("a")
-        (entry,) = sample.pipeline.trail.entries
-        assert (entry.tool, entry.operation, entry.outcome) == ("sample", "look", Outcome.SUCCESS)
-        assert entry.arguments == {"path": "a"}
-        assert entry.bytes_out == len("a 1 None")
-        assert entry.output_digest == hashlib.sha256(b"a 1 None").hexdigest()
-
     async def test_a_change_is_recorded_before_it_happens(self) -> None:
         sample = kit()
 
@@ -235,34 +125,10 @@ class TestAudit:
         assert started.entry.call_id == finished.entry.call_id == "call-1"
         assert (started.entry.workspace_revision, finished.entry.workspace_revision) == (1, 1)
 
-    async def test_a_fenced_run_does_nothing_more(self) -> None:
-        sample = kit(trail=AuditTrail(journal=ListJournal(fenced=True)))
-        with pytest.raises(Fenced):
-            await sample.write("a")
-        assert sample.writes == []
-
-    async def test_failures_and_time_limits(self) -> None:
-        sample = kit()
-        assert (await sample.fail("no luck")).error == "it failed: no luck"
-        result = await sample.hang()
-        assert result.outcome is Outcome.TIMEOUT
-        assert result.error == "sample_hang did not finish within 0.01 seconds"
-        assert outcomes(sample) == ["started", "error", "started", "timeout"]
-
     async def test_a_time_out_from_within_is_an_error_of_its_own(self) -> None:
         sample = kit(policy=Policy(role=Role.DEVOPS))
         result = await sample.deploy()
         assert (result.outcome, result.error) == (Outcome.ERROR, "the server said nothing")
-
-    async def test_a_cancelled_call_is_closed(self) -> None:
-        sample = kit()
-        task = asyncio.create_task(sample.call("wait", {}))
-        await sample.running.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert outcomes(sample) == ["started", "cancelled"]
-        assert verify(sample.pipeline.trail.entries) is None
 
     async def test_a_call_cancelled_while_its_start_is_written_is_closed_too(self) -> None:
         writing = asyncio.Event()
@@ -281,44 +147,6 @@ class TestAudit:
             await task
         assert outcomes(sample) == ["started", "cancelled"]
         assert sample.writes == []
-
-    async def chain(self) -> list[AuditEntry]:
-        sample = kit()
-        await sample.look("a")
-        await sample.write("b", "c")
-        await sample.fail("d")
-        await sample.call("look", {})
-        return sample.pipeline.trail.entries
-
-    async def test_the_chain_is_whole(self) -> None:
-        entries = await self.chain()
-        assert [entry.seq for entry in entries] == [1, 2, 3, 4, 5, 6]
-        assert verify(entries) is None
-        assert verify(entries, head=entries[-1].hash) is None
-
-    async def test_what_was_tampered_with_is_named(self) -> None:
-        entries = await self.chain()
-        for number, entry in enumerate(entries):
-            changed = [*entries[:number], replace(entry, arguments={"path": "x"}), *entries[number + 1 :]]
-            assert verify(changed) == AuditFault(seq=number + 1, reason="its content does not match its hash")
-            resealed = replace(entry, arguments={"path": "x"}).sealed(entry.prev_hash)
-            fault = verify([*entries[:number], resealed, *entries[number + 1 :]], head=entries[-1].hash)
-            assert fault is not None
-            assert fault.seq == min(number + 2, len(entries))
-            if number:
-                assert verify([*entries[:number], *entries[number + 1 :]], head=entries[-1].hash) is not None
-
-    async def test_arguments_are_kept_as_a_keyed_digest(self) -> None:
-        sample, other = kit(mask=Secrets([TOKEN])), kit(mask=Secrets([TOKEN]))
-        for one in (sample, other):
-            await one.write("a", f"key={TOKEN}")
-        entry, twin = sample.pipeline.trail.entries[0], other.pipeline.trail.entries[0]
-        assert entry.arguments == {"path": "a", "content": f"key={MASK}"}
-        assert entry.arguments_digest != twin.arguments_digest  # without the key nobody can try values
-        keyed = [kit(trail=AuditTrail(key=b"k")) for _ in range(2)]
-        for one in keyed:
-            await one.write("a")
-        assert len({one.pipeline.trail.entries[0].arguments_digest for one in keyed}) == 1
 
 
 class TestHalfCharacters:
@@ -339,51 +167,13 @@ class TestHalfCharacters:
         assert verify(sample.pipeline.trail.entries) is None
 
 
-class TestMaskingInThePipeline:
-    async def test_no_way_out_shows_a_secret(self) -> None:
-        journal = ListJournal()
-        sample = kit(
-            mask=Secrets([TOKEN]),
-            trail=AuditTrail(journal=journal),
-            policy=Policy(allowed_paths=("src/*",)),
-        )
-        encoded = base64.b64encode(TOKEN.encode()).decode()
-        for result in (
-            await sample.look(f"{TOKEN} {encoded}", note=quote(TOKEN, safe="")),
-            await sample.fail(TOKEN),
-            await sample.write(f"src/{TOKEN}", TOKEN),
-            await sample.write(TOKEN),
-            await sample.call("look", {TOKEN: 1}),
-        ):
-            assert TOKEN not in result.observation()
-            assert TOKEN not in repr(result)
-            assert encoded.rstrip("=")[:-1] not in repr(result)
-        assert TOKEN not in repr([entry.arguments.values() for entry in sample.pipeline.trail.entries])
-        assert MASK in repr(journal.bodies)
-
-    async def test_what_is_stored_whole_is_masked_too(self) -> None:
-        stored: list[bytes] = []
-
-        async def store(data: bytes) -> BlobRef:
-            stored.append(data)
-            return BlobRef(name="n", digest=hashlib.sha256(data).hexdigest(), size=len(data))
-
-        sample = kit(mask=Secrets([TOKEN]), store=store, limits=ToolLimits(observation_chars=100))
-        result = await sample.write("a", f"{TOKEN}\n" * 100)
-        assert stored == [f"{MASK}\n".encode() * 100]
-        assert result.truncated
-        assert result.artifact == hashlib.sha256(stored[0]).hexdigest()
-        entry = sample.pipeline.trail.entries[-1]
-        assert (entry.output_digest, entry.bytes_out) == (result.artifact, len(stored[0]))
-
-
 class Odd(Toolkit):
     """Operations that end in ways no operation should."""
 
     name = "odd"
 
     def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__(BareDirectory(Path()), pipeline)
+        super().__init__(FileTool(Path()).workspace, pipeline)
 
     @operation()
     async def give(self, result: str) -> ToolResult:
@@ -479,23 +269,6 @@ class TestHonestRecords:
         result = await Odd(Pipeline(store=store)).speak(20_000)
         assert (result.success, result.truncated, result.artifact) == (True, True, "")
 
-    async def test_the_time_a_cancelled_call_took_is_recorded(self) -> None:
-        sample = kit()
-        task = asyncio.create_task(sample.call("wait", {}))
-        await sample.running.wait()
-        begun = time.monotonic()
-        while time.monotonic() - begun < 0.02:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert sample.pipeline.trail.entries[-1].duration_ms >= 15
-
-    async def test_an_invalid_call_says_why(self) -> None:
-        sample = kit()
-        await sample.call("look", {"path": "a", "colour": 1})
-        assert "unexpected argument 'colour'" in sample.pipeline.trail.entries[-1].reason
-
     @pytest.mark.parametrize("depth", [200, 900, 980, 990, 2_000, 100_000])
     async def test_nesting_without_end_ends_no_run(self, depth: int) -> None:
         nested: list[object] = []
@@ -590,10 +363,12 @@ def texts(value: object) -> Iterator[str]:
 
 class TestTruncation:
     @given(text=st.text(st.sampled_from("ab\n"), max_size=400), limit=st.integers(0, 200))
-    def test_bounded_with_head_and_tail(self, text: str, limit: int) -> None:
-        cut = truncate(text, limit)
+    async def test_bounded_with_head_and_tail(self, text: str, limit: int) -> None:
+        result = await kit(limits=ToolLimits(observation_chars=limit)).write("a", text)
+        cut = result.content
+        assert result.truncated == (len(text) > limit)
         if len(text) <= limit:
-            assert cut is text
+            assert cut == text
             return
         head, _, rest = cut.partition("[... ")
         note, _, tail = rest.partition(" left out ...]\n")
@@ -607,12 +382,9 @@ class TestTruncation:
         middle = text[len(text) - len(tail) - characters : len(text) - len(tail)]
         assert middle.count("\n") == lines
 
-    @given(text=st.text(max_size=300))
-    def test_what_fits_is_left_alone(self, text: str) -> None:
-        assert truncate(text, 300) is text
-
-    def test_cuts_fall_on_line_ends(self) -> None:
+    async def test_cuts_fall_on_line_ends(self) -> None:
         text = "".join(f"line {number}\n" for number in range(1000))
-        head, _, tail = truncate(text, 1000).partition("[... ")
+        result = await kit(limits=ToolLimits(observation_chars=1000)).write("a", text)
+        head, _, tail = result.content.partition("[... ")
         assert head.endswith("\n")
         assert tail.split("\n")[1].startswith("line ")

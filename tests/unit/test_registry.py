@@ -1,4 +1,4 @@
-"""The registry of tools: what is registered, declared, executed, and offered to agents as operations."""
+"""The registry of tools: classes, functions and plug-ins, executed and offered to agents as operations."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Decision, Outcome, Risk
+from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.registry.toolkit import MAX_METADATA_CHARS
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 
 SECRET = "hunter2-registry"
@@ -79,18 +80,6 @@ class TestRegistering:
         assert registry.get_tool("give") is give
         assert isinstance(registry.get_tool("greet"), Greet)
 
-    def test_stands_as_a_decorator(self) -> None:
-        registry = ToolRegistry()
-
-        @registry.register_tool
-        class Sing(BaseTool):
-            name = "sing"
-
-            async def execute(self) -> str:
-                return "la"
-
-        assert isinstance(registry.get_tool("sing"), Sing)
-
     def test_the_same_again_is_no_fault_another_is(self) -> None:
         give = Give(1)
         registry = ToolRegistry([Greet, give, len_of])
@@ -99,12 +88,6 @@ class TestRegistering:
         with pytest.raises(InvalidRequest, match="there is a tool 'give' already; taken are: greet, give, len_of"):
             registry.register_tool(Give(2))
         assert registry.get_tool("give") is give
-
-    def test_several_are_registered_whole_or_not_at_all(self) -> None:
-        registry = ToolRegistry([Greet])
-        with pytest.raises(InvalidRequest):
-            registry.register_tools(len_of, Give(1), Give(2))
-        assert list(registry.get_all_tools()) == ["greet"]
 
     @pytest.mark.parametrize("thing", [7, None, "calculator", object(), int, {}, lambda: 1])
     def test_what_is_no_tool(self, thing: Any) -> None:
@@ -146,28 +129,6 @@ class TestDeclarations:
             ToolRegistry([type("Bad", (BaseTool,), {**good, **fields})])
         assert said in caught.value.message
 
-    def test_abstract_ones_are_named(self) -> None:
-        with pytest.raises(InvalidRequest, match="Bad is abstract: it does not define execute"):
-            ToolRegistry([type("Bad", (BaseTool,), {"name": "t"})])
-
-    @pytest.mark.parametrize(("name", "kind"), [("a b", "string"), ("_a", "string"), ("", "string"), ("a", "text")])
-    def test_wrong_parameters(self, name: str, kind: str) -> None:
-        with pytest.raises(InvalidRequest):
-            ToolParameter(name, kind)
-
-    def test_pythons_types_are_taken(self) -> None:
-        kinds = [ToolParameter("a", kind).type for kind in ("str", int, "float", bool, list, "dict")]
-        assert kinds == ["string", "integer", "number", "boolean", "array", "object"]
-
-    def test_the_defaults_assume_the_worst_that_is_usual(self) -> None:
-        assert (BaseTool.read_only, BaseTool.risk, BaseTool.network, BaseTool.executes, BaseTool.roles) == (
-            False,
-            Risk.MEDIUM,
-            True,
-            False,
-            frozenset(Role),
-        )
-
 
 class TestDefinitions:
     def test_openai_shape(self) -> None:
@@ -191,11 +152,6 @@ class TestDefinitions:
             },
         }
 
-    def test_chosen_by_name_in_that_order(self) -> None:
-        registry = ToolRegistry([Greet, Give(1), len_of])
-        names = [d["function"]["name"] for d in registry.get_tool_definitions(["len_of", "greet"])]  # type: ignore[index]
-        assert names == ["len_of", "greet"]
-
 
 class TestExecuting:
     async def test_gives_the_tools_own_value(self) -> None:
@@ -218,14 +174,11 @@ class TestExecuting:
         ("arguments", "said"),
         [
             ({}, "missing argument 'name'. Signature: greet(name: string, times: integer = 1"),
-            ({"name": "a", "who": 1}, "unexpected argument 'who'"),
-            ({"name": 5}, "argument 'name'"),
-            ({"name": None}, "argument 'name'"),
-            ({"name": "a", "times": "many"}, "argument 'times'"),
-            ({"name": "a", "tone": "rude"}, "'warm' or 'dry'"),
-            ({"name": "a", "tags": [1]}, "tags"),
+            ({"name": "a", "who": 1}, "unexpected argument 'who'"), ({"name": 5}, "argument 'name'"),
+            ({"name": None}, "argument 'name'"), ({"name": "a", "times": "many"}, "argument 'times'"),
+            ({"name": "a", "tone": "rude"}, "'warm' or 'dry'"), ({"name": "a", "tags": [1]}, "tags"),
         ],
-    )
+    )  # fmt: skip
     async def test_wrong_arguments(self, arguments: dict[str, Any], said: str) -> None:
         registry = ToolRegistry([Greet])
         found = await registry.execute_tool("greet", **arguments)
@@ -233,9 +186,6 @@ class TestExecuting:
         assert found["error"].startswith("Error: ")
         assert said in found["error"]
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.INVALID
-
-    async def test_numbers_in_words_are_taken(self) -> None:
-        assert (await ToolRegistry([Greet]).execute_tool("greet", name="a", times="2"))["greeting"] == "Hello a! " * 2
 
     async def test_unknown_tools_are_an_audited_error(self) -> None:
         registry = ToolRegistry([Greet])
@@ -269,32 +219,12 @@ class TestExecuting:
         fine = {"error": "", "city": "Rome"}
         assert await ToolRegistry([Give(fine)]).execute_tool("give") is fine
 
-    async def test_policy_holds_for_every_execution(self) -> None:
-        registry = ToolRegistry([Greet], pipeline=Pipeline(policy=Policy(read_only=True)))
-        assert await registry.execute_tool("greet", name="a") == {
-            "error": "Error: greet is not available: this run may only read"
-        }
-        entry = registry.pipeline.trail.entries[-1]
-        assert (entry.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED)
-
     @pytest.mark.parametrize("value", [{"a": [SECRET], "b": 1}, SECRET, [SECRET], {"s": {SECRET}}])
     async def test_secrets_are_masked(self, value: object) -> None:
         pipeline = Pipeline(mask=Secrets([SECRET]))
         found = await ToolRegistry([Give(value)], pipeline=pipeline).execute_tool("give")
         assert SECRET not in repr(found)
         assert MASK in repr(found)
-
-    async def test_time_is_limited(self) -> None:
-        class Wait(BaseTool):
-            name = "wait"
-            time_limit_seconds = 0.02
-
-            async def execute(self) -> None:
-                await asyncio.Event().wait()
-
-        registry = ToolRegistry([Wait])
-        assert await registry.execute_tool("wait") == {"error": "Error: wait did not finish within 0.02 seconds"}
-        assert registry.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
 
 
 class TestTheDefaultRegistry:
@@ -316,21 +246,6 @@ class TestTheDefaultRegistry:
         assert await ToolRegistry.execute_tool("calculator", expression="1") == "mine: 1"
         with pytest.raises(InvalidRequest):
             ToolRegistry.register_tool(FunctionTool(len_of, name="calculator"))
-
-    async def test_file_reader_reads_beneath_the_working_directory(
-        self, fresh_default: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "a.txt").write_text("one\ntwo\n")
-        monkeypatch.chdir(tmp_path)
-        assert await ToolRegistry.execute_tool("file_reader", file_path="a.txt") == {
-            "content": "one\ntwo",
-            "lines_read": 2,
-        }
-        assert "outside the workspace" in (await ToolRegistry.execute_tool("file_reader", file_path="../x"))["error"]
-
-    def test_nothing_happens_at_import(self) -> None:
-        script = "import swe_ai_fleet.tools as t; print(t.ToolRegistry._default)"
-        assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "None\n"
 
 
 def len_of(text: str) -> int:
@@ -355,20 +270,15 @@ class TestAsOperationsOfAnAgent:
     @pytest.mark.parametrize(
         ("value", "text"),
         [
-            (None, "give returned nothing (None)."),
-            ("", "give returned an empty text."),
-            ([], "give returned an empty list."),
-            ({}, "give returned an empty object."),
-            (0, "0"),
-            (False, "False"),
+            (None, "give returned nothing (None)."), ("", "give returned an empty text."),
+            ([], "give returned an empty list."), ({}, "give returned an empty object."), (0, "0"), (False, "False"),
             ('say "hi"\n\tnow', 'say "hi"\n\tnow'),
             ({"a": 1, "b": "x\n  y", "c": [], "d": None}, "a: 1\nb:\nx\n  y\nc: (empty)\nd: None"),
             ({"a": {"b": "x\ny"}, "l": [1, {"k": 2, "m": 3}]}, "a:\n  b:\n    x\n    y\nl:\n  - 1\n  - k: 2\n    m: 3"),
-            (Pair(1, "x"), "left: 1\nright: x"),
-            (Point(x=1), "x: 1"),
+            (Pair(1, "x"), "left: 1\nright: x"), (Point(x=1), "x: 1"),
             ({"n": float("nan"), "m": [float("-inf")]}, "n: nan\nm:\n  - -inf"),
         ],
-    )
+    )  # fmt: skip
     async def test_what_a_model_reads(self, value: object, text: str) -> None:
         kit = self.kit(Give(value))
         result = await kit.call("give", {})
@@ -386,9 +296,9 @@ class TestAsOperationsOfAnAgent:
     async def test_large_values_are_cut_and_kept_out_of_the_events(self) -> None:
         result = await self.kit(Give(["x" * 100] * 5_000)).call("give", {})
         assert result.truncated
-        assert len(json.dumps(dict(result.metadata))) < MAX_METADATA_CHARS
+        assert len(json.dumps(dict(result.metadata))) < 64 * 1024
         assert result.metadata == {"left_out": {"value": "520000 characters as JSON"}}
-        parts = {"small": 1, "large": "x" * MAX_METADATA_CHARS, "other": [2]}
+        parts = {"small": 1, "large": "x" * 64 * 1024, "other": [2]}
         result = await self.kit(Give(parts)).call("give", {})
         assert {**result.metadata, "left_out": 0} == {"small": 1, "other": [2], "left_out": 0}
 
@@ -410,11 +320,262 @@ class TestAsOperationsOfAnAgent:
         assert seen.repairs == ("null_left_out: tone",)
         assert (entry.tool, entry.operation, dict(entry.arguments)) == ("greet", "greet", {"name": "Ada"})
 
-    async def test_credentials_in_urls_stay_out_of_the_audit(self) -> None:
-        def visit(url: str) -> str:
-            return "ok"
 
-        kit = self.kit(visit)
-        await kit.call("visit", {"url": f"https://me:{SECRET}@x.test/?token={SECRET}&q=1"})
-        assert SECRET not in repr(kit.pipeline.trail.entries)
-        assert "q=1" in repr(kit.pipeline.trail.entries[-1].arguments)
+class Colour(StrEnum):
+    RED = "red"
+
+
+ABANDONED = 4
+"""So many threads of one tool may be left behind."""
+
+
+class TestFunctions:
+    async def test_schema_from_signature_and_docstring(self) -> None:
+        def find(text: str, limit: Annotated[int, Field(ge=1)] = 5, colour: Colour = Colour.RED) -> None:
+            """Find something.
+
+            More about it.
+
+            Args:
+                text (str): What to look for,
+                    on two lines.
+                limit: How many.
+            """
+
+        tool = FunctionTool(find)
+        assert (tool.name, tool.description) == ("find", "Find something.")
+        assert FunctionTool(find, one_line_doc=False).description.startswith("Find something.\n\nMore about it.")
+        schema: Any = tool.schema()
+        assert schema["properties"]["text"] == {"type": "string", "description": "What to look for, on two lines."}
+        assert schema["properties"]["limit"]["minimum"] == 1
+        assert (schema["required"], schema["additionalProperties"]) == (["text"], False)
+        assert [(p.name, p.type, p.required) for p in tool.parameters][:2] == [
+            ("text", "string", True),
+            ("limit", "integer", False),
+        ]
+        assert "limit" in (await ToolRegistry([tool]).execute_tool("find", text="a", limit=0))["error"]
+
+    async def test_arguments_come_as_their_types(self) -> None:
+        def take(colour: Colour, point: Point, number: int | None = 5) -> str:
+            return f"{colour!r} {point!r} {number!r}"
+
+        found = await ToolRegistry([take]).execute_tool("take", colour="red", point={"x": 1}, number=None)
+        assert found == "<Colour.RED: 'red'> Point(x=1) None"
+
+    async def test_async_ones_run_on_the_loop_sync_ones_in_a_thread(self) -> None:
+        async def here() -> int:
+            return threading.get_ident()
+
+        def there() -> int:
+            return threading.get_ident()
+
+        registry = ToolRegistry([here, there])
+        assert await registry.execute_tool("here") == threading.get_ident()
+        assert await registry.execute_tool("there") != threading.get_ident()
+
+    @pytest.mark.parametrize("fault", [SystemExit(1), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
+    async def test_what_ends_a_thread_ends_only_the_call(self, fault: BaseException) -> None:
+        def leave() -> None:
+            raise fault
+
+        found = await ToolRegistry([leave]).execute_tool("leave")
+        assert type(fault).__name__ in found["error"]
+
+    async def test_a_thread_that_never_ends_is_left_behind_and_said_so(self) -> None:
+        go_on = threading.Event()
+
+        def hang() -> None:
+            go_on.wait(30)
+
+        registry = ToolRegistry([FunctionTool(hang, time_limit_seconds=0.02)])
+        calls = [registry.execute_tool("hang") for _ in range(ABANDONED)]
+        for found in await asyncio.gather(*calls):
+            assert "did not finish within 0.02 seconds; it runs in a thread" in found["error"]
+        assert registry.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
+        refused = await registry.execute_tool("hang")
+        assert f"{ABANDONED} earlier calls of hang ran out of time" in refused["error"]
+        go_on.set()
+        async with asyncio.timeout(10):
+            while "earlier calls" in str(await registry.execute_tool("hang")):
+                await asyncio.sleep(0.005)
+
+    def test_a_hanging_thread_does_not_keep_the_process(self) -> None:
+        script = (
+            "import asyncio, threading\n"
+            "from swe_ai_fleet.tools import FunctionTool, ToolRegistry\n"
+            "def hang(): threading.Event().wait()\n"
+            "registry = ToolRegistry([FunctionTool(hang, time_limit_seconds=0.05)])\n"
+            "print(asyncio.run(registry.execute_tool('hang')))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, "did not finish" in done.stdout) == (0, True)
+
+    def test_what_has_no_schema(self) -> None:
+        def any_number(*numbers: int) -> int:
+            return sum(numbers)
+
+        def options(**more: int) -> None: ...
+
+        def unresolved(a: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+        def foreign(a: threading.Thread) -> None: ...
+
+        def generator(a: int) -> Iterator[int]:
+            yield a
+
+        def hidden(_a: int) -> None: ...
+
+        def callback(a: Callable[[], int]) -> None: ...
+
+        functions: list[Any] = [any_number, options, unresolved, foreign, generator, hidden, callback]
+        for function in functions:
+            with pytest.raises(InvalidRequest) as caught:
+                FunctionTool(function)
+            assert function.__name__ in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "descriptions"),
+    [
+        (
+            "Do it.\n\nParameters\n----------\na : int\n    The first.\n\n    Still it.\nb, c\n    Two of them.\n\n"
+            "Returns\n-------\nint\n    The sum.",
+            ("The first. Still it.", "Two of them.", "Two of them."),
+        ),
+        (
+            "Do it.\n\n:param a: The first\n    of two.\n:param int b: The second.\n:returns: x",
+            ("The first of two.", "The second.", ""),
+        ),
+        (
+            "Do it.\n\nArgs:\n  a (dict[str, list(int)], optional): See: b.\n  *rest: All.\n\n  b: B.\n\nReturns:\n  c",
+            ("See: b.", "B.", ""),
+        ),
+        *((f"Args:\n  x{text}", ("", "", "")) for text in ("", "Parameters\n---", ":param", "a" * 50_000, "(" * 9_000)),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_what_a_docstring_says_of_parameters(text: str, descriptions: tuple[str, ...]) -> None:
+    def function(a: int, b: int, c: int) -> None: ...
+
+    function.__doc__ = text
+    started = time.perf_counter()
+    tool = FunctionTool(function)
+    assert time.perf_counter() - started < 10
+    properties: Any = tool.schema()["properties"]
+    assert tuple(properties[name].get("description", "") for name in "abc") == descriptions
+    assert tool.description == (text if text.startswith("Args") else "Do it.")[: len(tool.description)]
+
+
+PLUGIN = '''
+from swe_ai_fleet.tools import BaseTool, FunctionTool, ToolParameter
+
+class Reverse(BaseTool):
+    name = "reverse"
+    description = "Turn a text round."
+    parameters = [ToolParameter("text", "string", "What.", True)]
+
+    async def execute(self, text):
+        return {"reversed": text[::-1]}
+
+def count(text: str) -> int:
+    """Count letters."""
+    return len(text)
+
+def now() -> str:
+    """Say when."""
+    return "now"
+
+def several():
+    return [FunctionTool(count, name="count_a"), FunctionTool(count, name="count_b")]
+
+def some() -> "list[BaseTool]":
+    return (FunctionTool(count, name="count_c"),)
+
+table = [FunctionTool(count, name="count_d")]
+instance = FunctionTool(count, name="count_e")
+
+def no_list():
+    return 5
+
+def twice():
+    return [FunctionTool(count, name="fresh"), FunctionTool(count, name="calculator")]
+
+def raises():
+    raise LookupError("no licence")
+
+number = 7
+'''
+
+DRIVER = """
+import asyncio, json, sys
+from swe_ai_fleet.tools import ToolRegistry, load_plugins
+before = "fleet_plugin" in sys.modules
+report = load_plugins(ToolRegistry.default(), only=json.loads(sys.argv[1]))
+print(json.dumps({
+    "before": before,
+    "loaded": {p.name: [p.distribution, *p.tools] for p in report.loaded},
+    "broken": {p.name: p.reason for p in report.broken},
+    "names": list(ToolRegistry.get_all_tools()),
+    "reversed": asyncio.run(ToolRegistry.execute_tool("reverse", text="abc")),
+}))
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory with two distributions installed: one with many entry points, one that cannot be imported."""
+    (tmp_path / "fleet_plugin.py").write_text(PLUGIN)
+    (tmp_path / "fleet_broken.py").write_text("import sys\nsys.exit('no such luck')\n")
+    points = {
+        "fleet_plugin": ["Reverse", "count", "now", "several", "some", "table", "instance", "no_list", "twice",
+                         "raises", "number", "absent"],
+        "fleet_broken": ["tool"],
+    }  # fmt: skip
+    for module, names in points.items():
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        lines = [f"{module}.{name} = {module}:{name}" for name in names]
+        (info / "entry_points.txt").write_text("[swe_ai_fleet.tools]\n" + "\n".join(lines) + "\n")
+    return tmp_path
+
+
+def drive(site: Path, only: list[str] | None) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(site)!r})\n{DRIVER}", json.dumps(only)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class TestPlugins:
+    def test_installed_distributions_bring_their_tools_and_broken_ones_stop_nobody(self, site: Path) -> None:
+        found = drive(site, None)
+        assert not found["before"]
+        assert found["loaded"] == {
+            f"fleet_plugin.{entry}": ["fleet_plugin", *tools]
+            for entry, tools in {
+                "Reverse": ["reverse"], "count": ["count"], "instance": ["count_e"], "now": ["now"],
+                "several": ["count_a", "count_b"], "some": ["count_c"], "table": ["count_d"],
+            }.items()
+        }  # fmt: skip
+        said = {
+            "fleet_broken.tool": "SystemExit: no such luck",
+            "fleet_plugin.absent": "AttributeError",
+            "fleet_plugin.no_list": "returned 5, not a list of tools",
+            "fleet_plugin.number": "7 can't be registered",
+            "fleet_plugin.raises": "LookupError: no licence",
+            "fleet_plugin.twice": "there is a tool calculator already",
+        }
+        assert found["broken"].keys() == said.keys()
+        for name, reason in said.items():
+            assert reason in found["broken"][name]
+        assert "fresh" not in found["names"]
+        assert found["reversed"] == {"reversed": "cba"}
+
+    def test_only_those_named_are_imported(self, site: Path) -> None:
+        found = drive(site, ["fleet_plugin.Reverse"])
+        assert (list(found["loaded"]), found["broken"]) == (["fleet_plugin.Reverse"], {})

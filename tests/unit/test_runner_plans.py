@@ -1,41 +1,50 @@
-"""How a selection becomes a command: nothing of it is run here."""
+"""How a command and a selection become a plan: nothing of it is run here."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.tests.runners.cargo import cargo_plan
-from swe_ai_fleet.tools.tests.runners.frameworks import framework_of
-from swe_ai_fleet.tools.tests.runners.go import go_plan
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.javascript import JavaScript
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.tools import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.tests.planning import Planner
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_keyword, checked_path
-from swe_ai_fleet.tools.tests.runners.scripts import Script, read_line
-from swe_ai_fleet.tools.tests.runners.shell_lines import ShellLine, read_shell_line
-from swe_ai_fleet.tools.tests.runners.unittests import checked_name, unittest_plan
+
+NPM = ("npm", "test")
+ONE_RULE = "left out, since it tests nothing: {}"
 
 
-def inventory(root: Path, files: dict[str, str]) -> Inventory:
+def write(root: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return Inventory(Tree(root), files)
 
 
-def package(script: str, **others: str) -> str:
-    return json.dumps({"scripts": {"test": script, **others}})
+async def plan(
+    root: Path,
+    argv: tuple[str, ...] | str,
+    *paths: str,
+    keyword: str = "",
+    deselect: tuple[str, ...] = (),
+    directory: str = ".",
+) -> Plan:
+    """The plan for a command, or for a shell line, in the directory as it is."""
+    selection = Selection(paths=paths, keyword=keyword, deselect=deselect)
+    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(root) as workspace:
+        planner = Planner(workspace=workspace)
+        if isinstance(argv, str):
+            return (await planner.line(argv, selection, directory)).plan
+        return (await planner.plan(argv, selection, directory)).plan
 
 
-def npm(found: Inventory, *paths: str, keyword: str = "", deselect: tuple[str, ...] = ()) -> Plan:
-    package = JavaScript(inventory=found, root=".", mount="/workspace", programs="/programs")
-    return package.plan(Selection(paths=paths, keyword=keyword, deselect=deselect))
+def package(script: str, **others: str) -> dict[str, str]:
+    return {"package.json": json.dumps({"scripts": {"test": script, **others}})}
 
 
 def script_of(plan: Plan) -> str:
@@ -45,95 +54,56 @@ def script_of(plan: Plan) -> str:
 
 
 SCRIPTS = {
-    "lint": "eslint .",
-    "types": "tsc --noEmit",
-    "build": "tsc",
-    "test:unit": "jest --coverage",
-    "test:node": "node --test",
-    "style": "ecl $(git ls-files)",
-    "cov": "(cd x; y)",
-    "verify": "npm run build && npm run test:unit",
-    "pretest": "npm run lint",
-    "test": "npm run verify",
-}
+    "lint": "eslint .", "types": "tsc --noEmit", "build": "tsc", "test:unit": "jest --coverage",
+    "test:node": "node --test", "style": "ecl $(git ls-files)", "cov": "(cd x; y)",
+    "verify": "npm run build && npm run test:unit", "pretest": "npm run lint", "test": "npm run verify",
+    "a": "npm run b && npm run b", "b": "npm run a && npm run a",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("line", "runners", "before", "left_out"),
+    ("line", "framework", "before", "left_out"),
     [
-        ("jest", ["jest"], [], []),
-        ("npx jest --coverage", ["jest"], [], []),
-        ("NODE_ENV=test jest", ["jest"], [], []),
-        ("cross-env CI=1 mocha test", ["mocha"], [], []),
-        ("c8 --check-coverage mocha", ["mocha"], [], []),
-        ("node --experimental-vm-modules node_modules/jest/bin/jest.js", ["jest"], [], []),
-        ("node --import tsx --test 'src/*.test.ts'", ["node"], [], []),
-        ("react-scripts test", ["jest"], [], []),
-        ("eslint . && jest", ["jest"], [], ["eslint ."]),
-        ("npm run lint && npm run test:unit", ["jest"], [], ["npm run lint"]),
-        ("xo && ava", ["ava"], [], ["xo"]),
-        ("tsc && mocha", ["mocha"], ["tsc"], []),
-        ("tsc --noEmit && vitest run", ["vitest"], [], ["tsc --noEmit"]),
-        ("jest && codecov", ["jest"], [], ["codecov"]),
-        ("jest || true", ["jest"], [], []),
-        ("tape test/*.js | tap-spec", ["tape"], [], []),
-        ("mocha > log 2>&1", ["mocha"], [], []),
-        ("run-s lint types test:*", ["jest", "node"], [], ["npm run lint", "npm run types"]),
-        ("A=1 npm run test:node", ["node"], [], []),
-        ("nyc --all npm run test:node", ["node"], [], []),
-        ("npm run style && npm run cov && ava", ["ava"], ["npm run cov"], ["npm run style"]),
-        ("npm test", ["jest"], ["tsc"], ["npm run lint"]),
-        ("eslint . && node test.js", [""], [], ["eslint ."]),
-        ("node test.js --test", [""], [], []),
-        ("npm test --workspaces", [""], [], []),
-        ("npm run absent", [""], [], []),
+        ("jest", "jest", "jest ", ""),
+        ("npx jest --coverage", "jest", "jest --coverage ", ""),
+        ("NODE_ENV=test jest", "jest", "NODE_ENV=test jest ", ""),
+        ("cross-env CI=1 mocha test", "mocha", "cross-env CI=1 mocha test ", ""),
+        ("c8 --check-coverage mocha", "mocha", "c8 --check-coverage mocha ", ""),
+        ("node --experimental-vm-modules node_modules/jest/bin/jest.js", "jest", "node --experimental-vm-modules", ""),
+        ("node --import tsx --test 'src/*.test.ts'", "node", "node --require=", ""),
+        ("react-scripts test", "jest", "react-scripts test --watchAll=false ", ""),
+        ("eslint . && jest", "jest", "jest ", "eslint ."),
+        ("npm run lint && npm run test:unit", "jest", "jest --coverage ", "npm run lint"),
+        ("xo && ava", "ava", "ava --tap ", "xo"),
+        ("tsc && mocha", "mocha", "tsc\nmocha ", ""),
+        ("tsc --noEmit && vitest run", "vitest", "vitest run ", "tsc --noEmit"),
+        ("jest && codecov", "jest", "jest ", "codecov"),
+        ("jest || true", "jest", "jest ", ""),
+        ("tape test/*.js | tap-spec", "tape", "tape test/*.js", ""),
+        ("mocha > log 2>&1", "mocha", "mocha > log 2>&1 ", ""),
+        ("run-s lint types test:*", "npm", "s=0\njest ", "npm run lint; npm run types"),
+        ("A=1 npm run test:node", "node", "A=1 node ", ""),
+        ("A='1 2' npm run test:unit -- --ci", "jest", "A='1 2' jest --coverage --ci ", ""),
+        ("nyc --all npm run test:node", "node", "nyc --all node ", ""),
+        ("npm run style && npm run cov && ava", "ava", "npm run cov\nava ", "npm run style"),
+        ("npm test", "jest", "tsc\njest ", "npm run lint"),
+        ("eslint . && node test.js", "npm", "node test.js", "eslint ."),
+        # What starts no known runner runs as it stands.
+        *((line, "npm", None, "") for line in ("node test.js --test", "npm test --workspaces", "npm run absent")),
+        *((line, "npm", None, "") for line in ("npm run a", "serve & jest", "$(npm bin)/jest", "(cd a; jest)", "xo")),
     ],
-)
-def test_a_script_is_read_as_far_as_its_runner(
-    line: str, runners: list[str], before: list[str], left_out: list[str]
+)  # fmt: skip
+async def test_a_script_is_read_as_far_as_its_runner(
+    tmp_path: Path, line: str, framework: str, before: str | None, left_out: str
 ) -> None:
-    read = read_line(line, SCRIPTS)
-    assert isinstance(read, Script)
-    assert [part.runner for part in read.runners] == runners
-    assert [part.text for part in read.before] == before
-    assert list(read.left_out) == left_out
-
-
-@pytest.mark.parametrize("line", ["", "serve & jest", "$(npm bin)/jest", "(cd a; jest)", "eslint ."])
-def test_lines_that_only_a_shell_understands(line: str) -> None:
-    assert read_line(line, SCRIPTS) is None
-
-
-def test_scripts_that_start_each_other_come_to_an_end() -> None:
-    assert read_line("npm run a", {"a": "npm run b && npm run b", "b": "npm run a && npm run a"}) is not None
-
-
-def test_variables_before_a_script_hold_for_its_commands() -> None:
-    read = read_line("A='1 2' npm run test:unit -- --ci", SCRIPTS)
-    assert read is not None
-    assert read.runners[0].text == "A='1 2' jest --coverage --ci"
-    wrapped = read_line("nyc --all npm run test:node", SCRIPTS)
-    assert wrapped is not None
-    assert wrapped.runners[0].head == "nyc --all node"
-
-
-def test_what_is_left_out_is_said(tmp_path: Path) -> None:
-    plan = npm(inventory(tmp_path, {"package.json": package("eslint . && tsc && mocha", posttest="x")}))
-    assert plan.notes == ("left out, since it tests nothing: eslint .",)
-    assert script_of(plan).startswith("tsc\nmocha ")
-    with pytest.raises(ToolFailure, match="no test script"):
-        npm(inventory(tmp_path, {"package.json": package('echo "Error: no test specified" && exit 1')}))
-
-
-@pytest.mark.parametrize("reporter", ["-R min", "-Rdot", "--reporter=terse", "--reporter spec"])
-def test_tap_names_what_passes(reporter: str, tmp_path: Path) -> None:
-    plan = npm(inventory(tmp_path, {"package.json": package(f"tap {reporter} test && npm run lint")}))
-    assert "tap -R tap test" in script_of(plan)
-    found = inventory(tmp_path, {"package.json": package("tap test")})
-    assert "tap test" in script_of(npm(found))
-    assert script_of(npm(found, "test/a.js", "test/b.js")).endswith("tap test/a.js test/b.js")
-    with pytest.raises(ToolFailure, match="no paths or keyword"):
-        npm(found, keyword="one")
+    write(tmp_path, {"package.json": json.dumps({"scripts": {**SCRIPTS, "main": line}})})
+    read = await plan(tmp_path, ("npm", "run", "main"))
+    assert read.framework == framework
+    assert read.notes == ((ONE_RULE.format(left_out),) if left_out else ())
+    if before is None:
+        assert read.argv == ("npm", "run", "main")
+    else:
+        assert script_of(read).startswith(before)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +118,7 @@ def test_tap_names_what_passes(reporter: str, tmp_path: Path) -> None:
         ("jest", {"jest.config.js": "module.exports = {...require('../jest.base.js')}"}, ""),
         ("tap", {}, "${N:+--timeout=$((30*N))}"),
         ("tap", {".taprc": "jobs: 2\ntimeout: 120\n"}, "${N:+--timeout=$((120*N))}"),
+        ("tap", {"package.json": '{"scripts": {"test": "tap"}, "tap": {"timeout": 90}}'}, "--timeout=$((90*N))"),
         ("tap --timeout=60 test", {}, "--timeout=$((60*N)) test"),
         ("ava", {}, "${N:+--timeout=$((10*N))s}"),
         ("ava --timeout=2m", {}, "--timeout=$((2*N))m"),
@@ -155,27 +126,34 @@ def test_tap_names_what_passes(reporter: str, tmp_path: Path) -> None:
         ("tape test", {}, ""),
     ],
 )
-def test_a_runners_own_limit_is_longer_by_as_much_as_the_supervisors(
+async def test_a_runners_own_limit_is_longer_by_as_much_as_the_supervisors(
     tmp_path: Path, script: str, files: dict[str, str], option: str
 ) -> None:
-    text = script_of(npm(inventory(tmp_path, {"package.json": package(script), **files})))
+    write(tmp_path, package(script) | files)
+    text = script_of(await plan(tmp_path, NPM))
     assert option in text.replace("${FLEET_TEST_LONGER:-1}", "N").replace("FLEET_TEST_LONGER", "N")
     assert bool(option) == ("imeout" in text)
 
 
-def test_the_manifest_says_a_runners_limit(tmp_path: Path) -> None:
-    manifest = json.dumps({"scripts": {"test": "tap"}, "tap": {"timeout": 90}})
-    assert "--timeout=$((90*" in script_of(npm(inventory(tmp_path, {"package.json": manifest})))
-
-
-def test_tests_that_a_script_names_are_replaced_by_the_selection(tmp_path: Path) -> None:
-    files = {"package.json": package("mocha -r ts-node 'test/**/all.js'"), "test/one.js": ""}
-    found = inventory(tmp_path, files)
-    assert "all.js" not in script_of(npm(found, "test/one.js"))
-    assert script_of(npm(found, "test/one.js")).startswith("mocha -r ts-node --require=/programs/")
-    assert npm(found, "test/one.js").told == ("npm", "test", "--", "--recursive", "test/one.js")
-    assert "'test/**/all.js'" in script_of(npm(found))
-    assert npm(found).told == ("npm", "test")
+async def test_what_a_script_of_npm_is_told(tmp_path: Path) -> None:
+    write(tmp_path, package('echo "Error: no test specified" && exit 1'))
+    with pytest.raises(ToolFailure, match="no test script"):
+        await plan(tmp_path, NPM)
+    # Tests that a script names are replaced by the selection.
+    write(tmp_path, package("mocha -r ts-node 'test/**/all.js'") | {"test/one.js": "", "test/a.js": ""})
+    one = await plan(tmp_path, NPM, "test/one.js")
+    assert "all.js" not in script_of(one)
+    assert one.told == ("npm", "test", "--", "--recursive", "test/one.js")
+    assert "'test/**/all.js'" in script_of(await plan(tmp_path, NPM))
+    # Only where tap prints its own protocol do tests that pass have names.
+    for reporter in ("-R min", "-Rdot", "--reporter=terse", "--reporter spec"):
+        write(tmp_path, package(f"tap {reporter} test && npm run lint"))
+        assert "tap -R tap test" in script_of(await plan(tmp_path, NPM)), reporter
+    write(tmp_path, package("tap test"))
+    chosen = await plan(tmp_path, NPM, "test/a.js", "test/one.js")
+    assert script_of(chosen).endswith("tap test/a.js test/one.js")
+    with pytest.raises(ToolFailure, match="no paths or keyword"):
+        await plan(tmp_path, NPM, keyword="one")
 
 
 @pytest.mark.parametrize(
@@ -187,34 +165,39 @@ def test_tests_that_a_script_names_are_replaced_by_the_selection(tmp_path: Path)
         ("node --test", "", None),
     ],
 )
-def test_ids_select_and_leave_out_tests(tmp_path: Path, runner: str, one: str, without: str | None) -> None:
-    found = inventory(tmp_path, {"package.json": package(runner), "a.test.js": ""})
-    chosen = npm(found, "a.test.js::g > inner (x)").told
+async def test_ids_select_and_leave_out_tests(tmp_path: Path, runner: str, one: str, without: str | None) -> None:
+    write(tmp_path, package(runner) | {"a.test.js": ""})
+    chosen = (await plan(tmp_path, NPM, "a.test.js::g > inner (x)")).told
     assert "a.test.js" in chosen
     assert not one or one in chosen
     if without is None:
         with pytest.raises(ToolFailure, match="cannot leave out"):
-            npm(found, deselect=("a.test.js::g > slow",))
+            await plan(tmp_path, NPM, deselect=("a.test.js::g > slow",))
         return
-    plan = npm(found, deselect=("a.test.js::g > slow",))
-    assert not without or without in plan.told
-    assert "g > slow" in plan.variables["FLEET_TEST_OPTIONS"]
+    left = await plan(tmp_path, NPM, deselect=("a.test.js::g > slow",))
+    assert not without or without in left.told
+    assert "g > slow" in left.variables["FLEET_TEST_OPTIONS"]
 
 
 @pytest.mark.parametrize(
-    ("line", "argv", "directory", "before"),
+    ("line", "told", "directory", "before"),
     [
-        ("pytest -q", "pytest -q", "", ""),
+        ("pytest -q", "pytest -q", ".", ""),
         ("cd web && npm test", "npm test", "web", ""),
         ("cd a && cd ../b && A=1 python -m pytest -q", "A=1 python -m pytest -q", "b", ""),
-        ("pip install -e . && uv run pytest", "uv run pytest", "", "pip install -e ."),
-        ("npx jest --ci", "npx jest --ci", "", ""),
-        ("poetry run pytest", "poetry run pytest", "", ""),
-        ("go test ./...", "go test ./...", "", ""),
+        ("pip install -e . && uv run pytest", "uv run pytest", ".", "pip install -e ."),
+        ("npx jest --ci", "npx jest --ci", ".", ""),
+        ("go test ./...", "go test ./...", ".", ""),
     ],
 )
-def test_callers_lines_that_start_a_runner(line: str, argv: str, directory: str, before: str) -> None:
-    assert read_shell_line(line) == ShellLine(argv=tuple(argv.split()), directory=directory, before=before)
+async def test_callers_lines_that_start_a_runner(
+    tmp_path: Path, line: str, told: str, directory: str, before: str
+) -> None:
+    write(tmp_path, {**package("jest"), "go.mod": "module m\n", "web/package.json": package("jest")["package.json"]})
+    read = await plan(tmp_path, line)
+    assert read.framework
+    assert (" ".join(read.told).removesuffix(" ./..."), read.cwd) == (told.removesuffix(" ./..."), directory)
+    assert read.before[2:3] == ((f'{before} && exec "$@"',) if before else ())
 
 
 @pytest.mark.parametrize(
@@ -224,97 +207,80 @@ def test_callers_lines_that_start_a_runner(line: str, argv: str, directory: str,
         *("pytest $ARGS", "cd .. && pytest", "cd /tmp && pytest", "echo `pytest`", "sh -c 'pytest'", "echo 'pytest"),
     ],
 )
-def test_callers_lines_that_are_judged_by_their_end(line: str) -> None:
-    assert isinstance(read_shell_line(line), str)
+async def test_callers_lines_that_are_judged_by_their_end(tmp_path: Path, line: str) -> None:
+    read = await plan(tmp_path, line)
+    assert (read.framework, read.argv, bool(read.unknown)) == ("", ("sh", "-c", line), True)
+    with pytest.raises(ToolFailure, match="takes no selection"):
+        await plan(tmp_path, line, "tests")
 
 
-def test_names_that_look_like_options_stay_names(tmp_path: Path) -> None:
+async def test_names_that_look_like_options_stay_names(tmp_path: Path) -> None:
     files = {"--config=evil": "", "-x/a.js": "", "-p/a_test.go": "", "go.mod": "", "Cargo.toml": "", "src/-x.rs": ""}
+    write(tmp_path, files)
     for script in ("jest", "vitest", "mocha", "ava", "node --test"):
-        found = inventory(tmp_path, files | {"package.json": package(script)})
+        write(tmp_path, package(script))
         for path in ("--config=evil", "-x/a.js"):
-            words = script_of(npm(found, path)).split()
+            words = script_of(await plan(tmp_path, NPM, f"./{path}")).split()
             assert path not in words
             assert f"./{path}" in words
-    found = inventory(tmp_path, files | {"package.json": package("jest")})
-    assert script_of(npm(found, "-x")).endswith(" /-x")
-    assert "'$(touch pwned) wr;ong'" in script_of(npm(found, keyword="$(touch pwned) wr;ong")).replace(
-        "--testNamePattern=", ""
-    )
-    assert go_plan(found, ".", Selection(paths=("-p/a_test.go",))).argv[-1] == "./-p"
+    write(tmp_path, package("jest"))
+    quoted = script_of(await plan(tmp_path, NPM, keyword="$(touch pwned) wr;ong"))
+    assert "'$(touch pwned) wr;ong'" in quoted.replace("--testNamePattern=", "")
+    assert (await plan(tmp_path, ("go", "test", "./..."), "./-p/a_test.go")).argv[-1] == "./-p"
     with pytest.raises(ToolFailure, match="no module"):
-        cargo_plan(found, ".", Selection(paths=("src/-x.rs",)), "/tmp")
+        await plan(tmp_path, ("cargo", "test"), "src/-x.rs")
 
 
-def test_what_go_is_told(tmp_path: Path) -> None:
-    found = inventory(tmp_path, {"m/go.mod": "module example.org/m\n", "m/a/a_test.go": "", "m/b/b_test.go": ""})
+async def test_what_go_is_told(tmp_path: Path) -> None:
+    write(tmp_path, {"m/go.mod": "module example.org/m\n", "m/a/a_test.go": "", "m/b/b_test.go": ""})
 
-    def told(*paths: str, base: str = "go test ./...") -> str:
-        return " ".join(go_plan(found, "m", Selection(paths=paths), tuple(base.split())).told[2:])
+    async def told(*paths: str, base: str = "go test ./...") -> str:
+        return " ".join((await plan(tmp_path, tuple(base.split()), *paths, directory="m")).told[2:])
 
-    assert told(base="go test -run Foo -race -count 1 ./a -args -x y") == "-run=Foo -race -count=1 ./a -args -x y"
-    assert told("m/a/a_test.go", "m/b") == "./a ./b/..."
-    assert told("m/a/a_test.go::TestX/a.b") == "-run=^TestX$/^a\\.b$ ./a"
-    assert told("example.org/m/a::TestX", "example.org/m/b::TestY") == (
-        "-run=^TestX$|^TestY$ example.org/m/a example.org/m/b"
-    )
-    assert told("example.org/m/a") == "example.org/m/a"
+    plain = "-run=Foo -race -count=1 ./a -args -x y"
+    assert await told(base="go test -run Foo -race -count 1 ./a -args -x y") == plain
+    assert await told("m/a/a_test.go", "m/b") == "./a ./b/..."
+    assert await told("m/a/a_test.go::TestX/a.b") == "-run=^TestX$/^a\\.b$ ./a"
+    both = await told("example.org/m/a::TestX", "example.org/m/b::TestY")
+    assert both == "-run=^TestX$|^TestY$ example.org/m/a example.org/m/b"
     for paths in (("m/a/a_test.go::TestX", "m/b"), ("m/a/a_test.go::a b",)):
         with pytest.raises(ToolFailure):
-            told(*paths)
+            await told(*paths)
     with pytest.raises(ToolFailure, match="leave out"):
-        go_plan(found, "m", Selection(deselect=("example.org/m/a::TestX",)))
+        await plan(tmp_path, ("go", "test"), deselect=("example.org/m/a::TestX",), directory="m")
 
 
 @pytest.mark.parametrize(
     ("path", "options"),
     [
-        ("src/lib.rs", ["--lib"]),
-        ("src/main.rs", ["--bins"]),
-        ("src/bin/tool.rs", ["--bin=tool"]),
-        ("src/a/b.rs", ["--", "a::b::"]),
-        ("src/a/mod.rs", ["--", "a::"]),
-        ("tests/x.rs", ["--test=x"]),
+        ("src/lib.rs", ["--lib"]), ("src/main.rs", ["--bins"]), ("src/bin/tool.rs", ["--bin=tool"]),
+        ("src/a/b.rs", ["--", "a::b::"]), ("src/a/mod.rs", ["--", "a::"]), ("tests/x.rs", ["--test=x"]),
     ],
-)
-def test_what_a_rust_file_selects(tmp_path: Path, path: str, options: list[str]) -> None:
-    found = inventory(tmp_path, {"crate/Cargo.toml": "", f"crate/{path}": "", "Cargo.toml": "[workspace]"})
-    plan = cargo_plan(found, "crate", Selection(paths=(f"crate/{path}",)), "/tmp")
-    assert list(plan.told[2:]) == options
-    assert plan.stream == "output"
-    assert plan.transient == ("crate/Cargo.lock", "Cargo.lock")
-    assert plan.variables["CARGO_TARGET_DIR"].startswith("/tmp/")
+)  # fmt: skip
+async def test_what_a_rust_file_selects(tmp_path: Path, path: str, options: list[str]) -> None:
+    write(tmp_path, {"crate/Cargo.toml": "", f"crate/{path}": "", "Cargo.toml": "[workspace]"})
+    made = await plan(tmp_path, ("cargo", "test"), f"crate/{path}", directory="crate")
+    assert list(made.told[2:]) == options
+    assert made.transient == ("crate/Cargo.lock", "Cargo.lock")
+    assert not made.variables["CARGO_TARGET_DIR"].startswith(str(tmp_path))
 
 
-def test_what_cargo_is_told_in_a_workspace(tmp_path: Path) -> None:
+async def test_what_cargo_is_told_in_a_workspace(tmp_path: Path) -> None:
     files = {"Cargo.toml": "[workspace]", "one/src/lib.rs": "", "one/src/a/b.rs": "", "one/tests/x.rs": ""}
-    found = inventory(tmp_path, files | {"one/Cargo.toml": '[package]\nname = "first"\n'})
-
-    def plan(*paths: str, keyword: str = "") -> Plan:
-        return cargo_plan(found, ".", Selection(paths=paths, keyword=keyword), "/tmp", programs="/programs", mount="/w")
-
-    def told(*paths: str) -> str:
-        return " ".join(plan(*paths).told[2:])
-
-    assert told("one") == "--package=first"
-    assert told("one/tests/x.rs") == "--package=first --test=x"
-    assert told("one/src/a/b.rs") == "--package=first -- a::b::"
-    assert told("one/src/lib.rs::a::b::tests::adds") == "--package=first --lib -- --exact a::b::tests::adds"
-    assert told("one/src/a/b.rs::tests::adds") == "--package=first -- --exact a::b::tests::adds"
-    both = plan("one/tests/x.rs", "one/src/a/b.rs")
+    write(tmp_path, files | {"one/Cargo.toml": '[package]\nname = "first"\n'})
+    for path, said in {
+        "one": "--package=first",
+        "one/tests/x.rs": "--package=first --test=x",
+        "one/src/a/b.rs": "--package=first -- a::b::",
+        "one/src/lib.rs::a::b::tests::adds": "--package=first --lib -- --exact a::b::tests::adds",
+        "one/src/a/b.rs::tests::adds": "--package=first -- --exact a::b::tests::adds",
+    }.items():
+        assert " ".join((await plan(tmp_path, ("cargo", "test"), path)).told[2:]) == said
+    both = await plan(tmp_path, ("cargo", "test"), "one/tests/x.rs", "one/src/a/b.rs")
     assert both.told[2:] == ("--package=first", "--test=x", "--lib")
     assert json.loads(both.variables["FLEET_TEST_OPTIONS"])["modules"] == ["a::b::"]
     with pytest.raises(ToolFailure, match="cannot combine"):
-        plan("one/src/a/b.rs", keyword="adds")
-
-
-def test_the_nearest_manifest_counts(tmp_path: Path) -> None:
-    found = inventory(tmp_path, {"a/go.mod": "", "a/x/b.go": "", "b/go.mod": "", "package.json": "{}"})
-    assert found.root_for("go", ["a/x/b.go", "a/x"]) == "a"
-    for paths in ([], ["a/x", "b"], ["package.json"]):
-        with pytest.raises(ToolFailure):
-            found.root_for("go", paths)
-    assert found.root_for("npm", []) == "."
+        await plan(tmp_path, ("cargo", "test"), "one/src/a/b.rs", keyword="adds")
 
 
 @given(st.text(max_size=50))
@@ -332,57 +298,47 @@ def test_nothing_checked_begins_like_an_option(text: str) -> None:
             assert "\0" not in checked and "\n" not in checked
 
 
-def test_names_of_unittest(tmp_path: Path) -> None:
-    (tmp_path / "a.py").touch()
-    tree = Tree(tmp_path)
-    assert checked_name(tree, "pkg.mod.Class.test_it") == "pkg.mod.Class.test_it"
-    assert checked_name(tree, "./a.py::T::test") == "a.py::T::test"
-    for name in ("../x", "/etc/passwd", "absent.py", "a b", "a;b", "absent.py::T"):
-        with pytest.raises(ToolFailure):
-            checked_name(tree, name)
-
-
 @pytest.mark.parametrize(
-    ("line", "selection", "told"),
+    ("line", "paths", "keyword", "told"),
     [
-        ("python3 manage.py test --parallel 4 app -v 2", Selection(), "python3 manage.py test app"),
-        ("python3 manage.py test --parallel app", Selection(), "python3 manage.py test app"),
-        ("python3 -m django test --settings a.b -t .", Selection(), "python3 -m django test --settings a.b -t ."),
+        ("python3 manage.py test --parallel 4 app -v 2", (), "", "python3 manage.py test app"),
+        ("python3 manage.py test --parallel app", (), "", "python3 manage.py test app"),
+        ("python3 -m django test --settings a.b -t .", (), "", "python3 -m django test --settings a.b -t ."),
         (
             "python3 manage.py test --failfast --settings=a app",
-            Selection(paths=("app/tests/test_x.py", "app/test_y.py::T::test_it", "app.test_z.T"), keyword="w"),
+            ("app/tests/test_x.py", "app/test_y.py::T::test_it", "app.test_z.T"),
+            "w",
             "python3 manage.py test --settings=a -k=w app.tests.test_x app.test_y.T.test_it app.test_z.T",
         ),
     ],
 )
-def test_what_django_is_told(line: str, selection: Selection, told: str) -> None:
-    plan = unittest_plan(selection, tuple(line.split()), program_directory="/programs")
-    assert " ".join(plan.told) == told
-    assert plan.argv == ("python3", "/programs/fleet_unittest.py", "--django", *plan.told[1:], "--noinput")
+async def test_what_django_is_told(tmp_path: Path, line: str, paths: tuple[str, ...], keyword: str, told: str) -> None:
+    write(tmp_path, {"app/tests/test_x.py": "", "app/test_y.py": ""})
+    made = await plan(tmp_path, tuple(line.split()), *paths, keyword=keyword)
+    assert " ".join(made.told) == told
+    assert made.argv[1].endswith("/fleet_unittest.py")
+    assert made.argv[2:] == ("--django", *made.told[1:], "--noinput")
+    for name in ("../x", "/etc/passwd", "absent.py", "a b", "a;b", "absent.py::T"):
+        with pytest.raises(ToolFailure):
+            await plan(tmp_path, tuple(line.split()), name)
 
 
-def test_which_framework_a_command_is() -> None:
-    commands = {
-        "pytest": ["uv run pytest -q", "python -m pytest", "env A=1 pytest", "A=1 pytest", "poetry run pytest"],
-        "unittest": [
-            "python3 -m unittest discover -s tests",
-            "python3 -m django test --settings=a",
-            "A=1 python3 manage.py test app",
-        ],
-        "go": ["go test ./..."],
-        "cargo": ["cargo test"],
-        "npm": [
-            "npm test --silent",
-            "npm run unit",
-            "yarn test",
-            "npx --no -- jest",
-            "env A=1 npx mocha",
-            "node --test",
-        ],
-        "make": ["make test"],
-    }
-    for framework, lines in commands.items():
-        for line in lines:
-            assert framework_of(tuple(line.split())) == framework, line
-    for command in ("", "make -C x test", "sh check.sh", "npm install", "python3 test.py", "node test.js", "echo jest"):
-        assert framework_of(tuple(command.split())) == ""
+@pytest.mark.parametrize(
+    ("framework", "commands"),
+    [
+        ("pytest", ["uv run pytest -q", "python -m pytest", "env A=1 pytest", "A=1 pytest", "coverage run -m pytest"]),
+        ("unittest", ["python3 -m unittest discover -s tests", "A=1 python3 manage.py test app"]),
+        ("go", ["go test ./..."]),
+        ("cargo", ["cargo test"]),
+        ("jest", ["npm test --silent", "npm run unit", "yarn test", "npx --no -- jest"]),
+        ("mocha", ["env A=1 npx mocha"]),
+        ("node", ["node --test"]),
+        ("make", ["make test"]),
+        ("", ["make -C x test", "sh check.sh", "npm install", "python3 test.py", "node test.js", "echo jest"]),
+    ],
+)
+async def test_which_framework_a_command_is(tmp_path: Path, framework: str, commands: list[str]) -> None:
+    manifests = {"go.mod": "module m\n", "Cargo.toml": "[package]\n", "Makefile": "test:\n\ttrue\n"}
+    write(tmp_path, package("jest", unit="jest") | manifests)
+    found = await asyncio.gather(*(plan(tmp_path, tuple(command.split())) for command in commands))
+    assert [made.framework for made in found] == [framework] * len(commands)

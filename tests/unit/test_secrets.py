@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Output
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from swe_ai_fleet.tools.truncation import truncate
 
 TOKEN = "hunter2-token/+=? \"é\\n'&<b>"
 PIECE = 4
@@ -153,11 +152,6 @@ class TestProperties:
             # In base64 a character that a secret shares with what precedes it may have been shown already.
             assert shown == mask(text)
 
-    @given(value=values, filler=st.text(st.sampled_from("xy\n"), max_size=60), limit=st.integers(0, 200))
-    def test_any_truncation(self, value: str, filler: str, limit: int) -> None:
-        cut = truncate(Secrets([value])(f"{filler}{value}{filler}{quote(value, safe='')}"), limit)
-        assert not shows(value, cut)
-
     @given(
         value=values.filter(lambda value: not set("xy") & set(value)),
         encoding=st.sampled_from(["plain", "quoted", "hexadecimal", "base64"]),
@@ -194,31 +188,10 @@ class TestStream:
         assert stream.feed("oken, he said") == f"{MASK}, he said"
         assert stream.finish() == ""
 
-    def test_the_end_shows_what_was_held_back(self) -> None:
-        stream = Secrets(["hunter2-token"]).stream()
-        assert stream.feed("a hun") == "a "
-        assert stream.finish() == "hun"
-
-    def test_one_secret_in_another(self) -> None:
-        stream = Secrets(["abcdef", "cdefghij"]).stream()
-        assert stream.feed("_abcdef") == "_"
-        assert stream.feed("ghij_") == f"{MASK}_"
-
-    def test_what_is_held_back_is_bounded(self) -> None:
-        stream = Secrets(["hunter2-token"]).stream()
-        fed = "h" + "\n" * 10_000
-        shown = "".join(stream.feed(character) for character in fed)
-        assert len(fed) - len(shown) < 1_000
-
-    def test_without_secrets_everything_passes_at_once(self) -> None:
-        assert Secrets().stream().feed("%41\\") == "%41\\"
-
 
 class TestValues:
-    def test_short_ones_are_passed_over(self) -> None:
+    def test_a_value_read_from_a_file_ends_with_a_line_end_and_short_ones_are_passed_over(self) -> None:
         assert Secrets(["short", ""])("short") == "short"
-
-    def test_a_value_read_from_a_file_ends_with_a_line_end(self) -> None:
         assert Secrets(["hunter2-token\n"])("Bearer hunter2-token!") == f"Bearer {MASK}!"
 
     @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\\n", "\n    "])
@@ -238,10 +211,6 @@ class TestValues:
         mask = Secrets(["abcdefgh", "abcdefgh-and-more", "more-or-less"])
         assert mask("abcdefgh-and-more abcdefgh") == f"{MASK} {MASK}"
         assert mask("abcdefgh-and-more-or-less!") == f"{MASK}!"
-
-    def test_letters_whose_case_is_awkward(self) -> None:
-        for value in ("İstanbul-2024", "ΟΔΟΣ-ΟΔΟΣ", "straße-İİ", "\U0001f600-smile"):
-            assert Secrets([value])(f"İ{value}ς {value.lower()}").count(MASK) == 2
 
     def test_halves_of_characters(self) -> None:
         smile = "\U0001f600" * 4
@@ -276,22 +245,6 @@ class TestCuts:
         assert "pass" not in mask("pass%2\n[... 9 bytes left out ...]\n")
         assert "rd" not in mask("\n[... 9 bytes left out ...]\nB6rd%2Fword").replace("word", "")
         assert "word" not in mask("\n[... 9 bytes left out ...]\nFword")
-
-    def test_in_the_middle_of_a_character(self) -> None:
-        whole = ("é" * 8).encode() * 2
-        output = Output(head=whole[:7], tail=whole[-7:], total=len(whole))
-        assert output.text() == f"ééé\n[... {len(whole) - 12} bytes left out ...]\nééé"
-        assert "é" not in Secrets(["ééééèèèè"])(Output(head=b"x" + whole[:9], tail=b"", total=40).text())
-
-    def test_a_flood_is_cut_at_line_ends(self) -> None:
-        lines = [f"line {number}\n".encode() for number in range(1000)]
-        whole = b"".join(lines)
-        output = Output(head=whole[:100], tail=whole[-100:], total=len(whole))
-        head, _, rest = output.text().partition("[... ")
-        note, _, tail = rest.partition(" ...]\n")
-        assert head.splitlines()[-1] + "\n" in [line.decode() for line in lines]
-        assert tail.splitlines(keepends=True)[0] in [line.decode() for line in lines]
-        assert int(note.split()[0]) == len(whole) - len(head.encode()) - len(tail.encode())
 
 
 def test_a_megabyte_takes_a_fraction_of_a_second() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
-from swe_ai_fleet.domain.task import Constraints, TaskMcpServer
+from swe_ai_fleet.domain.task import Constraints, Role, TaskMcpServer
 from swe_ai_fleet.domain.tool import Decision, OperationSpec
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer
@@ -44,21 +44,22 @@ def test_tools_and_operations_are_allowed_and_denied_by_name(policy: Policy, off
     assert policy.offers(LOOK) is offered
 
 
+def test_what_is_for_another_role_is_not_offered() -> None:
+    spec = replace(LOOK, roles=frozenset({Role.DEVOPS}))
+    assert not Policy().offers(spec)
+    assert "is not for the role DEV" in Policy().decide(spec, {}).reason
+    assert Policy(role=Role.DEVOPS).offers(spec)
+
+
 @pytest.mark.parametrize(
     ("arguments", "allowed"),
     [
-        ({"path": "src/a.py"}, True),
-        ({"path": "docs/guide.md"}, True),
-        ({"path": "docs/other.md"}, False),
-        ({"path": "/workspace/src/a.py"}, True),
-        ({"paths": ["src/a.py", "src/b/c.py"]}, True),
-        ({"paths": ["src/a.py", "setup.py"]}, False),
-        ({"source": "src/a.py", "destination": "src/../a.py"}, False),
-        ({"path": None, "directory": "src"}, False),
-        ({"path": None}, True),
-        ({"content": "setup.py"}, True),
+        ({"path": "src/a.py"}, True), ({"path": "docs/guide.md"}, True), ({"path": "docs/other.md"}, False),
+        ({"path": "/workspace/src/a.py"}, True), ({"paths": ["src/a.py", "src/b/c.py"]}, True),
+        ({"paths": ["src/a.py", "setup.py"]}, False), ({"source": "src/a.py", "destination": "src/../a.py"}, False),
+        ({"path": None, "directory": "src"}, False), ({"path": None}, True), ({"content": "setup.py"}, True),
     ],
-)
+)  # fmt: skip
 def test_every_path_of_a_call_that_writes_must_be_allowed(arguments: dict[str, object], allowed: bool) -> None:
     policy = Policy(allowed_paths=("src/*", "docs/guide.md"))
     verdict = policy.decide(WRITE, arguments)

@@ -1,0 +1,92 @@
+"""What tools are tested with: a journal, names and a network that lead to this machine, sites of one handler."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+import httpcore2
+from aiohttp import web
+
+from swe_ai_fleet.domain.errors import Fenced
+from swe_ai_fleet.domain.event import Event, EventBody, Writer
+
+PUBLIC = "93.184.215.14"
+
+
+class ListJournal:
+    """Keeps what is written to it in order; refuses the appends where it is fenced."""
+
+    def __init__(self, *, fenced: bool = False) -> None:
+        self.bodies: list[EventBody] = []
+        self.fenced = fenced
+
+    async def append(self, body: EventBody) -> Event:
+        if self.fenced:
+            raise Fenced("taken over")
+        return self.post(body)
+
+    def post(self, body: EventBody) -> Event:
+        self.bodies.append(body)
+        writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
+        return writer.event(body, ordinal=len(self.bodies), at="")
+
+    async def flush(self) -> None:
+        pass
+
+
+class Names:
+    """A resolver whose answers are given, one after the other; the last one stays."""
+
+    def __init__(self, names: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        self.answers = {name: list(answers) for name, answers in names.items()}
+        self.asked: list[str] = []
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(host)
+        if host not in self.answers:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        answers = self.answers[host]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+class Detour(httpcore2.AsyncNetworkBackend):
+    """A network in which every address leads to one local port; it keeps the addresses that were dialled."""
+
+    def __init__(self, port: int = 0, unreachable: Sequence[str] = ()) -> None:
+        self.port = port
+        self.unreachable = unreachable
+        self.dialled: list[str] = []
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        self.dialled.append(host)
+        if host in self.unreachable:
+            raise httpcore2.ConnectError("no route to host")
+        return await self._network.connect_tcp("127.0.0.1", self.port or port, timeout)
+
+
+@asynccontextmanager
+async def served(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]], tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[int]:
+    """A site on loopback whose every address is answered by one handler; its port."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
