@@ -93,6 +93,11 @@ def drive(rung: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]]
     return json.loads(finished.stdout)
 
 
+def braced(text: str) -> str:
+    """As `drive` takes it, for which braces stand for its own places."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def require_ordinary_user() -> None:
     """Skip where nobody else can be, or finds what tests need."""
     if os.geteuid():

@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 
 import pytest
@@ -210,42 +209,6 @@ async def test_what_builds_and_tests_need_works_in_bubblewrap(tmp_path: Path) ->
         if shutil.which("strace"):
             traced = await workspace.run(shell("strace -f -e trace=execve true 2>&1"))
             assert "execve" in traced.stdout.text()
-
-
-_SHARED = """
-import multiprocessing, sys
-from multiprocessing import resource_tracker, shared_memory
-
-lock = multiprocessing.Lock()
-child = multiprocessing.get_context("fork").Process(target=lock.release)
-lock.acquire()
-child.start()
-child.join()
-assert lock.acquire(timeout=10)
-# Without the process that would remove it at the end.
-resource_tracker.register = lambda *_: None
-shared_memory.SharedMemory(sys.argv[1], create=True, size=4096).close()
-print("shared")
-"""
-
-
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_shared_memory_works_and_ends_with_the_workspace(rung: Rung, tmp_path: Path) -> None:
-    name = f"fleet-{uuid.uuid4().hex}"
-    mine, theirs = Path("/dev/shm", name), Path("/dev/shm", f"{name}-other")
-    theirs.write_text("the fleet's own")
-    try:
-        async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path) as workspace:
-            shared = await workspace.run(python(_SHARED, name))
-            assert shared.stdout.text() == "shared\n", shared.stderr.text()
-            listed = await workspace.run(shell("ls /dev/shm"))
-            # Names are random; whoever may not list them finds nobody else's.
-            assert theirs.name not in listed.stdout.text()
-            assert mine.exists() == (rung is Rung.LANDLOCK)
-        assert not mine.exists()
-        assert theirs.exists()
-    finally:
-        theirs.unlink()
 
 
 _OWN_ID = """

@@ -76,24 +76,6 @@ async def test_another_process_excludes_us_until_it_lets_go(tmp_path: Path) -> N
         pass
 
 
-async def test_a_killed_process_frees_its_slot(tmp_path: Path) -> None:
-    process = await holder(tmp_path, 1)
-    process.kill()
-    await process.wait()
-    async with asyncio.timeout(5), CpuSlots(tmp_path, 1).hold():
-        pass
-
-
-async def test_two_processes_share_two_slots(tmp_path: Path) -> None:
-    process = await holder(tmp_path, 2)
-    slots = CpuSlots(tmp_path, 2)
-    async with asyncio.timeout(5), slots.hold():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), slots.hold():
-                pass
-    await process.communicate(b"\n")
-
-
 async def test_a_cancelled_waiter_takes_nothing_and_blocks_nobody(tmp_path: Path) -> None:
     slots = CpuSlots(tmp_path, 1)
     async with slots.hold():
@@ -138,19 +120,6 @@ async def test_tenants_take_turns_whatever_one_has_waiting(tmp_path: Path) -> No
 async def test_executions_of_a_tenant_take_turns(tmp_path: Path) -> None:
     one, two, three = (Owner(tenant="a", execution_id=name) for name in ("1", "2", "3"))
     assert await served(CpuSlots(tmp_path, 2), [one, one, one, two, three, two]) == [one, two, three, one, two, one]
-
-
-async def test_each_tenant_has_a_slot_of_its_own(tmp_path: Path) -> None:
-    slots = CpuSlots(tmp_path, 2)
-    async with AsyncExitStack() as held:
-        for _ in range(2):
-            await held.enter_async_context(slots.hold(Owner(tenant="a")))
-        async with asyncio.timeout(1):
-            await held.enter_async_context(slots.hold(Owner(tenant="b")))
-        for tenant in ("a", "b"):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05), slots.hold(Owner(tenant=tenant)):
-                    pass
 
 
 async def test_who_holds_more_than_its_own_slot_is_told(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from swe_ai_fleet.sandbox.disk import DiskWatch, Usage, measure
 from swe_ai_fleet.sandbox.landlock import Landlock, check_mounts
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
 from swe_ai_fleet.sandbox.surroundings import surroundings
+from swe_ai_fleet.testing.repositories import write_files
 
 X86, ARM = 0xC000_003E, 0xC000_00B7
 ALLOW, KILL, ASK = 0x7FFF_0000, 0x8000_0000, 0x7FC0_0000
@@ -45,138 +46,87 @@ def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
             at += jump_true if taken else jump_false
 
 
-@pytest.mark.parametrize(
-    ("machine", "number", "arguments", "answer"),
-    [
-        ("x86_64", 0, (), ALLOW),  # read
-        ("x86_64", 59, (), ALLOW),  # execve
-        ("x86_64", 101, (), EPERM),  # ptrace
-        ("x86_64", 165, (), EPERM),  # mount
-        ("x86_64", 321, (), EPERM),  # bpf
-        ("x86_64", 425, (), EPERM),  # io_uring_setup
-        ("x86_64", 41, (1, 1, 0), EACCES),  # socket, unix
-        ("x86_64", 41, (2, 1, 0), EACCES),
-        ("x86_64", 41, (16, 3, 0), EACCES),
-        ("x86_64", 53, (1, 1, 0), ALLOW),  # socketpair
-        ("x86_64", 53, (1, 0x80005, 0), ALLOW),
-        ("x86_64", 53, (1, 2, 0), EACCES),
-        ("x86_64", 53, (1, 3, 0), EACCES),
-        ("x86_64", 53, (2, 1, 0), EACCES),
-        ("x86_64", 56, (0x0120_0011,), ALLOW),  # clone, as fork does it
-        ("x86_64", 56, (0x003D_0F00,), ALLOW),  # clone of a thread
-        ("x86_64", 56, (0x1000_0011,), EPERM),
-        ("x86_64", 56, (0x0002_0011,), EPERM),
-        ("x86_64", 272, (0x4000_0000,), EPERM),  # unshare
-        ("x86_64", 272, (0x0000_0080,), EPERM),
-        ("x86_64", 272, (0x0000_0400,), ALLOW),
-        ("x86_64", 435, (), ENOSYS),  # clone3
-        ("x86_64", 16, (0, 0x5412), EPERM),  # ioctl
-        ("x86_64", 16, (0, 0x5413), ALLOW),
-        ("x86_64", 133, (0, 0o060600), EPERM),  # mknod
-        ("x86_64", 133, (0, 0o010600), ALLOW),
-        ("x86_64", 259, (0, 0, 0o020600), EPERM),
-        ("x86_64", 259, (0, 0, 0o140600), ALLOW),
-        ("x86_64", 188, (), EOPNOTSUPP),  # setxattr
-        ("x86_64", 90, (0, 0o4755), EPERM),  # chmod
-        ("x86_64", 90, (0, 0o1777), ALLOW),
-        ("x86_64", 268, (0, 0, 0o2644), EPERM),  # fchmodat
-        ("x86_64", 2, (0, 0o101, 0o4755), EPERM),  # open
-        ("x86_64", 2, (0, 0o1, 0o4755), ALLOW),
-        ("x86_64", 257, (0, 0, 0o20200001, 0o2755), EPERM),  # openat
-        ("x86_64", 257, (0, 0, 0o100, 0o644), ALLOW),
-        ("x86_64", 437, (), ENOSYS),  # openat2
-        ("x86_64", 0x4000_0000, (), KILL),  # x32
-        ("x86_64", 0x4000_0000 + 101, (), KILL),
-        ("aarch64", 63, (), ALLOW),
-        ("aarch64", 117, (), EPERM),  # ptrace
-        ("aarch64", 40, (), EPERM),  # mount
-        ("aarch64", 198, (1, 1, 0), EACCES),
-        ("aarch64", 220, (0x1000_0011,), EPERM),
-        ("aarch64", 33, (0, 0, 0o060600), EPERM),
-        ("aarch64", 52, (0, 0o4755), EPERM),  # fchmod
-        ("aarch64", 56, (0, 0, 0o100, 0o4755), EPERM),  # openat
-    ],
-)
-def test_what_the_filter_says(machine: str, number: int, arguments: tuple[int, ...], answer: int) -> None:
-    program = seccomp_filter(machine, namespaces=False)
-    assert judge(program, X86 if machine == "x86_64" else ARM, number, *arguments) == answer
-
-
-@pytest.mark.parametrize("audit", [0x4000_0003, ARM, 0, X86 - 1])
-def test_calls_of_another_machine_end_the_process(audit: int) -> None:
-    assert judge(seccomp_filter("x86_64", namespaces=False), audit, 0) == KILL
-
-
-@pytest.mark.parametrize(
-    ("arguments", "answer"),
-    [
-        ((-100, 0xDEAD, 0), EPERM),
-        ((-100, 0xDEAD_0000_0000, 0), EPERM),
-        ((5, 0, 0), ALLOW),
-        ((-100, 0xDEAD, 0xBEEF), ALLOW),
-        ((-100, 0xDEAD, 0xBEEF_0000_0000), ALLOW),
-    ],
-)
-def test_with_capabilities_files_are_touched_by_descriptor_only(arguments: tuple[int, ...], answer: int) -> None:
-    assert judge(seccomp_filter("x86_64", namespaces=False, overrides=True), X86, 280, *arguments) == answer
-    assert judge(seccomp_filter("x86_64", namespaces=False), X86, 280, *arguments) == ALLOW
+Case = tuple[int, tuple[int, ...], int]
+CONFINED: tuple[Case, ...] = (
+    # read, execve, ptrace, mount, bpf, io_uring_setup, clone3, setxattr, openat2, a call of x32, ptrace of x32
+    (0, (), ALLOW), (59, (), ALLOW), (101, (), EPERM), (165, (), EPERM), (321, (), EPERM), (425, (), EPERM),
+    (435, (), ENOSYS), (188, (), EOPNOTSUPP), (437, (), ENOSYS), (0x4000_0000, (), KILL), (0x4000_0000 + 101, (), KILL),
+    # socket
+    (41, (1, 1, 0), EACCES), (41, (2, 1, 0), EACCES), (41, (16, 3, 0), EACCES),
+    # socketpair
+    (53, (1, 1, 0), ALLOW), (53, (1, 0x80005, 0), ALLOW), (53, (1, 2, 0), EACCES), (53, (1, 3, 0), EACCES),
+    (53, (2, 1, 0), EACCES),
+    # clone: as fork does it, of a thread, into namespaces
+    (56, (0x0120_0011,), ALLOW), (56, (0x003D_0F00,), ALLOW), (56, (0x1000_0011,), EPERM), (56, (0x0002_0011,), EPERM),
+    # unshare, ioctl
+    (272, (0x4000_0000,), EPERM), (272, (0x0000_0080,), EPERM), (272, (0x0000_0400,), ALLOW),
+    (16, (0, 0x5412), EPERM), (16, (0, 0x5413), ALLOW),
+    # mknod, mknodat
+    (133, (0, 0o060600), EPERM), (133, (0, 0o010600), ALLOW), (259, (0, 0, 0o020600), EPERM),
+    (259, (0, 0, 0o140600), ALLOW),
+    # chmod, fchmodat, open, openat
+    (90, (0, 0o4755), EPERM), (90, (0, 0o1777), ALLOW), (268, (0, 0, 0o2644), EPERM), (2, (0, 0o101, 0o4755), EPERM),
+    (2, (0, 0o1, 0o4755), ALLOW), (257, (0, 0, 0o20200001, 0o2755), EPERM), (257, (0, 0, 0o100, 0o644), ALLOW),
+    # utimensat, which only those with capabilities are held to do by descriptor
+    (280, (-100, 0xDEAD, 0), ALLOW),
+)  # fmt: skip
+CONFINED_ON_ARM: tuple[Case, ...] = (
+    # read, ptrace, mount, socket, clone, mknodat, fchmod, openat
+    (63, (), ALLOW), (117, (), EPERM), (40, (), EPERM), (198, (1, 1, 0), EACCES), (220, (0x1000_0011,), EPERM),
+    (33, (0, 0, 0o060600), EPERM), (52, (0, 0o4755), EPERM), (56, (0, 0, 0o100, 0o4755), EPERM),
+)  # fmt: skip
+OVERRIDING: tuple[Case, ...] = (
+    (280, (-100, 0xDEAD, 0), EPERM), (280, (-100, 0xDEAD_0000_0000, 0), EPERM), (280, (5, 0, 0), ALLOW),
+    (280, (-100, 0xDEAD, 0xBEEF), ALLOW), (280, (-100, 0xDEAD, 0xBEEF_0000_0000), ALLOW),
+)  # fmt: skip
+IN_NAMESPACES: tuple[Case, ...] = (
+    *((41, (family, 1, 0), ALLOW) for family in (1, 2, 10, 16)),
+    *((41, (family, 1, 0), EAFNOSUPPORT) for family in (0, 3, 17, 29, 38, 40, 44, 2**31)),
+    # netlink of netfilter, ptrace, shmget, setxattr, keyctl, chmod, unshare
+    (41, (16, 3, 12), EPROTONOSUPPORT), (101, (16, 7, 0), ALLOW), (29, (), ALLOW), (188, (), ALLOW), (250, (), EPERM),
+    (90, (0, 0o4755), EPERM), (272, (0x1000_0000,), EPERM),
+)  # fmt: skip
+SUPERVISED: tuple[Case, ...] = (
+    *((41, (family, 1, protocol), ALLOW) for family in (2, 10) for protocol in (0, 6)),
+    (41, (2, 0x80801, 0), ALLOW), (41, (1, 1, 0), ALLOW),
+    # datagrams, which go to any name, and the like
+    (41, (1, 2, 0), EACCES), (41, (1, 5, 0), EACCES), (41, (2, 2, 17), EACCES), (41, (2, 3, 1), EACCES),
+    # MPTCP, SCTP, netlink, packets
+    (41, (2, 1, 262), EPROTONOSUPPORT), (41, (10, 1, 132), EPROTONOSUPPORT), (41, (16, 3, 4), EACCES),
+    (41, (17, 1, 0), EACCES),
+    # connect, bind, listen, accept
+    (42, (3, 0xDEAD, 16), ASK), (49, (), ASK), (50, (), ASK), (43, (), ALLOW),
+    # sendto, sendmsg, sendmmsg with fast open; setsockopt
+    (44, (3, 0, 0, 0x2000_0000), EOPNOTSUPP), (44, (3, 0, 0, 0x4000), ALLOW), (46, (3, 0, 0x2000_4000), EOPNOTSUPP),
+    (307, (3, 0, 0, 0x2000_0000), EOPNOTSUPP), (54, (3, 1, 15), ENOPROTOOPT), (54, (3, 1, 2), ALLOW),
+    (54, (3, 6, 15), ALLOW),
+)  # fmt: skip
+SUPERVISED_ON_ARM: tuple[Case, ...] = (
+    (203, (), ASK), (200, (), ASK), (201, (), ASK), (206, (3, 0, 0, 0x2000_0000), EOPNOTSUPP),
+    (198, (2, 2, 0), EACCES),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("number", "arguments", "answer"),
+    ("machine", "kind", "cases"),
     [
-        *((41, (family, 1, 0), ALLOW) for family in (1, 2, 10, 16)),
-        *((41, (family, 1, 0), EAFNOSUPPORT) for family in (0, 3, 17, 29, 38, 40, 44, 2**31)),
-        (41, (16, 3, 12), EPROTONOSUPPORT),
-        (101, (16, 7, 0), ALLOW),  # ptrace
-        (29, (), ALLOW),  # shmget
-        (188, (), ALLOW),  # setxattr
-        (250, (), EPERM),  # keyctl
-        (90, (0, 0o4755), EPERM),  # chmod
-        (272, (0x1000_0000,), EPERM),  # unshare
+        pytest.param("x86_64", {"namespaces": False}, CONFINED, id="confined"),
+        pytest.param("aarch64", {"namespaces": False}, CONFINED_ON_ARM, id="confined on ARM"),
+        pytest.param("x86_64", {"namespaces": False, "overrides": True}, OVERRIDING, id="with capabilities"),
+        pytest.param("x86_64", {"namespaces": True}, IN_NAMESPACES, id="with namespaces"),
+        pytest.param("x86_64", {"namespaces": False, "supervised": True}, SUPERVISED, id="supervised"),
+        pytest.param("aarch64", {"namespaces": False, "supervised": True}, SUPERVISED_ON_ARM, id="supervised on ARM"),
     ],
 )
-def test_with_namespaces_what_stays_in_them_is_allowed(number: int, arguments: tuple[int, ...], answer: int) -> None:
-    assert judge(seccomp_filter("x86_64", namespaces=True), X86, number, *arguments) == answer
+def test_what_the_filter_says(machine: str, kind: dict[str, bool], cases: tuple[Case, ...]) -> None:
+    program = seccomp_filter(machine, **kind)
+    for number, arguments, answer in cases:
+        assert judge(program, X86 if machine == "x86_64" else ARM, number, *arguments) == answer, (number, arguments)
 
 
-@pytest.mark.parametrize(
-    ("machine", "number", "arguments", "answer"),
-    [
-        *(("x86_64", 41, (family, 1, protocol), ALLOW) for family in (2, 10) for protocol in (0, 6)),
-        ("x86_64", 41, (2, 0x80801, 0), ALLOW),
-        ("x86_64", 41, (1, 1, 0), ALLOW),
-        ("x86_64", 41, (1, 2, 0), EACCES),  # datagrams go to any name
-        ("x86_64", 41, (1, 5, 0), EACCES),
-        ("x86_64", 41, (2, 2, 17), EACCES),
-        ("x86_64", 41, (2, 3, 1), EACCES),
-        ("x86_64", 41, (2, 1, 262), EPROTONOSUPPORT),  # MPTCP
-        ("x86_64", 41, (10, 1, 132), EPROTONOSUPPORT),  # SCTP
-        ("x86_64", 41, (16, 3, 4), EACCES),
-        ("x86_64", 41, (17, 1, 0), EACCES),
-        ("x86_64", 42, (3, 0xDEAD, 16), ASK),  # connect
-        ("x86_64", 49, (), ASK),  # bind
-        ("x86_64", 50, (), ASK),  # listen
-        ("x86_64", 43, (), ALLOW),  # accept
-        ("x86_64", 44, (3, 0, 0, 0x2000_0000), EOPNOTSUPP),  # sendto
-        ("x86_64", 44, (3, 0, 0, 0x4000), ALLOW),
-        ("x86_64", 46, (3, 0, 0x2000_4000), EOPNOTSUPP),  # sendmsg
-        ("x86_64", 307, (3, 0, 0, 0x2000_0000), EOPNOTSUPP),  # sendmmsg
-        ("x86_64", 54, (3, 1, 15), ENOPROTOOPT),  # setsockopt
-        ("x86_64", 54, (3, 1, 2), ALLOW),
-        ("x86_64", 54, (3, 6, 15), ALLOW),
-        ("aarch64", 203, (), ASK),
-        ("aarch64", 200, (), ASK),
-        ("aarch64", 201, (), ASK),
-        ("aarch64", 206, (3, 0, 0, 0x2000_0000), EOPNOTSUPP),
-        ("aarch64", 198, (2, 2, 0), EACCES),
-    ],
-)
-def test_a_supervisor_is_asked_and_sockets_that_it_does_not_see_are_refused(
-    machine: str, number: int, arguments: tuple[int, ...], answer: int
-) -> None:
-    program = seccomp_filter(machine, namespaces=False, supervised=True)
-    assert judge(program, X86 if machine == "x86_64" else ARM, number, *arguments) == answer
+def test_calls_of_another_machine_end_the_process() -> None:
+    for audit in (0x4000_0003, ARM, 0, X86 - 1):
+        assert judge(seccomp_filter("x86_64", namespaces=False), audit, 0) == KILL, audit
 
 
 @given(
@@ -258,22 +208,21 @@ async def test_a_watch_knows_what_it_measured(tmp_path: Path) -> None:
     assert with_nameless >= named + 2**21
 
 
-@pytest.mark.parametrize(
-    ("files", "variables", "said"),
-    [
-        ({}, {}, ""),
-        ({".dockerenv": ""}, {}, "a Docker container"),
-        ({"run/.containerenv": ""}, {}, "a Podman container"),
-        ({"proc/1/cgroup": "0::/kubepods/pod1\n"}, {}, "a container"),
-        ({"proc/1/cgroup": "0::/init.scope\n"}, {}, ""),
-        ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "a Kubernetes pod"),
-        ({"proc/version": "Linux version 4.4.0 gVisor"}, {}, "a sandbox on gVisor"),
-        ({".dockerenv": "", "proc/version": "gVisor"}, {}, "a Docker container on gVisor"),
-        ({"proc/cmdline": "root=/dev/vda agent=kata"}, {}, "a virtual machine on Kata Containers"),
-    ],
+MARKS: tuple[tuple[dict[str, str], dict[str, str], str], ...] = (
+    ({}, {}, ""),
+    ({".dockerenv": ""}, {}, "a Docker container"),
+    ({"run/.containerenv": ""}, {}, "a Podman container"),
+    ({"proc/1/cgroup": "0::/kubepods/pod1\n"}, {}, "a container"),
+    ({"proc/1/cgroup": "0::/init.scope\n"}, {}, ""),
+    ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "a Kubernetes pod"),
+    ({"proc/version": "Linux version 4.4.0 gVisor"}, {}, "a sandbox on gVisor"),
+    ({".dockerenv": "", "proc/version": "gVisor"}, {}, "a Docker container on gVisor"),
+    ({"proc/cmdline": "root=/dev/vda agent=kata"}, {}, "a virtual machine on Kata Containers"),
 )
-def test_marks_of_containers(tmp_path: Path, files: dict[str, str], variables: dict[str, str], said: str) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert surroundings(tmp_path, variables) == said
+
+
+def test_marks_of_containers(tmp_path: Path) -> None:
+    for number, (files, variables, said) in enumerate(MARKS):
+        root = tmp_path / str(number)
+        write_files(root, files)
+        assert surroundings(root, variables) == said

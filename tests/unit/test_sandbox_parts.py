@@ -19,7 +19,6 @@ from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy, jai
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
-from swe_ai_fleet.sandbox.runner import render
 from swe_ai_fleet.settings import Settings
 
 
@@ -35,60 +34,48 @@ def test_capture_keeps_head_and_tail_and_counts_all(chunks: list[bytes], limit: 
     assert output.elided == max(0, len(whole) - 2 * limit)
 
 
-@pytest.mark.parametrize(
-    "address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
-)
-def test_public_addresses(address: str) -> None:
-    assert is_public(address)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
-        "100.100.100.200", "168.63.129.16", "192.0.0.1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "240.0.0.1",
-        "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1",
-        "2001:db8::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "2002:7f00:1::", "2002:a00:1::1",
-        "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2001:0:7f00:1::", "2001:0:808:808:0:0:80ff:fffe",
-    ],
+PUBLIC = ("8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")
+NOT_PUBLIC = (
+    "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+    "100.100.100.200", "168.63.129.16", "192.0.0.1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "240.0.0.1",
+    "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1",
+    "2001:db8::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "2002:7f00:1::", "2002:a00:1::1",
+    "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2001:0:7f00:1::", "2001:0:808:808:0:0:80ff:fffe",
 )  # fmt: skip
-def test_addresses_that_are_not_public(address: str) -> None:
-    assert not is_public(address)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "host", "port", "covered"),
-    [
-        ("*", "example.org", 443, True),
-        ("*", "example.org", 80, True),
-        ("*", "example.org", 22, False),
-        ("*:22", "example.org", 22, True),
-        ("*:22", "example.org", 443, False),
-        ("example.org", "example.org", 443, True),
-        ("Example.ORG.", "example.org", 443, True),
-        ("example.org", "notexample.org", 443, False),
-        ("example.org", "a.example.org", 443, False),
-        ("*.example.org", "a.b.example.org", 443, True),
-        ("*.example.org", "example.org", 443, False),
-        ("*.example.org", "evilexample.org", 443, False),
-        ("example.org:8443", "example.org", 8443, True),
-        ("example.org:8443", "example.org", 443, False),
-        ("[2606:4700::1]:8443", "2606:4700::1", 8443, True),
-        ("[2606:4700::1]", "2606:4700::1", 443, True),
-        ("2606:4700::1", "2606:4700::1", 443, True),
-    ],
-)
-def test_host_patterns(pattern: str, host: str, port: int, covered: bool) -> None:
-    assert NetworkGrant(hosts=(pattern,)).covers(host, port) is covered
+def test_public_addresses() -> None:
+    assert [address for address in (*PUBLIC, *NOT_PUBLIC) if is_public(address)] == list(PUBLIC)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["", "exa mple.org", "example.org:0", "example.org:65536", "*.*.org", "a*.org", "http://a", "a/b", "[::1"],
-)
-def test_what_is_no_host_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(InvalidRequest, match="not a host"):
-        NetworkGrant(hosts=(pattern,))
+PATTERNS = (
+    ("*", "example.org", 443, True), ("*", "example.org", 80, True), ("*", "example.org", 22, False),
+    ("*:22", "example.org", 22, True), ("*:22", "example.org", 443, False),
+    ("example.org", "example.org", 443, True), ("Example.ORG.", "example.org", 443, True),
+    ("example.org", "notexample.org", 443, False), ("example.org", "a.example.org", 443, False),
+    ("*.example.org", "a.b.example.org", 443, True), ("*.example.org", "example.org", 443, False),
+    ("*.example.org", "evilexample.org", 443, False), ("example.org:8443", "example.org", 8443, True),
+    ("example.org:8443", "example.org", 443, False), ("[2606:4700::1]:8443", "2606:4700::1", 8443, True),
+    ("[2606:4700::1]", "2606:4700::1", 443, True), ("2606:4700::1", "2606:4700::1", 443, True),
+)  # fmt: skip
+
+
+def test_host_patterns() -> None:
+    for pattern, host, port, covered in PATTERNS:
+        assert NetworkGrant(hosts=(pattern,)).covers(host, port) is covered, (pattern, host, port)
+    for none in (
+        "",
+        "exa mple.org",
+        "example.org:0",
+        "example.org:65536",
+        "*.*.org",
+        "a*.org",
+        "http://a",
+        "a/b",
+        "[::1",
+    ):
+        with pytest.raises(InvalidRequest, match="not a host"):
+            NetworkGrant(hosts=(none,))
 
 
 def test_private_hosts_know_no_wildcards() -> None:
@@ -98,45 +85,30 @@ def test_private_hosts_know_no_wildcards() -> None:
     assert not NetworkGrant(hosts=("mirror.internal",)).private("mirror.internal", 80)
 
 
-class TestNarrowing:
-    """What a task asks for must lie within what the operator grants."""
-
+def test_what_a_task_asks_for_lies_within_what_the_operator_grants() -> None:
     granted = NetworkGrant(hosts=("*.example.org", "api.test:8443"), private_hosts=("mirror.internal:8080",))
-
-    @pytest.mark.parametrize("host", ["a.example.org", "*.example.org", "*.a.example.org", "api.test:8443"])
-    def test_within(self, host: str) -> None:
-        assert self.granted.narrowed((host,), field="hosts") == NetworkGrant(hosts=(host,))
-
-    def test_a_private_host_stays_private(self) -> None:
-        narrowed = self.granted.narrowed(("Mirror.internal:8080",), field="hosts")
-        assert narrowed.private("mirror.internal", 8080) and not narrowed.covers("a.example.org", 443)
-
-    @pytest.mark.parametrize("host", ["*", "example.org", "*.org", "api.test", "a.example.org:22", "mirror.internal"])
-    def test_beyond(self, host: str) -> None:
+    for host in ("a.example.org", "*.example.org", "*.a.example.org", "api.test:8443"):
+        assert granted.narrowed((host,), field="hosts") == NetworkGrant(hosts=(host,))
+    narrowed = granted.narrowed(("Mirror.internal:8080",), field="hosts")
+    assert narrowed.private("mirror.internal", 8080) and not narrowed.covers("a.example.org", 443)
+    for host in ("*", "example.org", "*.org", "api.test", "a.example.org:22", "mirror.internal"):
         with pytest.raises(InvalidRequest, match="not granted") as refused:
-            self.granted.narrowed(("a.example.org", host), field="constraints.network.allowed_hosts")
+            granted.narrowed(("a.example.org", host), field="constraints.network.allowed_hosts")
         assert refused.value.field == "constraints.network.allowed_hosts[1]"
 
 
-@pytest.mark.parametrize(
-    ("command", "field"),
-    [
-        (Command(argv=()), "argv"),
-        (Command(argv=("",)), "argv"),
-        (Command(argv=("-c", "x")), "argv"),
-        (Command(argv=("echo", "a\0b")), "argv"),
-        (Command(argv=("true",), cwd="../other"), "cwd"),
-        (Command(argv=("true",), cwd="/etc"), "cwd"),
-        (Command(argv=("true",), cwd="a\0"), "cwd"),
-        (Command(argv=("true",), variables={"A B": "1"}), "variables"),
-        (Command(argv=("true",), variables={"A;id": "1"}), "variables"),
-        (Command(argv=("true",), variables={"A": "\0"}), "variables"),
-    ],
-)
-def test_commands_that_no_process_can_be_given_are_refused(command: Command, field: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        render(command, mount="/workspace")
-    assert refused.value.field == field
+async def test_commands_that_no_process_can_be_given_are_refused(tmp_path: Path) -> None:
+    wrong = {
+        "argv": [{"argv": ()}, {"argv": ("",)}, {"argv": ("-c", "x")}, {"argv": ("echo", "a\0b")}],
+        "cwd": [{"cwd": "../other"}, {"cwd": "/etc"}, {"cwd": "a\0"}],
+        "variables": [{"variables": {"A B": "1"}}, {"variables": {"A;id": "1"}}, {"variables": {"A": "\0"}}],
+    }
+    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path) as workspace:
+        for field, commands in wrong.items():
+            for given in commands:
+                with pytest.raises(InvalidRequest) as refused:
+                    await workspace.run(Command(**{"argv": ("true",), **given}))
+                assert refused.value.field == field, given
 
 
 def test_variables_come_from_a_list_and_the_environments_path_is_first() -> None:
@@ -150,72 +122,55 @@ def test_variables_come_from_a_list_and_the_environments_path_is_first() -> None
     assert jail.variables(environment, host, proxy="http://127.0.0.1:1")["https_proxy"] == "http://127.0.0.1:1"
 
 
-V1_MOUNT = "39 31 0:36 / {point} rw,relatime - cgroup cgroup rw,pids"
-V2_MOUNT = "41 31 0:38 / {point} rw,relatime - cgroup2 cgroup2 rw"
+def groups_at(point: Path, controllers: str, own: str = "/", *, version: int = 1) -> ControlGroups:
+    """What is found where control groups are mounted at `point`."""
+    if version == 2:
+        return ControlGroups(f"41 31 0:38 / {point} rw,relatime - cgroup2 cgroup2 rw", f"0::{own}\n")
+    mount = f"39 31 0:36 / {point} rw,relatime - cgroup cgroup rw,{controllers}"
+    return ControlGroups(mount, f"8:{controllers}:{own}\n")
 
 
-def test_control_groups_of_version_1_are_made_below_our_own(tmp_path: Path) -> None:
+def test_control_groups_are_made_below_our_own(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
-    groups = ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/ours\n")
+    groups = groups_at(tmp_path, "pids", "/ours")
     assert (groups.processes, groups.memory) == (True, False)
     group = groups.create(SandboxPolicy(max_processes=7))
     assert group is not None
     (entrance,) = group.entrances
     assert entrance.parent.parent == tmp_path / "ours"
     assert (entrance.parent / "pids.max").read_text() == "7"
-
-
-def test_cpus_are_limited_by_a_share_of_each_period(tmp_path: Path) -> None:
-    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
-    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
+    groups = groups_at(tmp_path, "cpu,cpuacct")
     assert (groups.processes, groups.cpu) == (False, True)
-    group = groups.create(SandboxPolicy(max_cpus=0.5))
-    assert group is not None
-    assert (group.directories[0] / "cpu.cfs_quota_us").read_text() == "50000"
-
-
-def test_groups_of_a_tenant_lie_in_one(tmp_path: Path) -> None:
-    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
-    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
-    policy = SandboxPolicy()
-    made = [groups.create(policy, tenant) for tenant in ("a", "a", "b", "")]
-    above = [group.directories[0].parent.name for group in made if group is not None]
-    assert above == ["fleet-of-a", "fleet-of-a", "fleet-of-b", tmp_path.name]
-
-
-def test_a_tenant_with_several_commands_weighs_half(tmp_path: Path) -> None:
-    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
-    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
+    made = [groups.create(SandboxPolicy(max_cpus=0.5), tenant) for tenant in ("a", "a", "b", "")]
+    places = [group.directories[0] for group in made if group is not None]
+    assert [place.parent.name for place in places] == ["fleet-of-a", "fleet-of-a", "fleet-of-b", tmp_path.name]
+    assert (places[-1] / "cpu.cfs_quota_us").read_text() == "50000"
+    # A tenant with several commands at once weighs half.
     shares = tmp_path / "fleet-of-a" / "cpu.shares"
-    shares.parent.mkdir()
     shares.write_text("1024")
     groups.weigh("a", crowd=True)
     groups.weigh("nobody", crowd=True)
     assert shares.read_text().startswith("512")
     groups.weigh("a", crowd=False)
     assert shares.read_text() == "1024"
-
-
-def test_empty_groups_of_tenants_are_removed(tmp_path: Path) -> None:
-    empty, used = tmp_path / "fleet-of-a", tmp_path / "fleet-of-b"
-    (empty / "fleet-99999999-0").mkdir(parents=True)
-    (used / "fleet-1-0").mkdir(parents=True)
-    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
-    ControlGroups(mount, "3:cpu,cpuacct:/\n").reap()
-    assert (empty.exists(), (used / "fleet-1-0").exists()) == (False, True)
-
-
-def test_control_groups_of_version_2_need_the_controllers(tmp_path: Path) -> None:
-    groups = ControlGroups(V2_MOUNT.format(point=tmp_path), "0::/\n")
+    # Those of version 2 need the controllers.
+    groups = groups_at(tmp_path, "", version=2)
     assert (groups.processes, groups.memory) == (False, False)
 
 
 def test_leftovers_of_dead_processes_are_removed_and_only_those(tmp_path: Path) -> None:
     dead, alive, other = tmp_path / "fleet-99999999-0", tmp_path / "fleet-1-0", tmp_path / "somebody"
-    for directory in (dead, alive, other):
-        directory.mkdir()
-    ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/\n").reap()
-    assert [directory.exists() for directory in (dead, alive, other)] == [False, True, True]
+    empty, used = tmp_path / "fleet-of-a", tmp_path / "fleet-of-b"
+    for directory in (dead, alive, other, empty / "fleet-99999999-0", used / "fleet-1-0"):
+        directory.mkdir(parents=True)
+    groups_at(tmp_path, "cpu,cpuacct").reap()
+    assert [path.exists() for path in (dead, alive, other, empty, used / "fleet-1-0")] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_what_a_dead_process_left_in_its_group_is_ended(tmp_path: Path) -> None:
@@ -225,24 +180,13 @@ def test_what_a_dead_process_left_in_its_group_is_ended(tmp_path: Path) -> None:
         for directory, process in zip((dead, alive), processes, strict=True):
             directory.mkdir()
             (directory / "cgroup.procs").write_text(f"0\n{process.pid}\n")
-        ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/\n").reap()
+        groups_at(tmp_path, "pids").reap()
         assert processes[0].wait(timeout=5) == -signal.SIGKILL
         assert processes[1].poll() is None
     finally:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def test_no_control_groups_without_a_mount() -> None:
-    groups = ControlGroups("", "")
-    assert groups.create(SandboxPolicy()) is None
-
-
-def test_defaults_are_the_strict_ones() -> None:
-    assert SandboxPolicy().rung is Rung.BUBBLEWRAP
-    assert NetworkGrant() == NetworkGrant(hosts=(), private_hosts=())
-    assert Sandbox(SandboxPolicy()).policy.grace_seconds == 2.0
 
 
 def test_commands_take_no_port_of_the_fleets_own() -> None:
