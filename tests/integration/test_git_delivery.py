@@ -12,8 +12,8 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
+from tests.environments import provider_at
 
 PATCH = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 OTHER = PATCH.replace(b"+a = 2", b"+a = 3")
@@ -28,9 +28,7 @@ DELIVERY = Delivery(
 
 @pytest.fixture
 def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    return GitWorkspaceProvider(
-        tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
-    )
+    return provider_at(tmp_path)
 
 
 @pytest.fixture
@@ -58,6 +56,9 @@ def state(repo: Path) -> dict[str, tuple[int, bytes]]:
 async def test_a_commit_on_a_branch_and_nothing_else(
     provider: GitWorkspaceProvider, pinned: PinnedRepository, repo: Path
 ) -> None:
+    with pytest.raises(PatchRejected):
+        await provider.deliver("e1", pinned, PATCH.replace(b"-a = 1", b"-a = 9"), DELIVERY)
+    assert git(repo, "branch", "--list", "fleet/*") == ""
     write_files(repo, {"other.py": "being edited\n", "loose.txt": "x"})
     before = state(repo)
     delivered = await provider.deliver("e1", pinned, PATCH, DELIVERY)
@@ -68,47 +69,27 @@ async def test_a_commit_on_a_branch_and_nothing_else(
     assert shown == "Ada <ada@example.org>|Ada|Change a\n\nFleet-Execution: e1"
     assert git(repo, "show", "fleet/task-1:app.py") == "a = 2"
     git(repo, "fsck", "--strict")
-
-
-async def test_twice_is_once(provider: GitWorkspaceProvider, pinned: PinnedRepository, repo: Path) -> None:
-    first = await provider.deliver("e1", pinned, PATCH, DELIVERY)
-    before = git(repo, "count-objects", "-v")
-    assert await provider.deliver("e1", pinned, PATCH, DELIVERY) == first
-    assert git(repo, "count-objects", "-v") == before
-    git(repo, "branch", "-q", "-D", "fleet/task-1")
-    together = await asyncio.gather(*(provider.deliver("e1", pinned, PATCH, DELIVERY) for _ in range(4)))
-    assert len(set(together)) == 1
-
-
-async def test_a_branch_with_other_content_is_left_alone(
-    provider: GitWorkspaceProvider, pinned: PinnedRepository, repo: Path
-) -> None:
-    first = await provider.deliver("e1", pinned, PATCH, DELIVERY)
+    # Twice is once.
+    objects = git(repo, "count-objects", "-v")
+    assert await provider.deliver("e1", pinned, PATCH, DELIVERY) == delivered
+    assert git(repo, "count-objects", "-v") == objects
+    # A branch with other content is left alone.
     with pytest.raises(PreconditionFailed, match="other content") as caught:
         await provider.deliver("e2", pinned, OTHER, DELIVERY)
     assert caught.value.field == "delivery.branch"
-    assert git(repo, "rev-parse", "fleet/task-1") == first.commit_sha
+    assert git(repo, "rev-parse", "fleet/task-1") == delivered.commit_sha
     with pytest.raises(PreconditionFailed, match="cannot be used"):
         await provider.deliver("e2", pinned, OTHER, Delivery(branch="fleet/task-1/below"))
-
-
-async def test_a_branch_that_is_checked_out_is_left_alone(
-    provider: GitWorkspaceProvider, pinned: PinnedRepository, repo: Path, tmp_path: Path
-) -> None:
-    git(repo, "worktree", "add", "-q", "-b", "linked", str(tmp_path / "linked"))
+    git(repo, "branch", "-q", "-D", "fleet/task-1")
+    together = await asyncio.gather(*(provider.deliver("e1", pinned, PATCH, DELIVERY) for _ in range(4)))
+    assert len(set(together)) == 1
+    # So is one that is checked out.
+    git(repo, "worktree", "add", "-q", "-b", "linked", str(repo.parent / "linked"))
     git(repo, "symbolic-ref", "HEAD", "refs/heads/unborn")
     for branch in ("linked", "unborn"):
         with pytest.raises(PreconditionFailed, match="checked out") as caught:
             await provider.deliver("e1", pinned, PATCH, Delivery(branch=branch))
         assert caught.value.field == "delivery.branch"
-
-
-async def test_a_patch_that_does_not_fit_leaves_no_branch(
-    provider: GitWorkspaceProvider, pinned: PinnedRepository, repo: Path
-) -> None:
-    with pytest.raises(PatchRejected):
-        await provider.deliver("e1", pinned, PATCH.replace(b"-a = 1", b"-a = 9"), DELIVERY)
-    assert git(repo, "branch", "--list", "fleet/*") == ""
 
 
 async def test_a_snapshot_is_the_parent(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:

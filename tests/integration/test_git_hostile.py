@@ -14,8 +14,8 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, RepoRef, UncommittedChanges
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
+from tests.environments import provider_at
 
 PATCH = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 HOOKS = (
@@ -26,9 +26,7 @@ HOOKS = (
 
 @pytest.fixture
 def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    return GitWorkspaceProvider(
-        tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
-    )
+    return provider_at(tmp_path)
 
 
 @pytest.fixture

@@ -19,34 +19,26 @@ from swe_ai_fleet.adapters.git_workspace import Bounds, GitClone, GitWorkspacePr
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import (
-    FleetError,
     InvalidRequest,
     PatchRejected,
     PreconditionFailed,
     ResourceExhausted,
 )
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, UncommittedChanges
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
+from tests.environments import provider_at
 
 FILES = {"app.py": "answer = 41\n", "docs/guide.md": "# Guide\n", ".gitignore": "*.log\n"}
 BARE = Environment()
 
 
-def make_provider(home: Path, root: Path, *, max_patch_bytes: int = 2**25) -> GitWorkspaceProvider:
-    return GitWorkspaceProvider(
-        home,
-        Sandbox(SandboxPolicy()),
-        allowed_roots=(root,),
-        allow_local_paths=True,
-        bounds=Bounds(patch_bytes=max_patch_bytes),
-        surroundings={"PATH": os.environ["PATH"], "HOME": str(root / "user")},
-    )
+def surroundings(root: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(root / "user")}
 
 
 @pytest.fixture
 def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    return make_provider(tmp_path / "home", tmp_path)
+    return provider_at(tmp_path, surroundings=surroundings(tmp_path))
 
 
 @pytest.fixture
@@ -94,8 +86,15 @@ def contents(tree: Path) -> dict[bytes, tuple[object, ...]]:
     }
 
 
+WRONG: tuple[tuple[str, dict[str, str]], ...] = (
+    *(("ref", {"ref": name}) for name in ("missing", "--upload-pack=touch x", "main\nHEAD", "HEAD:app.py")),
+    ("commit", {"commit": "0" * 40}),
+    *(("subdirectory", {"subdirectory": name}) for name in ("missing", "app.py", "../x", "/etc")),
+)
+
+
 class TestPin:
-    async def test_head_a_branch_a_tag_a_commit(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+    async def test_head_a_branch_a_tag_a_commit_a_directory(self, provider: GitWorkspaceProvider, repo: Path) -> None:
         first = git(repo, "rev-parse", "HEAD")
         git(repo, "tag", "-a", "v1", "-m", "one")
         git(repo, "branch", "side")
@@ -107,43 +106,23 @@ class TestPin:
             assert (await provider.pin("default", ref(repo, ref=named))).commit == first
         by_commit = await provider.pin("default", ref(repo, ref="main", commit=first[:12]))
         assert (by_commit.commit, by_commit.branch) == (first, "")
+        pinned = await provider.pin("default", ref(repo / "docs"))
+        assert (pinned.location, pinned.subdirectory) == (str(repo), "docs")
+        assert (await provider.pin("default", ref(repo, subdirectory="./docs/"))).subdirectory == "docs"
 
-    @pytest.mark.parametrize(
-        ("options", "field"),
-        [
-            ({"ref": "missing"}, "repo.ref"),
-            ({"ref": "--upload-pack=touch x"}, "repo.ref"),
-            ({"ref": "main\nHEAD"}, "repo.ref"),
-            ({"ref": "HEAD:app.py"}, "repo.ref"),
-            ({"commit": "0" * 40}, "repo.commit"),
-            ({"subdirectory": "missing"}, "repo.subdirectory"),
-            ({"subdirectory": "app.py"}, "repo.subdirectory"),
-            ({"subdirectory": "../x"}, "repo.subdirectory"),
-            ({"subdirectory": "/etc"}, "repo.subdirectory"),
-        ],
-    )
-    async def test_what_cannot_be_resolved(
-        self, provider: GitWorkspaceProvider, repo: Path, options: dict[str, str], field: str
-    ) -> None:
-        with pytest.raises(FleetError) as caught:
-            await provider.pin("default", ref(repo, **options))
-        assert isinstance(caught.value, InvalidRequest | PreconditionFailed)
-        assert caught.value.field == field
-
-    async def test_no_repository_and_no_commit(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+    async def test_what_cannot_be_pinned(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
+        for field, options in WRONG:
+            with pytest.raises((InvalidRequest, PreconditionFailed)) as caught:
+                await provider.pin("default", ref(repo, **options))
+            assert caught.value.field == f"repo.{field}", options
+        with pytest.raises(PreconditionFailed, match="git directory"):
+            await provider.pin("default", ref(repo / ".git" / "refs"))
         (tmp_path / "plain").mkdir()
         with pytest.raises(PreconditionFailed, match="not a git repository") as caught:
             await provider.pin("default", ref(tmp_path / "plain"))
         assert caught.value.field == "repo.path" and "git init" in caught.value.hint
         with pytest.raises(PreconditionFailed, match="no commit"):
             await provider.pin("default", ref(make_repository(tmp_path / "empty")))
-
-    async def test_a_directory_of_a_repository(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        pinned = await provider.pin("default", ref(repo / "docs"))
-        assert (pinned.location, pinned.subdirectory) == (str(repo), "docs")
-        assert (await provider.pin("default", ref(repo, subdirectory="./docs/"))).subdirectory == "docs"
-        with pytest.raises(PreconditionFailed, match="git directory"):
-            await provider.pin("default", ref(repo / ".git" / "refs"))
 
     async def test_bare_shallow_worktree_and_sha256(
         self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
@@ -170,7 +149,7 @@ class TestPin:
     async def test_parts_outside_the_roots(self, tmp_path: Path, repo: Path) -> None:
         inside = tmp_path / "inside"
         inside.mkdir()
-        provider = make_provider(tmp_path / "home", inside)
+        provider = provider_at(inside)
         git(tmp_path, "clone", "-q", "--shared", str(repo), str(inside / "borrows"))
         git(repo, "worktree", "add", "-q", "-b", "other", str(inside / "linked"))
         for place in ("borrows", "linked"):
@@ -183,20 +162,30 @@ class TestPin:
 
 
 class TestUncommittedChanges:
-    async def test_they_are_refused_by_default(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+    async def test_they_are_refused_by_default_and_can_be_ignored(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        # A clean tree has no snapshot; what the user's own files ignore is no change.
+        write_files(tmp_path, {"user/.config/git/ignore": ".env\n"})
+        (repo / ".git/info/exclude").write_text("scratch/\n")
+        write_files(repo, {".env": "TOKEN=1", "scratch/a": ""})
+        before = snapshot(repo)
+        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
+        assert (pinned.snapshot_of, snapshot(repo)) == ("", before)
+        commit_files(repo, {"b": "b"})
         write_files(repo, {"app.py": "answer = 42\n", "new.py": "", "debug.log": "ignored"})
         with pytest.raises(PreconditionFailed) as caught:
             await provider.pin("default", ref(repo))
         assert "app.py, new.py" in caught.value.message
         assert "debug.log" not in caught.value.message
-        assert "--include-dirty" in caught.value.hint
-        assert "--ignore-dirty" in caught.value.hint
-
-    async def test_they_can_be_ignored(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        write_files(repo, {"app.py": "answer = 42\n"})
+        assert "--include-dirty" in caught.value.hint and "--ignore-dirty" in caught.value.hint
         pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.IGNORE))
         async with provider.open("e1", "a", pinned, BARE) as clone:
             assert (clone.root / "app.py").read_text() == "answer = 41\n"
+        # They belong to HEAD only.
+        assert (await provider.pin("default", ref(repo, ref="main~1"))).snapshot_of == ""
+        with pytest.raises(PreconditionFailed, match="belong to HEAD"):
+            await provider.pin("default", ref(repo, ref="main~1", uncommitted=UncommittedChanges.INCLUDE))
 
     async def test_they_can_be_included_without_a_trace(self, provider: GitWorkspaceProvider, repo: Path) -> None:
         head = git(repo, "rev-parse", "HEAD")
@@ -215,11 +204,6 @@ class TestUncommittedChanges:
             assert await sh(clone, "git rev-parse HEAD~1") == head
             assert (await clone.diff()).patch == b""
 
-    async def test_a_clean_tree_has_no_snapshot(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        before = snapshot(repo)
-        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
-        assert (pinned.snapshot_of, snapshot(repo)) == ("", before)
-
     async def test_a_change_of_the_same_size_in_the_same_instant_is_seen(
         self, provider: GitWorkspaceProvider, repo: Path
     ) -> None:
@@ -230,21 +214,6 @@ class TestUncommittedChanges:
             os.utime(repo / "app.py", ns=(index.st_atime_ns, index.st_mtime_ns))
             with pytest.raises(PreconditionFailed, match=r"app\.py"):
                 await provider.pin("default", ref(repo))
-
-    async def test_they_belong_to_head_only(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        commit_files(repo, {"b": "b"})
-        write_files(repo, {"app.py": "dirty\n"})
-        assert (await provider.pin("default", ref(repo, ref="main~1"))).snapshot_of == ""
-        with pytest.raises(PreconditionFailed, match="belong to HEAD"):
-            await provider.pin("default", ref(repo, ref="main~1", uncommitted=UncommittedChanges.INCLUDE))
-
-    async def test_the_users_own_ignore_files_count(
-        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
-    ) -> None:
-        write_files(tmp_path, {"user/.config/git/ignore": ".env\n"})
-        (repo / ".git/info/exclude").write_text("scratch/\n")
-        write_files(repo, {".env": "TOKEN=1", "scratch/a": ""})
-        assert (await provider.pin("default", ref(repo))).snapshot_of == ""
 
     async def test_a_merge_under_way(self, provider: GitWorkspaceProvider, repo: Path) -> None:
         git(repo, "checkout", "-q", "-b", "side")
@@ -303,8 +272,11 @@ class TestClone:
         async with provider.open("e1", "b", pinned, BARE) as clone:
             assert await sh(clone, "git fsck --full 2>&1") == ""
 
-    async def test_clones_at_once(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        pinned = await provider.pin("default", ref(repo))
+    async def test_pins_and_clones_at_once(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
+        providers = [provider, *(provider_at(tmp_path) for _ in range(7))]
+        pins = await asyncio.gather(*(one.pin("default", ref(repo)) for one in providers))
+        (pinned,) = set(pins)
+        assert not list((tmp_path / "home/seeds").glob("*/.new-*"))
         meeting = asyncio.Barrier(8)
 
         async def work(number: int) -> tuple[str, ...]:
@@ -315,17 +287,13 @@ class TestClone:
 
         found = await asyncio.gather(*(work(number) for number in range(8)))
         assert sorted(found) == [(f"file-{number}",) for number in range(8)]
-
-    async def test_pins_at_once(self, tmp_path: Path, repo: Path) -> None:
-        providers = [make_provider(tmp_path / "home", tmp_path) for _ in range(8)]
-        pins = await asyncio.gather(*(provider.pin("default", ref(repo)) for provider in providers))
-        assert len(set(pins)) == 1
-        assert not list((tmp_path / "home/seeds").glob("*/.new-*"))
-
-    async def test_tenants_share_nothing(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
-        for tenant in ("one", "two"):
-            await provider.pin(tenant, ref(repo))
+        # Tenants share nothing.
+        await provider.pin("other", ref(repo))
         assert len(list((tmp_path / "home/seeds").iterdir())) == 2
+        for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
+            with pytest.raises(InvalidRequest):
+                async with provider.open(execution, name, pinned, BARE):
+                    pass
 
     async def test_nothing_is_left(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
         pinned = await provider.pin("default", ref(repo))
@@ -363,13 +331,6 @@ class TestClone:
         await asyncio.to_thread(shutil.rmtree, tmp_path / "home/seeds")
         async with provider.open("e1", "a", pinned, BARE) as clone:
             assert (clone.root / "app.py").read_text() == "dirty\n"
-
-    async def test_names_that_are_no_names(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        pinned = await provider.pin("default", ref(repo))
-        for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
-            with pytest.raises(InvalidRequest):
-                async with provider.open(execution, name, pinned, BARE):
-                    pass
 
 
 DEEP = """
@@ -551,7 +512,7 @@ class TestDiffAndApply:
                 await clone.apply(good)
 
     async def test_a_patch_can_be_too_large(self, repo: Path, tmp_path: Path) -> None:
-        small = make_provider(tmp_path / "home", tmp_path, max_patch_bytes=10_000)
+        small = provider_at(tmp_path, bounds=Bounds(patch_bytes=10_000))
         async with small.open("e1", "a", await small.pin("default", ref(repo)), BARE) as clone:
             (clone.root / "large").write_text("some words\n" * 1000)
             with pytest.raises(ResourceExhausted, match="10000 bytes"):
@@ -597,7 +558,7 @@ ENTRIES = st.one_of(
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[GitWorkspaceProvider, PinnedRepository]:
     root = tmp_path_factory.mktemp("property").resolve()
     repo = make_repository(root / "repo", {"a": "1\n2\n3\n", "b/c": b"\x00\x01", "é/é": "x"})
-    provider = make_provider(root / "home", root)
+    provider = provider_at(root)
     return provider, await provider.pin("default", ref(repo))
 
 
