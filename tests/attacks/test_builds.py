@@ -37,8 +37,7 @@ def loot(tmp_path: Path) -> Path:
 
 @needs_bwrap
 async def test_links_where_the_fleet_keeps_what_a_build_left(tmp_path: Path, loot: Path) -> None:
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools")
+    provider = make_provider(tmp_path)
     backend = BACKEND + HOSTILE.format(names=("kept", "node", "bin"), target=str(loot))
     repository = await pin(provider, tmp_path, {"pyproject.toml": PYPROJECT, "backend.py": backend, "src/a.py": ""})
     environment = await provider.environment(repository, EnvironmentSpec())
@@ -55,8 +54,7 @@ async def test_links_where_the_fleet_keeps_what_a_build_left(tmp_path: Path, loo
 
 @needs_bwrap
 async def test_pipes_and_links_in_what_is_copied(tmp_path: Path, loot: Path) -> None:
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools")
+    provider = make_provider(tmp_path)
     left = f"import os\nos.mkfifo('/environment/pipe')\nos.symlink({str(loot)!r}, '/environment/loot')\n"
     files: dict[str, str | bytes] = {"pyproject.toml": PYPROJECT, "backend.py": BACKEND + left, "src/a.py": ""}
     repository = await pin(provider, tmp_path, files)
@@ -71,10 +69,9 @@ async def test_pipes_and_links_in_what_is_copied(tmp_path: Path, loot: Path) -> 
 @pytest.mark.slow
 @needs_bwrap
 async def test_a_copy_takes_no_more_of_the_disk_than_the_build_was_allowed(tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
     mib = 1024**2
     sandbox = Sandbox(SandboxPolicy(max_disk_bytes=64 * mib, max_file_bytes=256 * mib))
-    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=sandbox)
+    provider = make_provider(tmp_path, sandbox=sandbox)
     left = f"""
 for number in range(4):
     with open(f"/environment/hole{{number}}", "wb") as file:

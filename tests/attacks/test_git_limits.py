@@ -22,7 +22,8 @@ from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.git_server import PASSWORD, USER, git_server
+from tests.environments import provider_at
+from tests.git_server import PASSWORD, USER, git_server, served_copy
 
 MIB = 1024**2
 LIMIT = 4 * MIB
@@ -32,15 +33,9 @@ def make(root: Path, *, limit: int = LIMIT, slots: CpuSlots | None = None) -> Gi
     async def credential(tenant: str, reference: str, location: str) -> Credential:
         return Credential(username=USER, password=PASSWORD)
 
-    return GitWorkspaceProvider(
-        root,
-        Sandbox(SandboxPolicy(rung=Rung.NONE, max_disk_bytes=limit), slots),
-        allowed_roots=(root.parent,),
-        allow_local_paths=True,
-        protocols=("http",),
-        hosts=("127.0.0.1",),
-        credentials=credential,
-    )
+    sandbox = Sandbox(SandboxPolicy(rung=Rung.NONE, max_disk_bytes=limit), slots)
+    remote = {"protocols": ("http",), "hosts": ("127.0.0.1",), "credentials": credential}
+    return provider_at(root.parent, root.name, sandbox=sandbox, **remote)
 
 
 def size(directory: Path) -> int:
@@ -49,8 +44,7 @@ def size(directory: Path) -> int:
 
 async def test_a_repository_larger_than_a_workspace_is_not_fetched(tmp_path: Path) -> None:
     make_repository(tmp_path / "source", {"blob": os.urandom(3 * LIMIT)})
-    (tmp_path / "served").mkdir()
-    git(tmp_path, "clone", "-q", "--bare", str(tmp_path / "source"), "served/large.git")
+    served_copy(tmp_path / "source", tmp_path / "served", "large.git")
     async with git_server(tmp_path / "served") as server:
         asked = RepoRef(location=f"{server.url}/large.git")
         provider = make(tmp_path / "home")

@@ -16,9 +16,7 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, NatsLogin
-from swe_ai_fleet.adapters.jetstream.callout import Issuer
-from swe_ai_fleet.adapters.jetstream.login import host_inbox
+from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errand import ErrandKind
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
@@ -26,7 +24,6 @@ from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunCla
 from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
-from swe_ai_fleet.runtime.installation.nats_users import hosts_account
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings, without_login
@@ -69,7 +66,7 @@ class World:
             url or self.url,
             token=login or None,
             tls=ssl.create_default_context(cafile=str(ca)) if ca else None,
-            inbox_prefix=host_inbox(login.partition(".")[0]) if login else "_INBOX",
+            inbox_prefix=_inbox(login) if login else "_INBOX",
             error_cb=told,
             allow_reconnect=False,
         )
@@ -113,6 +110,10 @@ class Stranger:
 def _is_of(tenant: str, subject: str) -> bool:
     described = base64.urlsafe_b64encode(f"{tenant}/e".encode()).decode()
     return any(part in (tenant, f"_{tenant}") or part.startswith(described) for part in subject.split(".")[2:])
+
+
+def _inbox(login: str) -> str:
+    return f"_INBOX.{login.partition('.')[0]}"
 
 
 def _claim() -> RunClaimed:
@@ -240,7 +241,7 @@ async def test_a_host_cannot_read_what_another_tenant_did(world: World) -> None:
             (f"{api}STREAM.MSG.GET.AGENT_EVENTS", {"last_by_subj": "agent.events.b.e-b.agent-1"}),
             (f"{api}STREAM.INFO.AGENT_EVENTS", {"subjects_filter": ">"}),
             (f"{api}STREAM.MSG.GET.OBJ_agent-blobs", {"seq": 1}),
-            (f"{api}STREAM.SNAPSHOT.AGENT_EVENTS", {"deliver_subject": f"{host_inbox(login.partition('.')[0])}.s"}),
+            (f"{api}STREAM.SNAPSHOT.AGENT_EVENTS", {"deliver_subject": f"{_inbox(login)}.s"}),
             (
                 f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.b.>",
                 made | {"config": consumer},
@@ -359,7 +360,7 @@ async def test_the_server_ends_a_connection_whose_time_is_up(tmp_path: Path) -> 
             let_in.append(shown)
             if len(let_in) > 2:
                 raise PreconditionFailed("no longer")
-            return NatsLogin(account=hosts_account("default"), sends=("x",), hears=("_INBOX.h.>",), seconds=2)
+            return NatsLogin(account="HOSTS_default", sends=("x",), hears=("_INBOX.h.>",), seconds=2)
 
         heard = asyncio.Event()
         answering = asyncio.create_task(log.answer_logins(Issuer(server.issuer_file.read_text()), who, heard=heard))

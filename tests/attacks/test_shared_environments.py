@@ -35,8 +35,7 @@ for site in glob.glob("/environment/venv/lib/python3*/site-packages"):
 
 @pytest.fixture
 def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    (tmp_path / "tools").mkdir()
-    return make_provider(tmp_path, tmp_path / "tools")
+    return make_provider(tmp_path)
 
 
 async def _pin(provider: GitWorkspaceProvider, root: Path, backend: str, project: str = PYPROJECT) -> PinnedRepository:
@@ -97,10 +96,9 @@ async def test_a_candidates_build_is_in_nobodys_environment(provider: GitWorkspa
 
 @needs_bwrap
 async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
     needing = PYPROJECT + 'dependencies = ["thing"]\n'
     with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
-        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
+        provider = make_provider(tmp_path, setup=index.setup)
         fork = await _pin(provider, tmp_path / "fork", BACKEND + HOSTILE, needing)
         poisoned = await provider.environment(fork, EnvironmentSpec())
         assert EVIL in await _pytest(provider, fork, poisoned)
@@ -123,8 +121,7 @@ async def test_the_pip_that_is_started_is_no_file_of_the_repository(
 ) -> None:
     # As for a Python that is older than our pip asks for: then the virtual environment's own pip is brought up to date.
     monkeypatch.setattr(machine, "_pip", lambda: (">=4", "0"))
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools")
+    provider = make_provider(tmp_path)
     pinned = await pin(provider, tmp_path, {"a.py": "", "pip.py": HOSTILE.replace("pytest", "poison") + "print(site)"})
     environment = await provider.environment(pinned, EnvironmentSpec())
     steps = [step.purpose for step in environment.report.steps]
@@ -147,12 +144,11 @@ HIDDEN: Files = {
 
 async def _answers(root: Path, fork: Files, honest: Files | None = None) -> list[str]:
     """What a package of the index says in a fork that hides another one, and in the repository, built after it."""
-    (root / "tools").mkdir()
     project = PYPROJECT + 'dependencies = ["thing"]\n'
     files = {"pyproject.toml": project, "backend.py": BACKEND, "src/a.py": "", "tests/test_a.py": "def test_a(): ...\n"}
     answers: list[str] = []
     with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
-        provider = make_provider(root, root / "tools", index.setup)
+        provider = make_provider(root, setup=index.setup)
         for name, more in (("fork", fork), ("honest", honest or {})):
             (root / name).mkdir()
             pinned = await pin(provider, root / name, {**files, **more})
@@ -239,12 +235,11 @@ CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
 @needs_bwrap
 @pytest.mark.parametrize("by", ["Makefile", "caller"])
 async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
     files: Files = {"pyproject.toml": SETUPTOOLS, "src/a.py": "", "tests/test_a.py": ""}
     if by == "Makefile":
         files["Makefile"] = "test:\n\tPYTHONPATH=. pytest tests\n"
     spec = EnvironmentSpec(variables={"PYTHONPATH": "."} if by == "caller" else {})
-    provider = make_provider(tmp_path, tmp_path / "tools")
+    provider = make_provider(tmp_path)
     keys: set[str] = set()
     for name, more in (("fork", CUSTOM), ("honest", {})):
         (tmp_path / name).mkdir()
@@ -284,13 +279,12 @@ def _setuptools() -> bytes:
 async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
     needed: str, shared: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "tools").mkdir()
     files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": needed, "src/a.py": "", "tests/test_a.py": ""}
     wheels = {"thing-1.0-py3-none-any.whl": wheel("thing", 7), "setuptools-1.0-py3-none-any.whl": _setuptools()}
     keys: dict[str, str] = {}
     told: dict[str, str] = {}
     with Index(wheels) as index:
-        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
+        provider = make_provider(tmp_path, setup=index.setup)
         for name, more in (("fork", {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}), ("honest", {})):
             (tmp_path / name).mkdir()
             pinned = await pin(provider, tmp_path / name, {**files, **more})
@@ -308,7 +302,6 @@ async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_envi
 @needs_bwrap
 async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: Path) -> None:
     """Also where the build went on behind the project: the environment is that of the commit that it stands on."""
-    (tmp_path / "tools").mkdir()
     files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": "thing\nabsent", "src/a.py": ""}
     wheels = {"thing-1.0-py3-none-any.whl": wheel("thing", 7), "setuptools-1.0-py3-none-any.whl": _setuptools()}
     hostile = str(CUSTOM["sitecustomize.py"]).lstrip()
@@ -316,7 +309,7 @@ async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: 
     hunk = f"--- /dev/null\n+++ b/src/sitecustomize.py\n@@ -0,0 +1,{added.count(chr(10))} @@\n{added}"
     patch = f"diff --git a/src/sitecustomize.py b/src/sitecustomize.py\nnew file mode 100644\n{hunk}"
     with Index(wheels) as index:
-        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
+        provider = make_provider(tmp_path, setup=index.setup)
         honest = await pin(provider, tmp_path, files)
         candidate = await provider.patched("e", honest, patch.encode())
         # Even where nobody has built the untouched commit's before.
@@ -344,14 +337,13 @@ NODE: Files = {
 
 
 async def _node_answers(root: Path) -> list[str]:
-    (root / "tools").mkdir()
     packages = {
         "settled-1.0.0.tgz": npm_package("settled", "1.0.0", SETTLE),
         "plain-1.0.0.tgz": npm_package("plain", "1.0.0"),
     }
     answers: list[str] = []
     with NpmRegistry(packages) as registry:
-        provider = make_provider(root, root / "tools", registry.setup)
+        provider = make_provider(root, setup=registry.setup)
         for name, more in (("fork", SETTINGS), ("honest", {})):
             (root / name).mkdir()
             pinned = await pin(provider, root / name, {**NODE, **more})

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.environments import Index, make_provider, pin, wheel
+from tests.environments import Index, opened, provider_at, wheel
 from tests.evidence import World, named
 
 pytestmark = pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
@@ -28,13 +27,8 @@ def shell(script: str) -> Command:
 async def test_a_clone_is_worked_on_and_its_changes_are_read(tmp_path: Path) -> None:
     files = {"app.py": "answer = 41\n", "test_app.py": "import app\n\ndef test_it():\n    assert app.answer == 42\n"}
     repository = make_repository(tmp_path / "repository", files)
-    provider = GitWorkspaceProvider(
-        tmp_path / "home",
-        Sandbox(SandboxPolicy(rung=Rung.LANDLOCK)),
-        allowed_roots=(tmp_path,),
-        allow_local_paths=True,
-        surroundings={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-    )
+    surroundings = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    provider = provider_at(tmp_path, rung=Rung.LANDLOCK, surroundings=surroundings)
     pinned = await provider.pin("tenant", RepoRef(location=str(repository)))
     environment = await provider.environment(pinned, EnvironmentSpec())
     async with provider.open("execution", "agent", pinned, environment) as clone:
@@ -53,11 +47,8 @@ async def test_a_clone_is_worked_on_and_its_changes_are_read(tmp_path: Path) -> 
 
 
 async def test_a_patch_applies_to_files_that_were_given_to_the_sandboxs_user(tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=Rung.LANDLOCK)))
-    pinned = await pin(provider, tmp_path, {"app.py": "answer = 41\n", "other.py": ""})
-    environment = await provider.environment(pinned, EnvironmentSpec(detect=False))
-    async with provider.open("execution", "agent", pinned, environment) as clone:
+    files = {"app.py": "answer = 41\n", "other.py": ""}
+    async with opened(tmp_path, Rung.LANDLOCK, files) as (_, clone):
         # What a handover does to files, as soon as one has taken place or as if it had.
         owner = (clone.root / "app.py").stat().st_uid
         for path in (clone.root / "app.py", clone.root / "other.py"):
