@@ -110,8 +110,10 @@ async def opened(
         yield provider, clone
 
 
-async def pin(provider: GitWorkspaceProvider, root: Path, files: Mapping[str, str | bytes]) -> PinnedRepository:
-    repo = make_repository(root / "repo", files)
+async def pin(
+    provider: GitWorkspaceProvider, root: Path, files: Mapping[str, str | bytes], name: str = "repo"
+) -> PinnedRepository:
+    repo = make_repository(root / name, files)
     return await provider.pin("default", RepoRef(location=str(repo)))
 
 

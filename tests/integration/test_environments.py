@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import NetworkGrant, Rung
 from swe_ai_fleet.testing.repositories import commit_files
 from tests.environments import BACKEND, PYPROJECT, REQUIREMENTS, UNITTEST, built, make_provider, pin, run_tests, sh
 
@@ -30,87 +30,59 @@ def provider(tmp_path: Path, tools: Path) -> GitWorkspaceProvider:
     return make_provider(tmp_path, tools)
 
 
-class TestBare:
-    async def test_pytest_and_ruff_are_ours(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        files: dict[str, str | bytes] = {
-            "a.py": "import os\n",
-            "test_a.py": "import a\n\ndef test_a():\n    assert a.os\n",
-        }
-        pinned = await pin(provider, tmp_path, files)
-        environment = await provider.environment(pinned, EnvironmentSpec())
-        assert environment.test_command == ("python3", "-m", "pytest", "-q")
-        assert built(tmp_path) == [environment.key]
-        async with provider.open("e1", "a", pinned, environment) as clone:
-            tested = await run_tests(clone)
-            assert "1 passed" in tested.stdout.text(), tested.stdout.text()
-            linted = await clone.run(Command(argv=("ruff", "check", "--output-format=json", "a.py")))
-            assert [item["code"] for item in json.loads(linted.stdout.text())] == ["F401"]
-            assert (await clone.diff()).files == ()
-            refused = await sh(clone, "touch /fleet/tools/x /fleet/tools/python/pytest/x")
-            assert refused.count("Read-only") == 2
-
-    async def test_variables_and_path(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        pinned = await pin(provider, tmp_path, {"bin/tool": "#!/bin/sh\necho mine $COLOUR\n", "lib/own.py": "x = 1\n"})
-        spec = EnvironmentSpec(
-            variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/usr/libexec")
-        )
-        environment = await provider.environment(pinned, spec)
-        async with provider.open("e1", "a", pinned, environment) as clone:
-            assert (
-                await sh(clone, "chmod +x bin/tool; tool; python3 -c 'import own, pytest; print(own.x)'")
-                == "mine blue\n1"
-            )
-            assert (await sh(clone, "echo $PATH")).startswith("/workspace/bin:/usr/libexec:")
-
-    async def test_nothing_at_all(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        environment = await provider.environment(await pin(provider, tmp_path, {"README": "x"}), EnvironmentSpec())
-        assert environment.test_command == ()
-
-    async def test_detection_can_be_off(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        pinned = await pin(provider, tmp_path, REQUIREMENTS)
-        environment = await provider.environment(pinned, EnvironmentSpec(detect=False))
-        assert not environment.report.left_out
-        async with provider.open("e1", "a", pinned, environment) as clone:
-            assert "No module named 'thing'" in await sh(clone, "python3 -c 'import thing'")
-
-    @pytest.mark.parametrize(
-        ("spec", "field"),
-        [
-            (EnvironmentSpec(image="other"), "environment.image"),
-            (EnvironmentSpec(variables={"a=b": ""}), "environment.variables"),
-            (EnvironmentSpec(variables={"": ""}), "environment.variables"),
-            (EnvironmentSpec(path=("a:b",)), "environment.path[0]"),
-            (EnvironmentSpec(path=("bin", "/opt/x")), "environment.path[1]"),
-            (EnvironmentSpec(setup=("true", " ")), "environment.setup[1]"),
-        ],
-    )
-    async def test_what_no_environment_can_be(
-        self, provider: GitWorkspaceProvider, tmp_path: Path, spec: EnvironmentSpec, field: str
-    ) -> None:
-        pinned = await pin(provider, tmp_path, {"a": ""})
+async def test_pytest_and_ruff_are_ours_and_variables_and_path_a_callers(
+    provider: GitWorkspaceProvider, tmp_path: Path
+) -> None:
+    files = {
+        "a.py": "import os\n", "test_a.py": "import a\n\ndef test_a():\n    assert a.os\n",
+        "bin/tool": "#!/bin/sh\necho mine $COLOUR\n", "lib/own.py": "x = 1\n",
+    }  # fmt: skip
+    pinned = await pin(provider, tmp_path, files)
+    environment = await provider.environment(pinned, EnvironmentSpec())
+    assert environment.test_command == ("python3", "-m", "pytest", "-q")
+    assert built(tmp_path) == [environment.key]
+    async with provider.open("e1", "a", pinned, environment) as clone:
+        tested = await run_tests(clone)
+        assert "1 passed" in tested.stdout.text(), tested.stdout.text()
+        linted = await clone.run(Command(argv=("ruff", "check", "--output-format=json", "a.py")))
+        assert [item["code"] for item in json.loads(linted.stdout.text())] == ["F401"]
+        assert (await clone.diff()).files == ()
+        refused = await sh(clone, "touch /fleet/tools/x /fleet/tools/python/pytest/x")
+        assert refused.count("Read-only") == 2
+    spec = EnvironmentSpec(variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/usr/libexec"))
+    async with provider.open("e1", "a", pinned, await provider.environment(pinned, spec)) as clone:
+        said = await sh(clone, "chmod +x bin/tool; tool; python3 -c 'import own, pytest; print(own.x)'")
+        assert said == "mine blue\n1"
+        assert (await sh(clone, "echo $PATH")).startswith("/workspace/bin:/usr/libexec:")
+    async with provider.open("e1", "a", pinned, Environment()) as clone:
+        assert await sh(clone, "ls /") != ""
+    for spec, field in (
+        (EnvironmentSpec(image="other"), "environment.image"),
+        (EnvironmentSpec(variables={"a=b": ""}), "environment.variables"),
+        (EnvironmentSpec(variables={"": ""}), "environment.variables"),
+        (EnvironmentSpec(path=("a:b",)), "environment.path[0]"),
+        (EnvironmentSpec(path=("bin", "/opt/x")), "environment.path[1]"),
+        (EnvironmentSpec(setup=("true", " ")), "environment.setup[1]"),
+    ):
         with pytest.raises((InvalidRequest, PreconditionFailed)) as caught:
             await provider.environment(pinned, spec)
         assert caught.value.field == field
+    nothing = await pin(provider, tmp_path, {"README": "x"}, "nothing")
+    assert (await provider.environment(nothing, EnvironmentSpec())).test_command == ()
 
 
-class TestWithoutSandbox:
-    async def test_what_still_works(self, tmp_path: Path, tools: Path) -> None:
-        policy = SandboxPolicy(rung=Rung.NONE)
-        provider = make_provider(tmp_path, tools, sandbox=Sandbox(policy))
-        files: dict[str, str | bytes] = {"test_a.py": "def test_a():\n    pass\n", "pyproject.toml": PYPROJECT}
-        pinned = await pin(provider, tmp_path, files)
-        spec = EnvironmentSpec(setup=("pip --version",), detect=False)
-        for environment in (
-            await provider.environment(pinned, EnvironmentSpec(detect=False)),
-            await provider.environment(pinned, spec),
-        ):
-            assert environment.mounts == ()
-            async with provider.open("e1", "a", pinned, environment) as clone:
-                assert "1 passed" in (await run_tests(clone)).stdout.text()
-                assert await clone.head() == (pinned.commit, "fleet/work")
-                assert (await clone.diff()).files == ()
-        with pytest.raises(PreconditionFailed, match="without a sandbox"):
-            await provider.environment(pinned, EnvironmentSpec())
+async def test_what_still_works_without_a_sandbox(tmp_path: Path, tools: Path) -> None:
+    provider = make_provider(tmp_path, tools, rung=Rung.NONE)
+    pinned = await pin(provider, tmp_path, {"test_a.py": "def test_a():\n    pass\n", "pyproject.toml": PYPROJECT})
+    for setup in ((), ("pip --version",)):
+        environment = await provider.environment(pinned, EnvironmentSpec(setup=setup, detect=False))
+        assert environment.mounts == ()
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            assert "1 passed" in (await run_tests(clone)).stdout.text()
+            assert await clone.head() == (pinned.commit, "fleet/work")
+            assert (await clone.diff()).files == ()
+    with pytest.raises(PreconditionFailed, match="without a sandbox"):
+        await provider.environment(pinned, EnvironmentSpec())
 
 
 class TestDetected:
@@ -133,6 +105,11 @@ class TestDetected:
                 )
                 assert await sh(clone, "echo $SETUP_ONLY") == ""
         assert any("requirements.txt" in note for note in first.notes)
+        # Detection can be off.
+        bare = await provider.environment(pinned, EnvironmentSpec(detect=False))
+        assert not bare.report.left_out
+        async with provider.open("e1", "a", pinned, bare) as clone:
+            assert "No module named 'thing'" in await sh(clone, "python3 -c 'import thing'")
 
     async def test_the_key_follows_what_decides(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         pinned = await pin(provider, tmp_path, {"requirements.txt": "# nothing\n", "a.py": ""})
@@ -240,7 +217,7 @@ class TestSetup:
         assert not (await provider.environment(moved, spec)).cached
 
     async def test_a_failure_names_the_command_and_hides_secrets(
-        self, provider: GitWorkspaceProvider, tmp_path: Path
+        self, provider: GitWorkspaceProvider, tmp_path: Path, tools: Path
     ) -> None:
         pinned = await pin(provider, tmp_path, {"a": ""})
         spec = EnvironmentSpec(setup=("touch /environment/x", "echo token $SETUP_ONLY >&2; exit 3"))
@@ -250,14 +227,25 @@ class TestSetup:
         assert "exit code 3" in caught.value.message
         assert "token ***" in caught.value.message
         assert "s3cret" not in str(caught.value)
+        hasty = SetupPolicy(network=NetworkGrant(hosts=()), variables={}, timeout_seconds=0.2)
+        with pytest.raises(PreconditionFailed, match="time was up"):
+            await make_provider(tmp_path, tools, hasty).environment(pinned, EnvironmentSpec(setup=("sleep 60",)))
         assert built(tmp_path) == []
 
-    async def test_a_time_limit(self, tmp_path: Path, tools: Path) -> None:
-        policy = SetupPolicy(network=NetworkGrant(hosts=()), variables={}, timeout_seconds=0.2)
-        provider = make_provider(tmp_path, tools, policy)
+    async def test_what_a_killed_build_left_is_built_anew_and_age_takes_it(
+        self, provider: GitWorkspaceProvider, tmp_path: Path
+    ) -> None:
         pinned = await pin(provider, tmp_path, {"a": ""})
-        with pytest.raises(PreconditionFailed, match="time was up"):
-            await provider.environment(pinned, EnvironmentSpec(setup=("sleep 60",)))
+        spec = EnvironmentSpec(setup=("[ ! -e /environment/half ] && touch /environment/whole",))
+        environment = await provider.environment(pinned, spec)
+        place = tmp_path / "home/environments" / environment.key
+        (place / "facts.json").unlink()
+        (place / "root/whole").rename(place / "root/half")
+        assert not (await provider.environment(pinned, spec)).cached
+        assert [path.name for path in (place / "root").iterdir()] == ["whole"]
+        assert (await provider.reap()).environments == 0
+        os.utime(place, (0, 0))
+        assert (await provider.reap()).environments == 1
         assert built(tmp_path) == []
 
     async def test_builders_at_once_build_once(self, tmp_path: Path, tools: Path) -> None:
@@ -280,26 +268,3 @@ class TestSetup:
             await task
         assert built(tmp_path) == []
         assert not list((tmp_path / "home/workspaces").glob("*/*"))
-
-    async def test_what_a_killed_build_left_is_built_anew(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        pinned = await pin(provider, tmp_path, {"a": ""})
-        spec = EnvironmentSpec(setup=("[ ! -e /environment/half ] && touch /environment/whole",))
-        environment = await provider.environment(pinned, spec)
-        place = tmp_path / "home/environments" / environment.key
-        (place / "facts.json").unlink()
-        (place / "root/whole").rename(place / "root/half")
-        assert not (await provider.environment(pinned, spec)).cached
-        assert [path.name for path in (place / "root").iterdir()] == ["whole"]
-
-    async def test_age_takes_them(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        pinned = await pin(provider, tmp_path, {"a": ""})
-        environment = await provider.environment(pinned, EnvironmentSpec(setup=("true",)))
-        assert (await provider.reap()).environments == 0
-        os.utime(tmp_path / "home/environments" / environment.key, (0, 0))
-        assert (await provider.reap()).environments == 1
-        assert built(tmp_path) == []
-
-    async def test_a_bare_environment_opens_without_tools(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-        pinned = await pin(provider, tmp_path, {"a": ""})
-        async with provider.open("e1", "a", pinned, Environment()) as clone:
-            assert await sh(clone, "ls /") != ""

@@ -165,12 +165,9 @@ class TestWhatABuildMakes:
         assert any("releases until 2021-01-01" in decision.what for decision in report.decisions)
 
 
-class TestOptionsThatDoNothing:
-    @pytest.mark.parametrize("entry", ["tols", "/environment/tols", "/usr/nowhere"])
-    async def test_a_directory_on_path_that_is_not_there_is_named(
-        self, provider: GitWorkspaceProvider, tmp_path: Path, entry: str
-    ) -> None:
-        pinned = await pin(provider, tmp_path, {"tools/x": "", "a.py": ""})
+async def test_a_directory_on_path_that_is_not_there_is_named(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+    pinned = await pin(provider, tmp_path, {"tools/x": "", "a.py": ""})
+    for entry in ("tols", "/environment/tols", "/usr/nowhere"):
         environment = await provider.environment(pinned, EnvironmentSpec(path=("tools", entry, "/usr/bin")))
         assert [note for note in environment.notes if "PATH" in note] == [f"On PATH, but not there: {entry}."]
 
@@ -213,28 +210,15 @@ class TestAMirrorAtAPrivateAddress:
     async def test_the_failure_names_the_setting(self, tmp_path: Path, tools: Path) -> None:
         provider = make_provider(tmp_path, tools, MIRROR)
         pinned = await pin(provider, tmp_path, {"requirements.txt": "attrs\n", "a.py": ""})
-        with pytest.raises(PreconditionFailed) as caught:
-            await provider.environment(pinned, EnvironmentSpec())
-        assert caught.value.field == "environment"
-        assert OPENS in str(caught.value)
-        assert "10.20.30.40 is not at a public address" in caught.value.message
-        assert "requirements.txt" in caught.value.message
-
-    async def test_so_does_a_command_of_the_caller(self, tmp_path: Path, tools: Path) -> None:
-        provider = make_provider(tmp_path, tools, MIRROR)
-        pinned = await pin(provider, tmp_path, {"a.py": ""})
-        with pytest.raises(PreconditionFailed) as caught:
-            await provider.environment(pinned, EnvironmentSpec(setup=("pip install attrs",)))
-        assert caught.value.field == "environment.setup[0]"
-        assert OPENS in str(caught.value)
-
-    async def test_a_port_of_its_own_is_named_with_it(self, tmp_path: Path) -> None:
-        policy = SetupPolicy(
-            network=NetworkGrant(hosts=("*",)),
-            variables={name: value.replace("40", "40:8081") for name, value in MIRROR.variables.items()},
-        )
-        (pip, *_) = await try_setup_network(tmp_path, Sandbox(SandboxPolicy()), policy)
-        assert pip.way_out.startswith("set FLEET_SETUP_PRIVATE_HOSTS=10.20.30.40:8081 for")
+        by_command = EnvironmentSpec(setup=("pip install attrs",), detect=False)
+        for spec, field in ((EnvironmentSpec(), "environment"), (by_command, "environment.setup[0]")):
+            with pytest.raises(PreconditionFailed) as caught:
+                await provider.environment(pinned, spec)
+            assert caught.value.field == field
+            assert OPENS in str(caught.value)
+            if field == "environment":
+                assert "10.20.30.40 is not at a public address" in caught.value.message
+                assert "requirements.txt" in caught.value.message
 
     async def test_it_is_found_before_a_build_needs_it(self, tmp_path: Path) -> None:
         attempts = await try_setup_network(tmp_path, Sandbox(SandboxPolicy()), MIRROR)
@@ -242,6 +226,11 @@ class TestAMirrorAtAPrivateAddress:
         assert "pip" in found
         assert not any(attempt.ok for attempt in found.values())
         assert all(OPENS in attempt.way_out for attempt in found.values()), found
+        # A port of its own is named with it.
+        variables = {name: value.replace("40", "40:8081") for name, value in MIRROR.variables.items()}
+        policy = SetupPolicy(network=NetworkGrant(hosts=("*",)), variables=variables)
+        (pip, *_) = await try_setup_network(tmp_path, Sandbox(SandboxPolicy()), policy)
+        assert pip.way_out.startswith("set FLEET_SETUP_PRIVATE_HOSTS=10.20.30.40:8081 for")
 
     async def test_doctor_proposes_the_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in MIRROR.variables.items():
