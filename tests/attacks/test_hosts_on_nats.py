@@ -242,14 +242,8 @@ async def test_a_host_cannot_read_what_another_tenant_did(world: World) -> None:
             (f"{api}STREAM.INFO.AGENT_EVENTS", {"subjects_filter": ">"}),
             (f"{api}STREAM.MSG.GET.OBJ_agent-blobs", {"seq": 1}),
             (f"{api}STREAM.SNAPSHOT.AGENT_EVENTS", {"deliver_subject": f"{_inbox(login)}.s"}),
-            (
-                f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.b.>",
-                made | {"config": consumer},
-            ),
-            (
-                f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.a.>",
-                made | {"config": pushed},
-            ),
+            (f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.b.>", made | {"config": consumer}),
+            (f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.a.>", made | {"config": pushed}),
             (f"{api}CONSUMER.CREATE.AGENT_EVENTS", made | {"config": consumer}),
             (f"{api}CONSUMER.MSG.NEXT.AGENT_EVENTS.context-recorder", {"batch": 1}),
             (f"{api}CONSUMER.DELETE.AGENT_EVENTS.context-recorder", None),

@@ -208,15 +208,9 @@ def test_a_list_that_leads_to_other_files_is_not_plain() -> None:
     plain = 'a==1  # the first\nb[x]>=2; python_version > "3"\n\nc==1 --hash=sha256:aa \\\n  --hash=sha256:bb\nd.e==1\n'
     assert is_plain(plain)
     leading = [
-        "-c x.txt",
-        "--find-links x",
-        "a @ file:///x",
-        "./x",
-        "x/y",
-        "a.zip",
-        "a.zip[x]",
+        "-c x.txt", "--find-links x", "a @ file:///x", "./x", "x/y", "a.zip", "a.zip[x]",
         "a-1.tar.gz ; os_name == 'x'",
-    ]
+    ]  # fmt: skip
     assert [line for line in leading if is_plain(f"{plain}{line}\n")] == []
 
 

@@ -255,10 +255,7 @@ async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) ->
 
 
 async def test_a_script_that_a_check_starts_is_the_untouched_commits(tmp_path: Path) -> None:
-    world = World(
-        tmp_path,
-        {**PYTEST_FILES, "check.sh": 'python3 -c "import app; assert app.mul(2, 3) == 6"\n'},
-    )
+    world = World(tmp_path, {**PYTEST_FILES, "check.sh": 'python3 -c "import app; assert app.mul(2, 3) == 6"\n'})
     checks = (CheckSpec(name="script", command="sh ./check.sh"),)
     report = await world.check({"app.py": BROKEN, "check.sh": "true\n"}, checks=checks)
     assert report.verdict is Verdict.UNVERIFIED
@@ -287,8 +284,7 @@ os._exit(0)
     [
         ({"fleet_pytest.py": SEALED}, EnvironmentSpec()),
         pytest.param(
-            *({"src/fleet_pytest.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "src"})),
-            marks=pytest.mark.slow,
+            *({"src/fleet_pytest.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "src"})), marks=pytest.mark.slow
         ),
         pytest.param(
             *({"lib/src/pluggy.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "/workspace/lib/src:other"})),

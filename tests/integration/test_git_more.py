@@ -185,10 +185,7 @@ TRAPS = {
         "git merge -q other",
     ),
     "editor": ("git config core.editor {trap}; git config sequence.editor {trap}", "git revert --edit HEAD"),
-    "text conversion": (
-        "git config diff.x.textconv {trap}; echo 'app diff=x' > .git/info/attributes",
-        "git blame app",
-    ),
+    "text conversion": ("git config diff.x.textconv {trap}; echo 'app diff=x' > .git/info/attributes", "git blame app"),
     "signing": (
         "git config commit.gpgSign true; git config gpg.program {trap}; git config user.signingKey x; "
         "git config user.name n; git config user.email n@example.org",

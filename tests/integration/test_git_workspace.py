@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.adapters.git_workspace import Bounds, GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import (
-    InvalidRequest,
-    PatchRejected,
-    PreconditionFailed,
-    ResourceExhausted,
-)
+from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
 from tests.environments import provider_at
@@ -299,10 +294,7 @@ class TestClone:
         pinned = await provider.pin("default", ref(repo))
         async with provider.open("e1", "a", pinned, BARE) as clone:
             await sh(clone, "mkdir -p locked/deep && touch locked/deep/x && chmod 000 locked/deep && chmod 500 locked")
-            await sh(
-                clone,
-                f"ln -s / rootlink; mkfifo pipe; python3 -c '{DEEP}'",
-            )
+            await sh(clone, f"ln -s / rootlink; mkfifo pipe; python3 -c '{DEEP}'")
         assert not list((tmp_path / "home/workspaces").iterdir())
         assert not list((tmp_path / "home/scratch").iterdir())
 

@@ -21,13 +21,7 @@ import pytest
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.jetstream.subjects import event_subject, result_subject, token
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import (
-    Fenced,
-    InvalidRequest,
-    PreconditionFailed,
-    ResourceExhausted,
-    Unavailable,
-)
+from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.event import CancelRequested, StoredEvent, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
 from swe_ai_fleet.settings import without_login

@@ -71,13 +71,10 @@ class TestResolving:
     @pytest.mark.parametrize(
         ("texts", "request_"),
         [
-            (["a.py and b.py"], "Open that file"),
-            ([LIST], "Do that one"),
-            ([LIST], "the fifth one, item 17"),
-            ([LIST], "the first time I saw it"),
-            ([], "that file, the second one, #1"),
+            (["a.py and b.py"], "Open that file"), ([LIST], "Do that one"), ([LIST], "the fifth one, item 17"),
+            ([LIST], "the first time I saw it"), ([], "that file, the second one, #1"),
         ],
-    )
+    )  # fmt: skip
     def test_what_is_ambiguous_or_means_nothing_is_left_alone(self, texts: list[str], request_: str) -> None:
         assert meanings(texts, request_) == []
 
