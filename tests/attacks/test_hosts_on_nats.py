@@ -14,6 +14,7 @@ from pathlib import Path
 import nats
 import nats.errors
 import pytest
+import structlog.testing
 from nats.aio.client import Client
 
 from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
@@ -162,22 +163,28 @@ async def _events(log: JetStream, tenant: str, agent: str = "agent-1") -> list[S
 
 async def test_a_host_does_the_work_of_its_tenant(world: World) -> None:
     """The control of everything below."""
-    async with world.host(await world.logins.grant("a")) as host:
-        async with host.journal(_writer("a", "agent-2")) as journal:
-            await journal.append(_claim())
-        assert [one.event.body for one in await _events(host, "a", "agent-2")] == [_claim()]
-        assert await _events(host, "a", CONTROL_SUBJECT) == []
-        for place in ("", "checkpoint"):
-            blob = await host.put("a", "e-a", SECRET + place.encode(), "text/plain", place=place)
-            assert await host.get(blob) == await world.log.get(blob) == SECRET + place.encode()
-        shorter = await host.put("a", "e-a", b"less", "text/plain", place="checkpoint")
-        assert await host.get(shorter) == b"less"
-        await host.discard(shorter)
-        with pytest.raises(NotFound):
-            await host.get(shorter)
-        result = {"tenant": "a", "task_id": "t-a", "execution_id": "e-a", "agent_id": "agent-2"}
-        assert await host.publish(**result, payload=b"{}")
-        assert not await host.publish(**result, payload=b"{}")
+    with structlog.testing.capture_logs() as told:
+        async with world.host(await world.logins.grant("a")) as host:
+            async with host.journal(_writer("a", "agent-2")) as journal:
+                await journal.append(_claim())
+            assert [one.event.body for one in await _events(host, "a", "agent-2")] == [_claim()]
+            assert await _events(host, "a", CONTROL_SUBJECT) == []
+            for place in ("", "checkpoint"):
+                blob = await host.put("a", "e-a", SECRET + place.encode(), "text/plain", place=place)
+                assert await host.get(blob) == await world.log.get(blob) == SECRET + place.encode()
+            shorter = await host.put("a", "e-a", b"less", "text/plain", place="checkpoint")
+            assert await host.get(shorter) == b"less"
+            await host.discard(shorter)
+            with pytest.raises(NotFound):
+                await host.get(shorter)
+            result = {"tenant": "a", "task_id": "t-a", "execution_id": "e-a", "agent_id": "agent-2"}
+            assert await host.publish(**result, payload=b"{}")
+            assert not await host.publish(**result, payload=b"{}")
+            with pytest.raises(PreconditionFailed, match="results of agents only"):
+                await host.publish(**{**result, "agent_id": ""}, payload=b"{}")
+            async with host.live_texts():
+                pass
+    assert not [line for line in told if line["event"] == "nats.forbidden"]
     assert (await world.said("a"))["agent.results._a.t-a.agent-2"] == 1
 
 

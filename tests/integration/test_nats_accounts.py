@@ -23,7 +23,7 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS, EVENTS, JOBS, STREAM_SUBJECTS
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunClaimed, Writer
+from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
 from swe_ai_fleet.runtime.installation.installing import install
@@ -310,33 +310,6 @@ async def test_what_a_user_may_not_do_fails_at_once_and_says_so(secured: Secured
     async with JetStream.connect(secured.url, credentials=secured.credentials("gateway")) as log, asyncio.timeout(2):
         with pytest.raises(PreconditionFailed, match=r"agent\.plans"):
             await log.connection.publish("agent.plans", b"{}", headers={}, patience=60)
-
-
-async def test_hosts_write_their_journals_blobs_and_results(secured: SecuredNats, logins: HostLogins) -> None:
-    async with (
-        JetStream.connect(secured.url, credentials=secured.credentials("orchestrator")) as log,
-        log.journal(Writer(tenant="a", execution_id="e-1", task_id="t-1")) as journal,
-    ):
-        await journal.append(RunClaimed(generation=1, host="h"))
-    credentials = Credentials(host=await logins.grant("a"), ca=str(secured.layout.authority))
-    with structlog.testing.capture_logs() as told:
-        async with JetStream.connect(secured.url, credentials=credentials) as log:
-            writer = Writer(tenant="a", execution_id="e-1", task_id="t-1", agent_id="agent-dev-1")
-            async with log.journal(writer) as journal:
-                await journal.append(RunClaimed(generation=1, host="h"))
-            read = [event async for event in log.read("a", "e-1", agent_id="agent-dev-1")]
-            assert [type(one.event.body) for one in read] == [RunClaimed]
-            blob = await log.put("a", "e-1", b"patch" * 300_000, "text/x-diff")
-            assert await log.get(blob) == b"patch" * 300_000
-            published = await log.publish(
-                tenant="a", task_id="t-1", execution_id="e-1", agent_id="agent-dev-1", payload=b"{}"
-            )
-            assert published
-            with pytest.raises(PreconditionFailed, match="results of agents only"):
-                await log.publish(tenant="a", task_id="t-1", execution_id="e-1", agent_id="", payload=b"{}")
-            async with log.live_texts():
-                pass
-    assert not [line for line in told if line["event"] == "nats.forbidden"]
 
 
 async def test_the_gateway_keeps_its_keys(secured: SecuredNats) -> None:
