@@ -1,4 +1,4 @@
-"""Pinning and clones: real git, real sandbox."""
+"""Pinning, clones, and delivery: real git, real sandbox."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.git_workspace import Bounds, GitClone, GitWorkspaceProvider
+from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, UncommittedChanges
+from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
 from tests.environments import provider_at
 
@@ -582,3 +583,109 @@ async def test_apply_undoes_diff(
         await clean.apply(diff.patch)
         assert contents(clean.root) == contents(clone.root)
         assert (await clean.diff()).patch == diff.patch
+
+
+# --- delivery: one branch more, and otherwise not a byte changed ---
+
+PATCH = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
+OTHER = PATCH.replace(b"+a = 2", b"+a = 3")
+DELIVERY = Delivery(
+    branch="fleet/task-1",
+    author_name="Ada",
+    author_email="ada@example.org",
+    message="Change a\n\nFleet-Execution: e1",
+    push=True,
+)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repo", {"app.py": "a = 1\n", "other.py": "b = 1\n"})
+
+
+@pytest.fixture
+async def pinned(provider: GitWorkspaceProvider, target: Path) -> PinnedRepository:
+    return await provider.pin("default", RepoRef(location=str(target)))
+
+
+def state(target: Path) -> dict[str, tuple[int, bytes]]:
+    """All files of a repository but its objects and the fleet's branches."""
+    found: dict[str, tuple[int, bytes]] = {}
+    for folder, _, names in os.walk(target):
+        for name in names:
+            path = Path(folder, name)
+            key = str(path.relative_to(target))
+            if not key.startswith((".git/objects", ".git/refs/heads/fleet", ".git/logs/refs/heads/fleet")):
+                found[key] = (path.stat().st_mtime_ns, path.read_bytes())
+    return found
+
+
+async def test_a_commit_on_a_branch_and_nothing_else(
+    provider: GitWorkspaceProvider, pinned: PinnedRepository, target: Path
+) -> None:
+    with pytest.raises(PatchRejected):
+        await provider.deliver("e1", pinned, PATCH.replace(b"-a = 1", b"-a = 9"), DELIVERY)
+    assert git(target, "branch", "--list", "fleet/*") == ""
+    write_files(target, {"other.py": "being edited\n", "loose.txt": "x"})
+    before = state(target)
+    delivered = await provider.deliver("e1", pinned, PATCH, DELIVERY)
+    assert state(target) == before
+    assert (delivered.branch, delivered.pushed) == ("fleet/task-1", False)
+    assert git(target, "rev-parse", "fleet/task-1", "fleet/task-1~1").split() == [delivered.commit_sha, pinned.commit]
+    shown = git(target, "log", "-1", "--format=%an <%ae>|%cn|%B", "fleet/task-1")
+    assert shown == "Ada <ada@example.org>|Ada|Change a\n\nFleet-Execution: e1"
+    assert git(target, "show", "fleet/task-1:app.py") == "a = 2"
+    git(target, "fsck", "--strict")
+    # Twice is once.
+    objects = git(target, "count-objects", "-v")
+    assert await provider.deliver("e1", pinned, PATCH, DELIVERY) == delivered
+    assert git(target, "count-objects", "-v") == objects
+    # A branch with other content is left alone.
+    with pytest.raises(PreconditionFailed, match="other content") as caught:
+        await provider.deliver("e2", pinned, OTHER, DELIVERY)
+    assert caught.value.field == "delivery.branch"
+    assert git(target, "rev-parse", "fleet/task-1") == delivered.commit_sha
+    with pytest.raises(PreconditionFailed, match="cannot be used"):
+        await provider.deliver("e2", pinned, OTHER, Delivery(branch="fleet/task-1/below"))
+    git(target, "branch", "-q", "-D", "fleet/task-1")
+    together = await asyncio.gather(*(provider.deliver("e1", pinned, PATCH, DELIVERY) for _ in range(4)))
+    assert len(set(together)) == 1
+    # So is one that is checked out.
+    git(target, "worktree", "add", "-q", "-b", "linked", str(target.parent / "linked"))
+    git(target, "symbolic-ref", "HEAD", "refs/heads/unborn")
+    for branch in ("linked", "unborn"):
+        with pytest.raises(PreconditionFailed, match="checked out") as caught:
+            await provider.deliver("e1", pinned, PATCH, Delivery(branch=branch))
+        assert caught.value.field == "delivery.branch"
+
+
+async def test_a_snapshot_is_the_parent(provider: GitWorkspaceProvider, target: Path, tmp_path: Path) -> None:
+    write_files(target, {"loose.py": "l = 1\n"})
+    before = state(target)
+    pinned = await provider.pin("default", RepoRef(location=str(target), uncommitted=UncommittedChanges.INCLUDE))
+    delivered: Delivered = await provider.deliver("e1", pinned, PATCH, DELIVERY)
+    assert state(target) == before
+    assert git(target, "rev-parse", "fleet/task-1~1", "fleet/task-1~2").split() == [pinned.commit, pinned.snapshot_of]
+    assert git(target, "show", f"{delivered.commit_sha}:loose.py") == "l = 1"
+    git(target, "fsck", "--strict")
+
+
+async def test_bare_repositories_and_worktrees(provider: GitWorkspaceProvider, target: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(target), "bare.git")
+    git(target, "worktree", "add", "-q", "-b", "linked", str(tmp_path / "linked"))
+    for place in ("bare.git", "linked"):
+        pinned = await provider.pin("default", RepoRef(location=str(tmp_path / place)))
+        delivered = await provider.deliver("e1", pinned, PATCH, Delivery(branch=f"fleet/{place[:4]}"))
+        assert git(tmp_path / place, "rev-parse", f"fleet/{place[:4]}") == delivered.commit_sha
+
+
+async def test_a_base_that_the_repository_has_lost(
+    provider: GitWorkspaceProvider, pinned: PinnedRepository, target: Path
+) -> None:
+    git(target, "checkout", "-q", "--orphan", "anew")
+    commit_files(target, {"app.py": "z\n"})
+    git(target, "branch", "-q", "-D", "main")
+    git(target, "reflog", "expire", "--expire=now", "--all")
+    git(target, "gc", "-q", "--prune=now")
+    with pytest.raises(PreconditionFailed, match="no longer in the repository"):
+        await provider.deliver("e1", pinned, PATCH, DELIVERY)
