@@ -38,60 +38,51 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "pwned"
 
 
-def arm(dot_git: Path, marker: Path) -> None:
-    """Everything in a `.git` that makes git start a program."""
-    evil = dot_git / "evil"
-    evil.write_text(f"#!/bin/sh\ntouch {marker}\ncat\n")
-    evil.chmod(0o755)
-    for hook in HOOKS:
-        (dot_git / "hooks").mkdir(exist_ok=True)
-        (dot_git / "hooks" / hook).symlink_to(evil)
-    with (dot_git / "config").open("a") as config:
-        config.write(
-            f"""
+# By sections of a configuration what names a program, and what else makes git start one.
+PROGRAMS = {
+    "core": "fsmonitor sshCommand gitProxy askPass editor pager alternateRefsCommand",
+    'filter "evil"': "clean smudge process",
+    'diff "evil"': "command textconv",
+    "diff": "external",
+    'merge "evil"': "driver",
+    "uploadpack": "packObjectsHook",
+    "gpg": "program",
+    'remote "origin"': "uploadpack",
+}
+MORE = """
 [core]
-	fsmonitor = {evil}
-	hooksPath = {dot_git}/hooks
-	sshCommand = {evil}
-	gitProxy = {evil}
-	askPass = {evil}
-	editor = {evil}
-	pager = {evil}
-	alternateRefsCommand = {evil}
+	hooksPath = {hooks}
+	repositoryformatversion = 1
 [filter "evil"]
-	clean = {evil}
-	smudge = {evil}
-	process = {evil}
 	required = true
-[diff "evil"]
-	command = {evil}
-	textconv = {evil}
-[diff]
-	external = {evil}
-[merge "evil"]
-	driver = {evil}
 [alias]
 	status = !{evil}
 	add = !{evil}
-[uploadpack]
-	packObjectsHook = {evil}
-[gpg]
-	program = {evil}
 [commit]
 	gpgSign = true
 [credential]
 	helper = !{evil}
 [remote "origin"]
 	url = ext::{evil}
-	uploadpack = {evil}
 	promisor = true
 	partialclonefilter = blob:none
 [extensions]
 	partialClone = origin
-[core]
-	repositoryformatversion = 1
 """
-        )
+
+
+def arm(dot_git: Path, marker: Path) -> None:
+    """Everything in a `.git` that makes git start a program."""
+    evil = dot_git / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {marker}\ncat\n")
+    evil.chmod(0o755)
+    (dot_git / "hooks").mkdir(exist_ok=True)
+    for hook in HOOKS:
+        (dot_git / "hooks" / hook).symlink_to(evil)
+    with (dot_git / "config").open("a") as config:
+        for section, names in PROGRAMS.items():
+            config.write(f"[{section}]\n" + "".join(f"\t{name} = {evil}\n" for name in names.split()))
+        config.write(MORE.format(hooks=dot_git / "hooks", evil=evil))
 
 
 async def test_a_hostile_local_repository(provider: GitWorkspaceProvider, tmp_path: Path, marker: Path) -> None:

@@ -199,6 +199,10 @@ class TestUncommittedChanges:
             assert names == [".gitignore", "app.py", "new.py", "staged.py"]
             assert await sh(clone, "git rev-parse HEAD~1") == head
             assert (await clone.diff()).patch == b""
+        # A seed that is gone is planted again.
+        await asyncio.to_thread(shutil.rmtree, repo.parent / "home/seeds")
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            assert (clone.root / "app.py").read_text() == "answer = 42\n"
 
     async def test_a_change_of_the_same_size_in_the_same_instant_is_seen(
         self, provider: GitWorkspaceProvider, repo: Path
@@ -299,15 +303,11 @@ class TestClone:
         assert not list((tmp_path / "home/workspaces").iterdir())
         assert not list((tmp_path / "home/scratch").iterdir())
 
-    async def test_a_cancelled_open_leaves_nothing(
-        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
-    ) -> None:
-        pinned = await provider.pin("default", ref(repo))
-
         async def hold() -> None:
             async with provider.open("e1", "a", pinned, BARE) as clone:
                 await clone.run(Command(argv=("sleep", "60"), light=True))
 
+        # Nor of one whose opening is cancelled.
         loop = asyncio.get_running_loop()
         for delay in (0.0, 0.001, 0.005, 0.01, 0.02, 0.04, 0.1):
             task = asyncio.create_task(hold())
@@ -315,15 +315,6 @@ class TestClone:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert not list((tmp_path / "home/workspaces").glob("*/*"))
-
-    async def test_a_seed_that_is_gone_is_planted_again(
-        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
-    ) -> None:
-        write_files(repo, {"app.py": "dirty\n"})
-        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
-        await asyncio.to_thread(shutil.rmtree, tmp_path / "home/seeds")
-        async with provider.open("e1", "a", pinned, BARE) as clone:
-            assert (clone.root / "app.py").read_text() == "dirty\n"
 
 
 DEEP = """

@@ -47,7 +47,7 @@ REFUSED = (
     "unshare -U true", "unshare -Urm true", "nsenter -t 1 -m true", "chroot / true", "hostname other",
     "ip link add d type dummy", "echo x > /x", "echo x > /usr/x", "echo x > /etc/passwd", "echo x > /dev/x",
     "echo x > /run/fleet/sh", "chmod 755 /run/fleet/sh", "chmod 777 /etc", "chmod 4755 /bin/sh",
-    "cp /bin/sh /usr/local/bin/python3", "mkdir /root/x", "touch /etc/passwd", "echo 1 > /proc/sys/kernel/sysrq",
+    "cp /bin/sh /usr/local/bin/fleet-attack", "mkdir /root/x", "touch /etc/passwd", "echo 1 > /proc/sys/kernel/sysrq",
     "echo 1 > /proc/sys/vm/drop_caches", "setpriv --reuid 0 true", "su -c true </dev/null",
     "ls /root/.cache /root/.config", "ls /var/lib", "ls /run/user", "ls /etc/ssl/private",
 )  # fmt: skip
