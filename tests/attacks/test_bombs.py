@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from services.auth import acting_for
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import Credential, GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.access import Principal
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
@@ -173,7 +175,11 @@ class Place:
             shutil.copytree(like.repository, self.repository, ignore=shutil.ignore_patterns("pack-*"))
         self.base = git(self.repository, "rev-parse", "HEAD").strip()
         self.meter = Meter(root / "meter")
-        self.provider = provider_at(root, rung=rung, surroundings=self.meter.surroundings)
+        self.handed = b""
+        self.provider = provider_at(root, rung=rung, surroundings=self.meter.surroundings, fetch=self._fetch)
+
+    async def _fetch(self, ref: BlobRef) -> bytes:
+        return self.handed
 
     @asynccontextmanager
     async def clone(self) -> AsyncGenerator[GitClone]:
@@ -275,9 +281,12 @@ async def test_a_repository_of_a_bomb_of_trees_is_not_taken(tmp_path: Path) -> N
 async def test_a_bundle_of_deltas_is_refused(tmp_path: Path, deltas: tuple[Place, Bomb]) -> None:
     bombed, bomb = deltas
     place = Place(tmp_path, like=bombed)
-    async with place.clone() as clone:
-        with pytest.raises(PreconditionFailed, match="MiB of memory"):
-            await clone.restore(Checkpoint(commit=bomb.commit, head=bomb.commit, bundle=bomb.bundle))
+    place.handed = bomb.bundle
+    pinned = await place.provider.pin("default", RepoRef(location=str(place.repository)))
+    handed = replace(pinned, commit=bomb.commit, bundle=BlobRef(name="b", digest="b", size=len(bomb.bundle)))
+    with pytest.raises(PreconditionFailed, match="MiB of memory"):
+        async with place.provider.open("e", "a", handed, Environment()):
+            pass
     assert place.meter.ran("index-pack")
     assert place.meter.peak() < _LIMIT + _BESIDE
 

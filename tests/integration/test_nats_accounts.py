@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import grpc.aio
 import nats
+import nkeys
 import pytest
 import structlog.testing
 from nats.aio.client import Client
@@ -27,7 +29,6 @@ from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
 from swe_ai_fleet.runtime.installation.installing import install
-from swe_ai_fleet.runtime.installation.nkeys_files import new_seed, public_key
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from tests.secured import SecuredNats, secured_nats
@@ -47,6 +48,10 @@ STREAM_VERBS = (
 ASK = ("events", "result", "info", "content", "describe")
 CONSUMER_VERBS = ("CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT", "PAUSE")
 TENANTS = ("a", "b")
+
+
+def public_key(seed: Path) -> str:
+    return nkeys.from_seed(bytearray(seed.read_bytes().strip())).public_key.decode().rstrip("=")
 
 
 def tenant_key(tenant: str) -> str:
@@ -179,7 +184,7 @@ async def come(happened: Callable[[], bool]) -> None:
 
 async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.nkey"
-    wrong.write_text(new_seed())
+    wrong.write_bytes(nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER))
     ca = str(secured.layout.authority)
     for credentials in (
         Credentials(ca=ca),
