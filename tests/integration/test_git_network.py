@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 
@@ -691,32 +690,15 @@ class TestGateway:
 BASE = "one\ntwo\nthree\n"
 
 
-def host_git(root: Path, *arguments: str) -> str:
-    """Git on the host, as a person would use it on the clone before an agent gets it."""
-    command = ["git", "-c", "safe.directory=*", "-c", "user.name=n", "-c", "user.email=n@example.org", *arguments]
-    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A branch `clean` that merges with main, and a branch `other` that does not."""
-    path = tmp_path / "clone"
-    path.mkdir()
-    host_git(path, "init", "-q", "-b", "main")
-
-    def commit(message: str, **files: str) -> None:
-        for name, content in files.items():
-            (path / name).write_text(content)
-        host_git(path, "add", ".")
-        host_git(path, "commit", "-q", "-m", message)
-
-    commit("first", app=BASE)
-    host_git(path, "checkout", "-q", "-b", "clean")
-    commit("clean", more="more\n")
-    host_git(path, "checkout", "-q", "-b", "other", "main")
-    commit("other", app=BASE.replace("two", "their two"))
-    host_git(path, "checkout", "-q", "main")
-    commit("second", app=BASE.replace("two", "our two"))
+    path = make_repository(tmp_path / "clone", {"app": BASE})
+    for branch, files in (("clean", {"more": "more\n"}), ("other", {"app": BASE.replace("two", "their two")})):
+        git(path, "checkout", "-q", "-b", branch, "main")
+        commit_files(path, files)
+    git(path, "checkout", "-q", "main")
+    commit_files(path, {"app": BASE.replace("two", "our two")})
     return path
 
 
@@ -762,16 +744,24 @@ async def test_stash(local: Workspace, root: Path) -> None:
     result = await said_no(tool.stash("pop"), "conflicts in 1 file", "git_stash(action='drop')")
     assert result.metadata["conflicts"] == ["app"]
     await ok(tool.stash("drop"))
-    assert host_git(root, "stash", "list") == ""
+    assert git(root, "stash", "list") == ""
     await said_no(tool.stash("push", "two\nlines"), "one line")
     assert (await tool.call("stash", {"action": "--help"})).outcome is Outcome.INVALID
 
 
 async def test_merge(local: Workspace, root: Path) -> None:
     tool = GitTool(local)
+    head = git(root, "rev-parse", "HEAD")
+    assert (await ok(tool.merge("clean", no_commit=True))).metadata["files"] == ["more"]
+    assert git(root, "rev-parse", "HEAD") == head
+    await ok(tool.merge(abort=True))
+    (root / "app").write_text("changed\n")
+    await said_no(tool.merge("other"), "changes")
+    assert (root / "app").read_text() == "changed\n"
+    git(root, "checkout", "app")
     await ok(tool.merge("clean"))
     assert (root / "more").read_text() == "more\n"
-    assert len(host_git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
+    assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
     result = await said_no(tool.merge("other"), "conflicts in 1 file", "app", "git_commit", "abort=true")
     assert (result.metadata["conflicts"], result.outcome) == (["app"], Outcome.ERROR)
     assert "<<<<<<<" in (root / "app").read_text()
@@ -782,18 +772,7 @@ async def test_merge(local: Workspace, root: Path) -> None:
     (root / "app").write_text("both\n")
     await ok(tool.add(["app"]))
     await ok(tool.commit("Both"))
-    assert len(host_git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
-
-
-async def test_merge_without_a_commit(local: Workspace, root: Path) -> None:
-    tool = GitTool(local)
-    head = host_git(root, "rev-parse", "HEAD")
-    assert (await ok(tool.merge("clean", no_commit=True))).metadata["files"] == ["more"]
-    assert host_git(root, "rev-parse", "HEAD") == head
-    await ok(tool.merge(abort=True))
-    (root / "app").write_text("changed\n")
-    await said_no(tool.merge("other"), "changes")
-    assert (root / "app").read_text() == "changed\n"
+    assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
 
 
 async def test_revert(local: Workspace, root: Path) -> None:
@@ -813,7 +792,7 @@ async def test_revert(local: Workspace, root: Path) -> None:
 
 async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
     tool = GitTool(local)
-    head = host_git(root, "rev-parse", "HEAD")
+    head = git(root, "rev-parse", "HEAD")
     for text in (
         "--exec=touch pwned", "-Xpwned", "-sevil", "--strategy=evil", "-m1", "HEAD --abort", "", "HEAD\n-x", "HEAD:app",
         "..",
@@ -825,8 +804,8 @@ async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
                 assert tool.pipeline.trail.entries[-1].outcome is said_no, text
     await said_no(tool.merge(), "name the branch")
     await said_no(tool.revert(), "name the commit")
-    assert host_git(root, "rev-parse", "HEAD") == head
-    assert not host_git(root, "status", "--porcelain")
+    assert git(root, "rev-parse", "HEAD") == head
+    assert not git(root, "status", "--porcelain")
 
 
 HOOKS = (

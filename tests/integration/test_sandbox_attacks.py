@@ -192,12 +192,14 @@ def test_fork_bombs_are_bounded_and_end(rung: str, ordinary: bool) -> None:
     assert living(name) == []
 
 
-MANY_FILES = """
+# Nine MiB in each place: without any one of them it would be less than the limit.
+EVERYWHERE = """
 import os, time
-for number in range(400):
-    with open(f"{PLACE}/fill-{number}", "wb") as file:
+for number in range(27):
+    place = (".", os.environ["HOME"], os.environ["TMPDIR"])[number % 3]
+    with open(f"{place}/fill-{number}", "wb") as file:
         file.write(bytes(2**20))
-    time.sleep(0.01)
+time.sleep(10)
 print("filled")
 """
 NAMELESS = """
@@ -226,9 +228,7 @@ print("filled")
 
 
 PLACES = {
-    "in the workspace": MANY_FILES.replace("{PLACE}", "."),
-    "at home": MANY_FILES.replace("{PLACE}", "{os.environ['HOME']}"),
-    "in tmp": MANY_FILES.replace("{PLACE}", "{os.environ['TMPDIR']}"),
+    "in the workspace, at home and in tmp": EVERYWHERE,
     "in files without a name": NAMELESS,
     "in directories that cannot be entered": TUCKED_AWAY,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -13,8 +12,6 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -34,6 +31,7 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
+from tests.orchestrator_service import field_named, refusal
 from tests.scripts import HELLO, HELLO_FILES
 
 SECONDS = 90
@@ -63,9 +61,7 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
-async def test_an_uploaded_repository_is_worked_on_and_comes_back_as_a_bundle(
-    fleet: FleetUnderTest, repository: Path, tmp_path: Path
-) -> None:
+async def test_an_upload_is_named_by_its_content_and_takes_no_push(fleet: FleetUnderTest, repository: Path) -> None:
     bundle = bundle_of(repository)
     digest = hashlib.sha256(bundle).hexdigest()
     call = {"metadata": (("authorization", f"Bearer {fleet.running.token}"),), "timeout": SECONDS}
@@ -74,43 +70,9 @@ async def test_an_uploaded_repository_is_worked_on_and_comes_back_as_a_bundle(
         first = await stub.UploadRepository(pieces(bundle, digest=digest, size_bytes=len(bundle), ref="main"), **call)
         again = await stub.UploadRepository(pieces(bundle), **call)
         assert first == again == pb.RepoRef(upload_id=digest, ref="main")
-        shutil.move(repository, tmp_path / "elsewhere")
-        task_id = f"upload-{uuid.uuid4().hex[:8]}"
-        reply = await stub.Orchestrate(
-            pb.OrchestrateRequest(
-                task_id=task_id, task_description=HELLO, repo=first, options=pb.OrchestratorOptions(num_agents=1)
-            ),
-            **call,
-        )
-        assert reply.status == pb.DELIBERATION_STATUS_COMPLETED, reply.metadata
-        parts = stub.GetArtifact(
-            pb.GetArtifactRequest(execution_id=reply.execution_id, digest=reply.metadata["bundle"]), **call
-        )
-        (tmp_path / "winner.bundle").write_bytes(b"".join([part.chunk async for part in parts]))
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Orchestrate(
-                pb.OrchestrateRequest(
-                    task_id=f"{task_id}-p", task_description=HELLO, repo=first, delivery=pb.Delivery(push=True)
-                ),
-                **call,
-            )
-        assert field_of(caught.value) == "delivery.push"
-    mine = tmp_path / "elsewhere"
-    git(mine, "fetch", "--quiet", str(tmp_path / "winner.bundle"), f"{reply.branch}:{reply.branch}")
-    assert git(mine, "rev-parse", reply.branch) == reply.commit_sha
-    assert "hello_world" in git(mine, "show", f"{reply.branch}:utils.py")
-    assert git(mine, "merge-base", "main", reply.branch) == git(mine, "rev-parse", "main")
-
-
-def field_of(error: grpc.aio.AioRpcError) -> str:
-    status = rpc_status.from_call(error)
-    assert status is not None
-    for detail in status.details:
-        if detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
-            request = error_details_pb2.BadRequest()
-            detail.Unpack(request)
-            return request.field_violations[0].field
-    return ""
+        pushing = pb.OrchestrateRequest(task_description=HELLO, repo=first, delivery=pb.Delivery(push=True))
+        _, _, details = await refusal(stub.Orchestrate(pushing, **call))
+        assert field_named(details) == "delivery.push"
 
 
 # --- without a fleet --------------------------------------------------------------------------------------------
@@ -359,7 +321,8 @@ async def test_the_command_line_sends_a_repository_and_fetches_the_winner(shell:
     sent = await shell.fleet(*run, "--include-dirty", HELLO)
     assert sent.code == 0, sent.err
     assert (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain")) == before
-    branch = next(name for name in git(repository, "branch", "--format=%(refname:short)").split() if "fleet/" in name)
+    branch = sent.document["branch"]
+    assert git(repository, "merge-base", "main", branch) == git(repository, "rev-parse", "main")
     assert "hello_world" in git(repository, "show", f"{branch}:utils.py")
     assert "not committed" in git(repository, "show", f"{branch}:notes.txt")
 
