@@ -14,8 +14,9 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import yaml
@@ -99,16 +100,19 @@ def texts() -> dict[str, str]:
     return found
 
 
-def read_all(reader: str, names: Path) -> None:
+def within(seconds: float, read: Callable[..., object], texts: Mapping[str, object], file: TextIO) -> None:
     """Read every text; what is too slow ends this process by a signal, its name written before."""
-    read = READERS[reader]
+    for name, text in texts.items():
+        print(name, file=file, flush=True)
+        # Time that this process computes, not time that goes by: other load on the machine is none of it.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        read(text)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def read_all(reader: str, names: Path) -> None:
     with names.open("w") as file:
-        for name, text in texts().items():
-            print(name, file=file, flush=True)
-            # Time that this process computes, not time that goes by: other load on the machine is none of it.
-            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            read(text)
-            signal.setitimer(signal.ITIMER_PROF, 0)
+        within(CPU_SECONDS, READERS[reader], texts(), file)
 
 
 def read_by_each(directory: str) -> None:
@@ -211,14 +215,8 @@ def read(path: str, text: str) -> None:
 
 
 def read_manifests() -> None:
-    """Read every manifest; one that takes too much ends this process, its name said before."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    for name, manifest in MANIFESTS.items():
-        print(name, flush=True)
-        # Time that this process computes, not time that goes by: other load on the machine is none of it.
-        signal.setitimer(signal.ITIMER_PROF, MANIFEST_SECONDS)
-        read(*manifest)
-        signal.setitimer(signal.ITIMER_PROF, 0)
+    within(MANIFEST_SECONDS, lambda manifest: read(*manifest), MANIFESTS, sys.stdout)
 
 
 def earlier_yaml() -> None:
