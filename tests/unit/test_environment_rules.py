@@ -7,17 +7,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from swe_ai_fleet.domain.task import EnvironmentSpec
-from swe_ai_fleet.environments.commands import read_commands, script_words, test_argv
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
-from swe_ai_fleet.environments.interpreters import Machine, choose_python
+from swe_ai_fleet.environments.interpreters import Machine
 from swe_ai_fleet.environments.lock_files import offending_pins, read_lock, unavailable_packages
 from swe_ai_fleet.environments.pip_steps import Tooling
-from swe_ai_fleet.environments.poetry import poetry_requirement
 from swe_ai_fleet.environments.recipe import Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 
@@ -236,23 +233,24 @@ def test_modules_of_go_and_crates_are_fetched_where_they_are_asked_for() -> None
     assert not made({"go.mod": "module a\n"}).steps
 
 
-PYTHONS: tuple[tuple[dict[str, Any], tuple[int, int], str], ...] = (
-    ({}, (3, 11), "own"),
-    ({"pinned": "3.9.18\n"}, (3, 9), "named"),
-    ({"pinned": "3.12\n"}, (3, 11), "lacks"),
-    ({"requires": (">=3.12", "pyproject.toml")}, (3, 13), "newest"),
-    ({"requires": ("<3.11", "setup.py")}, (3, 9), "newest"),
-    ({"requires": (">=3.14", "pyproject.toml")}, (3, 11), "nothing on this machine fits"),
-    ({"tested": [("py39", "tox.ini"), ("3.10", "ci.yml")]}, (3, 9), "tested with"),
-    ({"tested": [("Programming Language :: Python :: 3.11", "p"), ("3.13", "p")]}, (3, 11), "own"),
-    ({"tested": [("3.8", "p")]}, (3, 9), "nearest"),
+PYTHONS: tuple[tuple[dict[str, str], str, str], ...] = (
+    ({}, "python3", "3.11: this machine's own"),
+    ({".python-version": "3.9.18\n"}, "/opt/python3.9", "3.9 is named there"),
+    ({".python-version": "3.12\n"}, "python3", "which this machine lacks"),
+    ({"pyproject.toml": PROJECT + 'requires-python = ">=3.12"\n'}, "/opt/python3.13", "the newest on this machine"),
+    ({"pyproject.toml": PROJECT + 'requires-python = "<3.11"\n'}, "/opt/python3.9", "the newest on this machine"),
+    ({"pyproject.toml": PROJECT + 'requires-python = ">=3.14"\n'}, "python3", "nothing on this machine fits"),
+    ({"tox.ini": "[tox]\nenvlist = py39,py310\n"}, "/opt/python3.9", "tested with"),
+    ({"tox.ini": "[tox]\nenvlist = py311,py313\n"}, "python3", "3.11: this machine's own"),
+    ({"tox.ini": "[tox]\nenvlist = py38\n"}, "/opt/python3.9", "nearest"),
 )
 
 
 def test_the_python_is_one_that_fits() -> None:
-    for facts, version, reason in PYTHONS:
-        choice = choose_python(MACHINE, **facts)
-        assert choice.version == version and reason in choice.reason, facts
+    for files, program, reason in PYTHONS:
+        recipe = made(TEST | {"pyproject.toml": PROJECT} | files)
+        (said,) = [decision.what for decision in recipe.decisions if decision.what.startswith("Python ")]
+        assert recipe.steps[0].argv[0] == program and reason in said, (files, said)
 
 
 TESTING = {
@@ -270,8 +268,8 @@ TESTING = {
 
 def test_commands_that_test() -> None:
     for line, argv in TESTING.items():
-        (words,) = script_words(line)
-        assert shlex.join(test_argv(words)) == argv, line
+        recipe = made({"app.py": "", "tests/data": "", "tox.ini": f"[testenv]\ncommands = {line}\n"})
+        assert shlex.join(recipe.test_command) == argv, line
     # Those of a caller are taken as they are.
     assert caller_command("pytest -q") == ("pytest", "-q")
     for line in ("cd a && pytest", "A=1 pytest", "pytest 'x"):
@@ -283,23 +281,35 @@ def test_commands_that_install() -> None:
         "python -m pip install -U pip 'mock>=4' -r dev.txt -c pins.txt -e '.[x]' $FOO\n"
         "uv sync --all-extras --no-extra gpu --group lint && poetry install --with=qa\n# pip install not\n"
     )
-    wish = read_commands(list(script_words(script)), "ci.yml")
-    assert (wish.lines, wish.files, wish.constraints, wish.targets) == (
-        ("mock>=4",),
-        ("dev.txt",),
-        ("pins.txt",),
-        (".[x]",),
-    )
-    assert (wish.all_extras, wish.without_extras, wish.groups) == (True, ("gpu",), ("lint", "qa"))
+    extras = '[project.optional-dependencies]\nx = ["a"]\ngpu = ["b"]\nmore = ["c"]\n'
+    groups = '[dependency-groups]\nlint = ["ruffy"]\nqa = ["quality"]\nother = ["nope"]\n'
+    workflow = json.dumps({"jobs": {"test": {"steps": [{"run": script}, {"run": "pytest"}]}}})
+    files = {"pyproject.toml": PROJECT + extras + groups, "dev.txt": "d\n", "pins.txt": "attrs==1\n"}
+    assert installed(made(TEST | files | {".github/workflows/ci.yml": workflow})) == [
+        "-c pins.txt pytest", "-c pins.txt -e '.[x,more]' -r dev.txt ruffy quality 'mock>=4'"
+    ]  # fmt: skip
+
+
+POETRY = """
+[tool.poetry]
+name = "p"
+version = "1"
+[build-system]
+requires = ["poetry-core"]
+build-backend = "poetry.core.masonry.api"
+[tool.poetry.group.test.dependencies]
+a = """
 
 
 def test_poetrys_constraints() -> None:
     for specification, line in (
-        ("^1.2", "a>=1.2,<2"), ("^0.3.1", "a>=0.3.1,<0.4"), ("~1.2", "a>=1.2,<1.3"), ("1.*", "a==1.*"), ("*", "a"),
-        (">=1, <3", "a>=1,<3"), ({"version": "^2", "python": ">=3.9"}, 'a>=2,<3 ; (python_version >= "3.9")'),
-        ({"git": "https://h/a", "branch": "b"}, "a @ git+https://h/a@b"), ({"path": "../a"}, ""),
+        ('"^1.2"', "a>=1.2,<2"), ('"^0.3.1"', "a>=0.3.1,<0.4"), ('"~1.2"', "a>=1.2,<1.3"), ('"1.*"', "a==1.*"),
+        ('"*"', "a"), ('">=1, <3"', "a>=1,<3"), ('{path = "../a"}', ""),
+        ('{version = "^2", python = ">=3.9"}', 'a>=2,<3 ; (python_version >= "3.9")'),
+        ('{git = "https://h/a", branch = "b"}', "a @ git+https://h/a@b"),
     ):  # fmt: skip
-        assert poetry_requirement("a", specification) == line
+        wanted = ["-e", ".", line] if line else ["-e", "."]
+        assert installed(made(TEST | {"pyproject.toml": POETRY + specification})) == ["pytest", shlex.join(wanted)]
 
 
 def test_setup_commands_come_behind_what_was_detected() -> None:
