@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,13 @@ def living(token: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for something that nobody announces."""
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.005)
 
 
 def token() -> str:

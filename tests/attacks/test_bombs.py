@@ -34,7 +34,7 @@ from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.confinement import CONFINED
+from tests.confinement import CONFINED, until
 from tests.environments import provider_at
 from tests.git_server import PASSWORD, USER, git_server, served_copy
 
@@ -430,9 +430,7 @@ async def test_git_waits_for_the_tenants_turn(tmp_path: Path) -> None:
 
     async with slots.hold(Owner(tenant="acme", execution_id="tests")):
         unpacking = asyncio.create_task(taken("acme"))
-        async with asyncio.timeout(60):
-            while not any((tmp_path / "slots/waiting").iterdir()):
-                await asyncio.sleep(0.01)
+        await until(lambda: any((tmp_path / "slots/waiting").iterdir()))
         # The control: another tenant has a slot of its own. Accepting a task takes none.
         theirs = await taken("other")
         assert (await provider.pin("acme", RepoRef(location=str(path)))).commit == theirs
@@ -456,9 +454,8 @@ async def test_an_upload_that_waits_for_its_turn_keeps_no_other_tenant_waiting(t
 
     async with slots.hold(Owner(tenant="acme", execution_id="tests")):
         waiting = [asyncio.create_task(sent("acme")) for _ in range(2)]
+        await until(lambda: any((tmp_path / "slots/waiting").iterdir()))
         async with asyncio.timeout(60):
-            while not any((tmp_path / "slots/waiting").iterdir()):
-                await asyncio.sleep(0.01)
             theirs = await sent("other")
         assert not any(upload.done() for upload in waiting)
     assert await asyncio.gather(*waiting) == [theirs, theirs]

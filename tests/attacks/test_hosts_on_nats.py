@@ -28,6 +28,7 @@ from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings, without_login
+from tests.confinement import until
 from tests.secured import secured_nats
 
 SECRET = b"what tenant b wrote" * 20_000
@@ -199,9 +200,7 @@ async def test_a_host_cannot_write_as_an_agent_of_another_tenant(world: World) -
             )
         )
         # The client tells of faults in tasks of their own.
-        async with asyncio.timeout(10):
-            while len(stranger.faults) < 10:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(stranger.faults) >= 10)
         # NATS asks nobody whether an answer may be sent where a request wants it: into another's log, or a queue.
         await stranger.sends(("agent.events.a.e-a.agent-9",), b"forged", reply="agent.events.b.e-b.agent-1")
         for reply in ("agent.events.b.e-b.agent-1", "agent.events.a.e-a._", "agent.jobs.b.high", "agent.cmd.execute.b"):
@@ -367,12 +366,10 @@ async def test_the_server_ends_a_connection_whose_time_is_up(tmp_path: Path) -> 
         answering = asyncio.create_task(log.answer_logins(Issuer(server.issuer_file.read_text()), who, heard=heard))
         await heard.wait()
         url, credentials = without_login(server.address.url), Credentials(host="h.secret")
-        async with asyncio.timeout(60), JetStream.connect(url, credentials=credentials) as host:
-            while len(let_in) < 3:
-                await asyncio.sleep(0.05)
+        async with JetStream.connect(url, credentials=credentials) as host:
+            await until(lambda: len(let_in) >= 3)
             # It came back once; the next time nobody lets it in.
-            while host.connection.connected:
-                await asyncio.sleep(0.05)
+            await until(lambda: not host.connection.connected)
         assert let_in[:3] == ["h.secret"] * 3
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)

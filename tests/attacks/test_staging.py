@@ -22,7 +22,7 @@ from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.occupants import Occupants
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.confinement import CONFINED, needs_bwrap
+from tests.confinement import CONFINED, needs_bwrap, until
 from tests.environments import BACKEND, PYPROJECT, make_provider, opened, pin, provider_at, sh
 
 SECRET = b"the fleet's own token"
@@ -187,10 +187,10 @@ async def _held_by_a_pipe(rung: Rung, root: Path) -> AsyncGenerator[tuple[GitClo
     """A clone with a command that takes a pipe away as soon as git waits at it, and the reading that waits."""
     async with opened(root, rung) as (_, clone):
         living = asyncio.create_task(clone.run(Command(argv=("sh", "-c", UNLINKING))))
-        await _until((clone.root / "ready").exists)
+        await until((clone.root / "ready").exists)
         reading = asyncio.create_task(clone.diff())
         try:
-            await _until(lambda: _waits_at_a_pipe(clone.root))
+            await until(lambda: _waits_at_a_pipe(clone.root))
             (clone.root / "now").touch()
             yield clone, reading
         finally:
@@ -207,19 +207,13 @@ def _waits_at_a_pipe(directory: Path) -> bool:
     return False
 
 
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("rung", CONFINED)
 async def test_control_git_waits_for_whoever_takes_the_pipe_away(
     rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Occupants, "frozen", nullcontext)
     async with _held_by_a_pipe(rung, tmp_path) as (clone, reading):
-        await _until((clone.root / "gone").exists)
+        await until((clone.root / "gone").exists)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reading, 3)
 

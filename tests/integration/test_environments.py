@@ -24,6 +24,7 @@ from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from tests.confinement import until
 from tests.environments import (
     BACKEND,
     PYPROJECT,
@@ -283,9 +284,7 @@ class TestSetup:
         pinned = await pin(provider, tmp_path, {"a": ""})
         spec = EnvironmentSpec(setup=("touch /environment/started && sleep 60",))
         task = asyncio.create_task(provider.environment(pinned, spec))
-        async with asyncio.timeout(20):
-            while not list((tmp_path / "home/environments").glob("*/root/started")):
-                await asyncio.sleep(0.01)
+        await until(lambda: list((tmp_path / "home/environments").glob("*/root/started")))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

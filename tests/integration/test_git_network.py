@@ -201,20 +201,16 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
     assert (workspace.root / "news.py").read_text() == "news\n"
     await failed(tool, tool.fetch(branches=["absent"]), "no such branch")
     await failed(tool, tool.pull(branch="absent"), "no such branch")
-
-
-async def test_pull_merges_and_reports_conflicts(
-    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
-) -> None:
+    # Both sides have changed, then both the same line.
     await commit(tool, workspace, "mine.py", "mine\n")
-    commit_files(tmp_path / "source", {"theirs.py": "theirs\n"})
-    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
+    commit_files(source, {"theirs.py": "theirs\n"})
+    git(source, "push", "-q", str(project(server)), "main")
     await failed(tool, tool.pull(ff_only=True), "Not possible to fast-forward")
     await ok(tool.pull())
     assert len(git(workspace.root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
     await commit(tool, workspace, "app.py", "mine\n")
-    commit_files(tmp_path / "source", {"app.py": "theirs\n"})
-    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
+    commit_files(source, {"app.py": "theirs\n"})
+    git(source, "push", "-q", str(project(server)), "main")
     conflict = await tool.pull()
     assert (conflict.success, conflict.metadata["conflicts"]) == (False, ["app.py"])
     assert "git_merge(abort=true)" in conflict.observation()
@@ -241,7 +237,7 @@ async def test_a_fetch_sends_only_what_is_new_also_into_a_shallow_clone(
     assert git(workspace.root, "fsck") == ""
 
 
-async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
+async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     await ok(tool.checkout("fix/one", create=True))
     first = await commit(tool, workspace, "app.py", "a = 2\n")
     pushed = await ok(tool.push())
@@ -256,6 +252,30 @@ async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer)
     await ok(tool.push(branch="fix/one", to="fix/two"))
     assert git(project(server), "rev-parse", "fix/two") == second
     await failed(tool, tool.push(branch="fix/absent"), "no commit")
+    # No force without a lease.
+    await shell(workspace, "git -c user.name=n -c user.email=n@x commit -q --amend -m rewritten")
+    rewritten = git(workspace.root, "rev-parse", "HEAD")
+    await failed(tool, tool.push(), "git_pull(branch='fix/one')")
+    assert git(project(server), "rev-parse", "fix/one") == second
+    # Somebody else pushes: what the clone last saw is no longer there.
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "-q", "-b", "fix/one", str(project(server)), str(other))
+    theirs = commit_files(other, {"theirs": "theirs\n"})
+    git(other, "push", "-q", "origin", "fix/one")
+    await failed(tool, tool.push(force_with_lease=True), "git_fetch")
+    assert git(project(server), "rev-parse", "fix/one") == theirs
+    await ok(tool.fetch())
+    forced = await ok(tool.push(force_with_lease=True))
+    assert (forced.metadata["forced"], forced.metadata["old"]) == (True, theirs)
+    assert git(project(server), "rev-parse", "fix/one") == rewritten
+    # Nor more than is granted.
+    (workspace.root / "big").write_bytes(os.urandom(3_000_000))
+    await ok(tool.add(["big"]))
+    await ok(tool.commit("Big"))
+    small = make_tool(workspace, grant(server), max_sent_bytes=1_000_000)
+    await failed(small, small.push(to="fix/big"), "more than 1000000 bytes")
+    assert "fix/big" not in git(project(server), "branch")
+    await ok(tool.push(to="fix/big"))
 
 
 async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
@@ -274,30 +294,6 @@ async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWork
     named = make_tool(workspace, grant(server, push=("*", "main")))
     await ok(named.push())
     assert git(project(server), "rev-parse", "main") == git(workspace.root, "rev-parse", "HEAD")
-
-
-async def test_no_force_without_a_lease(
-    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
-) -> None:
-    await ok(tool.checkout("fix/one", create=True))
-    await commit(tool, workspace, "app.py", "a = 2\n")
-    await ok(tool.push())
-    await shell(workspace, "git -c user.name=n -c user.email=n@x commit -q --amend -m rewritten")
-    rewritten = git(workspace.root, "rev-parse", "HEAD")
-    old = git(project(server), "rev-parse", "fix/one")
-    await failed(tool, tool.push(), "git_pull(branch='fix/one')")
-    assert git(project(server), "rev-parse", "fix/one") == old
-    # Somebody else pushes: what the clone last saw is no longer there.
-    other = tmp_path / "other"
-    git(tmp_path, "clone", "-q", "-b", "fix/one", str(project(server)), str(other))
-    theirs = commit_files(other, {"theirs": "theirs\n"})
-    git(other, "push", "-q", "origin", "fix/one")
-    await failed(tool, tool.push(force_with_lease=True), "git_fetch")
-    assert git(project(server), "rev-parse", "fix/one") == theirs
-    await ok(tool.fetch())
-    forced = await ok(tool.push(force_with_lease=True))
-    assert (forced.metadata["forced"], forced.metadata["old"]) == (True, theirs)
-    assert git(project(server), "rev-parse", "fix/one") == rewritten
 
 
 async def test_a_server_that_says_no(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
@@ -566,16 +562,6 @@ async def test_a_huge_answer_is_stopped(workspace: LocalWorkspace, server: GitSe
     await failed(tool, tool.clone("origin", "sub"), "more than 1000000 bytes")
     assert not (workspace.root / "sub").exists()
     assert list(workspace.root.iterdir()) == []
-
-
-async def test_a_push_that_is_too_large(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
-    (workspace.root / "big").write_bytes(os.urandom(3_000_000))
-    await ok(tool.add(["big"]))
-    await ok(tool.commit("Big"))
-    small = make_tool(workspace, grant(server), max_sent_bytes=1_000_000)
-    await failed(small, small.push(to="fix/big"), "more than 1000000 bytes")
-    assert "fix/big" not in git(project(server), "branch")
-    await ok(tool.push(to="fix/big"))
 
 
 async def test_a_server_that_never_answers(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:

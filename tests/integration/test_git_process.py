@@ -10,6 +10,7 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
+from tests.confinement import until
 
 SURROUNDINGS = {"PATH": os.environ["PATH"], "HOME": "/somewhere", "https_proxy": "http://proxy", "SECRET": "x"}
 SURROUNDINGS |= {"SSL_CERT_FILE": "/certificates"}
@@ -22,9 +23,7 @@ def git() -> Git:
 
 
 async def wait_for(path: Path) -> int:
-    async with asyncio.timeout(20):
-        while not (path.exists() and path.read_text().strip()):
-            await asyncio.sleep(0.005)
+    await until(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
 
 
@@ -33,13 +32,6 @@ def is_alive(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return False
-
-
-async def gone(pid: int) -> None:
-    """Returns once the process is: the kernel ends what is killed a moment after it says so."""
-    async with asyncio.timeout(5):
-        while is_alive(pid):
-            await asyncio.sleep(0.005)
 
 
 async def test_the_environment_is_made_from_scratch(git: Git, tmp_path: Path) -> None:
@@ -67,14 +59,16 @@ async def test_no_transport_unless_asked(git: Git, tmp_path: Path) -> None:
 async def test_time_limits_and_cancelling_end_everything(git: Git, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="more than 1 s"):
         await git.run(*SLEEP, cwd=tmp_path, timeout_seconds=1)
-    await gone(await wait_for(tmp_path / "pid"))
+    first = await wait_for(tmp_path / "pid")
+    # The kernel ends what is killed a moment after it says so.
+    await until(lambda: not is_alive(first))
     (tmp_path / "pid").unlink()
     task = asyncio.create_task(git.run(*SLEEP, cwd=tmp_path))
     pid = await wait_for(tmp_path / "pid")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await gone(pid)
+    await until(lambda: not is_alive(pid))
 
 
 async def test_floods_are_cut_off_and_input_may_be_left_unread(git: Git, tmp_path: Path) -> None:

@@ -141,29 +141,25 @@ async def test_another_node_has_the_merged_commit_from_its_bundle(world: World, 
         await files(world.new_node("three"), nowhere)
 
 
-async def test_a_renamed_file_takes_the_change_along(world: World, base: PinnedRepository) -> None:
-    renamed = a_patch(world, lambda tree: (tree / "old.py").rename(tree / "new.py") and None)
-    head = world.at(base, await world.node.merge(a_request(base, base, renamed)))
-    patch = a_patch(world, edits("old.py", "old 3\n", "old three\n"))
-    merged = await world.node.merge(a_request(head, base, patch))
-    told = await files(world.node, world.at(base, merged))
-    assert merged.conflicts == ()
-    assert "old.py" not in told
-    assert b"old three\n" in told["new.py"]
-
-
-async def test_binary_files_merge_where_only_one_side_changed_them(world: World, base: PinnedRepository) -> None:
+async def test_renamed_binary_and_removed_files(world: World, base: PinnedRepository) -> None:
     def rewrite(tree: Path) -> None:
+        (tree / "old.py").rename(tree / "new.py")
         (tree / "data.bin").write_bytes(b"\0\1\2" * 50)
         (tree / "more.bin").write_bytes(b"\xff\0\xfe" * 50)
+        (tree / "app.py").unlink()
 
     head = world.at(base, await world.node.merge(a_request(base, base, a_patch(world, rewrite))))
-    text = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    merged = await world.node.merge(a_request(head, base, text))
+    merged = await world.node.merge(a_request(head, base, a_patch(world, edits("old.py", "old 3\n", "old three\n"))))
     told = await files(world.node, world.at(base, merged))
+    assert merged.conflicts == ()
+    assert "old.py" not in told and b"old three\n" in told["new.py"]
     assert (told["data.bin"], told["more.bin"]) == (b"\0\1\2" * 50, b"\xff\0\xfe" * 50)
     other = a_patch(world, lambda tree: (tree / "data.bin").write_bytes(b"\0\3" * 50) and None)
     assert (await world.node.merge(a_request(head, base, other))).conflicts == ("data.bin",)
+    changed = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    conflict = await world.node.merge(a_request(head, base, changed))
+    assert conflict.conflicts == ("app.py",)
+    assert "modify/delete" in conflict.report
 
 
 async def test_a_conflict_is_a_draft_that_somebody_can_finish(world: World, base: PinnedRepository) -> None:
@@ -194,15 +190,6 @@ async def test_a_conflict_is_a_draft_that_somebody_can_finish(world: World, base
     exported = await world.node.export(world.at(base, done), head.commit, "fleet/t")
     assert b"<<<<<<<" not in exported.patch
     assert b"+line two, or II" in exported.patch
-
-
-async def test_one_side_removes_what_the_other_changes(world: World, base: PinnedRepository) -> None:
-    removed = a_patch(world, lambda tree: (tree / "app.py").unlink())
-    head = world.at(base, await world.node.merge(a_request(base, base, removed)))
-    changed = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    conflict = await world.node.merge(a_request(head, base, changed))
-    assert conflict.conflicts == ("app.py",)
-    assert "modify/delete" in conflict.report
 
 
 async def test_a_repository_cannot_make_the_merge_run_anything(world: World, base: PinnedRepository) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
+from tests.confinement import until
 from tests.secured import SecuredNats, secured_nats
 
 # By the names that stand in servers; services may write to the first four, hosts to keys of the last three.
@@ -175,13 +176,6 @@ async def test_the_walk_covers_every_stream_that_there_is(secured: SecuredNats) 
     assert names == set(STREAMS)
 
 
-async def come(happened: Callable[[], bool]) -> None:
-    """Wait for what subscriptions are told: it has arrived with a flush, and is handed to them after it."""
-    async with asyncio.timeout(10):
-        while not happened():
-            await asyncio.sleep(0.01)
-
-
 async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.nkey"
     wrong.write_bytes(nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER))
@@ -212,7 +206,7 @@ async def test_a_tenant_can_send_tasks_and_nothing_else(secured: SecuredNats) ->
         answer = await tenant.client.request("agent.cmd.execute", b"{}")
         assert f'"stream":"{COMMANDS}"'.encode() in answer.data
         await operator.client.flush()
-        await come(lambda: bool(heard))
+        await until(lambda: bool(heard))
     assert heard == ["agent.cmd.execute.a"]
 
 
@@ -238,7 +232,7 @@ async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNat
             if not subject.startswith("$"):
                 await operator.client.publish(subject, b"{}")
         await operator.client.flush()
-        await come(lambda: expected <= set(heard))
+        await until(lambda: expected <= set(heard))
         await tenant.client.flush()
     assert set(heard) == expected
 

@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.workspace import Host
-from tests.confinement import LANDLOCK, RUNGS, living, needs_bwrap, python, shell, token
+from tests.confinement import LANDLOCK, RUNGS, living, needs_bwrap, python, shell, token, until
 
 TRUE = Command(argv=("true",))
 NASTY = (
@@ -44,13 +44,6 @@ async def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
     sandbox = Sandbox(SandboxPolicy(rung=request.param, grace_seconds=0.3))
     async with sandbox.workspace(directory(tmp_path / "ws")) as opened:
         yield opened
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that the kernel does not announce."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_how_a_command_ended_is_said(workspace: LocalWorkspace) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.sandbox import CpuSlots
+from tests.confinement import until
 
 HOLDER = """
 import asyncio, sys
@@ -139,8 +140,7 @@ async def test_who_holds_more_than_its_own_slot_is_told(tmp_path: Path) -> None:
 async def test_waiters_of_a_killed_process_are_passed_over(tmp_path: Path) -> None:
     process = await holder(tmp_path, 1)
     waiting = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1")
-    while not list((tmp_path / "waiting").iterdir()):
-        await asyncio.sleep(0.01)
+    await until(lambda: list((tmp_path / "waiting").iterdir()))
     waiting.kill()
     await waiting.wait()
     assert list((tmp_path / "waiting").iterdir())
