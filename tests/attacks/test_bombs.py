@@ -1,4 +1,4 @@
-"""Small commits of agents and callers that would take all memory of the host, where the fleet's git meets them."""
+"""What the fleet's own git takes of a node: memory for commits that unpack without end, disk, and CPUs."""
 
 from __future__ import annotations
 

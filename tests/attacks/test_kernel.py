@@ -1,4 +1,4 @@
-"""System calls that reach beyond a sandbox or deep into the kernel, made for real on both rungs and without one."""
+"""System calls, files and variables that reach beyond a sandbox, made for real on both rungs and without one."""
 
 from __future__ import annotations
 

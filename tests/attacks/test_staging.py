@@ -1,4 +1,4 @@
-"""What the fleet's own git reads of a clone, while a process of that clone swaps directories for links to the host."""
+"""What the fleet reads and keeps of a clone or a build, while directories become links and files pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments: built in the real sandbox, without a network unless a test says so."""
+"""Environments, of prepared repositories and of others: built in the real sandbox, without a network by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repositories and agents that want to run something on the host: nothing of theirs is started by our git."""
+"""Repositories and agents that want to run something on the host, and checkpoints of what agents left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""git_clone, git_fetch, git_pull and git_push against a real server over HTTP with a password, and attacks on them."""
+"""The git tool: against a real server over HTTP with a password, in the clone alone, and attacks on both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a source goes on where it can, and says so where it cannot."""
+"""Sources that are followed through outages; values that several change at once."""
 
 from __future__ import annotations
 

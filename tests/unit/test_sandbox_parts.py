@@ -1,4 +1,4 @@
-"""The parts of the sandbox that need no sandbox: captures, addresses, patterns, rendering, control groups' texts."""
+"""The parts of the sandbox that need no sandbox: addresses, patterns, control groups, the call filter, disk use."""
 
 from __future__ import annotations
 
