@@ -783,11 +783,11 @@ async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
         "--exec=touch pwned", "-Xpwned", "-sevil", "--strategy=evil", "-m1", "HEAD --abort", "", "HEAD\n-x", "HEAD:app",
         "..",
     ):  # fmt: skip
-        said_no = Outcome.REFUSED if text.startswith("-") else Outcome.ERROR
+        expected = Outcome.REFUSED if text.startswith("-") else Outcome.ERROR
         for call in (tool.merge, tool.revert):
             for no_commit in (False, True):
                 await said_no(call(text, no_commit=no_commit))
-                assert tool.pipeline.trail.entries[-1].outcome is said_no, text
+                assert tool.pipeline.trail.entries[-1].outcome is expected, text
     await said_no(tool.merge(), "name the branch")
     await said_no(tool.revert(), "name the commit")
     assert git(root, "rev-parse", "HEAD") == head
