@@ -21,6 +21,7 @@ from typing import TextIO
 import pytest
 import yaml
 
+from swe_ai_fleet.agents.function_calling.references import References
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
 from swe_ai_fleet.environments.detection import detect, digest
 from swe_ai_fleet.environments.interpreters import Machine
@@ -73,6 +74,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "diff": lambda text: list(findings.changed_runs(text)),
     "imports of tests": lambda text: first_tests(_PATCH, _NAMES, ["test_a.py"], lambda _: text),
     "addresses": recorded_address,
+    "references": lambda text: References.of([text]).resolve(text),
     # As it was: digits, any number of them, then perhaps a point, and again digits.
     "control": lambda text: [_EARLIER.fullmatch(line[:4_000]) for line in text[-256 * 1024 :].split("\n")],
 }

@@ -23,6 +23,7 @@ from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from tests.environments import provider_at
 
 FILES = {"app.py": "answer = 41\n", "docs/guide.md": "# Guide\n", ".gitignore": "*.log\n"}
+GOOD = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-answer = 41\n+answer = 42\n"
 BARE = Environment()
 
 
@@ -133,6 +134,8 @@ class TestPin:
             assert pinned.commit == commit, place
             async with provider.open("e1", "a", pinned, BARE) as clone:
                 assert await sh(clone, "git log --oneline | wc -l") == ("1" if place == "shallow" else "3")
+            delivered = await provider.deliver("e1", pinned, GOOD, Delivery(branch=f"fleet/{place}"))
+            assert git(tmp_path / place, "rev-parse", f"fleet/{place}") == delivered.commit_sha
         wide = await provider.pin("default", ref(tmp_path / "wide"))
         assert len(wide.commit) == 64
         async with provider.open("e1", "a", wide, BARE) as clone:
@@ -474,24 +477,23 @@ class TestDiffAndApply:
 
     async def test_a_patch_that_does_not_fit_changes_nothing(self, provider: GitWorkspaceProvider, repo: Path) -> None:
         pinned = await provider.pin("default", ref(repo))
-        good = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-answer = 41\n+answer = 42\n"
-        stale = good.replace(b"41", b"40")
+        stale = GOOD.replace(b"41", b"40")
         outside = new_file("../evil", "100644")
         hook = new_file(".git/hooks/post-checkout", "100755")
         through = new_file("l", "120000", b"/tmp") + new_file("l/x", "100644")
         async with provider.open("e1", "a", pinned, BARE) as clone:
             before = snapshot(clone.root)
-            for patch in (b"nonsense", stale, good + stale, outside, hook, through):
+            for patch in (b"nonsense", stale, GOOD + stale, outside, hook, through):
                 with pytest.raises(PatchRejected):
                     await clone.apply(patch)
                 assert contents(clone.root) == {
                     name: facts[:2] for name, facts in before.items() if name in contents(clone.root)
                 }
             await clone.apply(b"")
-            await clone.apply(good)
+            await clone.apply(GOOD)
             assert await sh(clone, "cat app.py; git diff --cached --stat | tail -1") != ""
             with pytest.raises(PreconditionFailed, match="before anything has run"):
-                await clone.apply(good)
+                await clone.apply(GOOD)
 
     async def test_a_patch_can_be_too_large(self, repo: Path, tmp_path: Path) -> None:
         small = provider_at(tmp_path, bounds=Bounds(patch_bytes=10_000))
@@ -611,15 +613,6 @@ async def test_a_snapshot_is_the_parent(provider: GitWorkspaceProvider, target: 
     assert git(target, "rev-parse", "fleet/task-1~1", "fleet/task-1~2").split() == [pinned.commit, pinned.snapshot_of]
     assert git(target, "show", f"{delivered.commit_sha}:loose.py") == "l = 1"
     git(target, "fsck", "--strict")
-
-
-async def test_bare_repositories_and_worktrees(provider: GitWorkspaceProvider, target: Path, tmp_path: Path) -> None:
-    git(tmp_path, "clone", "-q", "--bare", str(target), "bare.git")
-    git(target, "worktree", "add", "-q", "-b", "linked", str(tmp_path / "linked"))
-    for place in ("bare.git", "linked"):
-        pinned = await provider.pin("default", RepoRef(location=str(tmp_path / place)))
-        delivered = await provider.deliver("e1", pinned, PATCH, Delivery(branch=f"fleet/{place[:4]}"))
-        assert git(tmp_path / place, "rev-parse", f"fleet/{place[:4]}") == delivered.commit_sha
 
 
 async def test_a_base_that_the_repository_has_lost(
