@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,13 @@ def living(token: str) -> list[int]:
     return found
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for something that nobody announces."""
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
 def token() -> str:
     """A number of seconds that no other process sleeps for."""
     return f"86{secrets.randbelow(10**6):06d}.{secrets.randbelow(10**6):06d}1"
@@ -91,6 +100,11 @@ def drive(rung: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]]
         )
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
+
+
+def braced(text: str) -> str:
+    """As `drive` takes it, for which braces stand for its own places."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def require_ordinary_user() -> None:

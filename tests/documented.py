@@ -67,7 +67,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "e2e/test_traces.py::test_a_task_is_one_tree_of_spans_across_processes",
         HERE,
     ),
-    "docs/orchestration.md": ("integration/test_orchestration_with_git.py",),
+    "docs/orchestration.md": ("integration/test_integration_branch.py",),
     "docs/plan-sessions.md": (
         "e2e/test_plan_sessions.py::test_a_plan_from_the_command_line",
         "e2e/test_plan_sessions.py::test_entities_chosen_at_submission_are_seen_at_the_gate",

@@ -9,14 +9,16 @@ import json
 import tarfile
 import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox import NetworkGrant, Sandbox, SandboxPolicy
+from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import make_repository
 
 OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
@@ -80,24 +82,38 @@ def mask(text: str) -> str:
     return text.replace("s3cret", "***")
 
 
+def provider_at(root: Path, home: str = "home", *, rung: Rung | None = None, **options: Any) -> GitWorkspaceProvider:
+    """A node whose callers may name any repository below `root`."""
+    sandbox = options.pop("sandbox", None) or Sandbox(SandboxPolicy(rung=rung) if rung else SandboxPolicy())
+    return GitWorkspaceProvider(root / home, sandbox, allowed_roots=(root,), allow_local_paths=True, **options)
+
+
 def make_provider(
-    root: Path, tools: Path, setup: SetupPolicy = OFFLINE, *, sandbox: Sandbox | None = None
+    root: Path, tools: Path | None = None, setup: SetupPolicy = OFFLINE, **options: Any
 ) -> GitWorkspaceProvider:
+    """A node that builds environments, with tools that tests may share."""
     (root / "home").mkdir(exist_ok=True)
-    if not (root / "home/tools").exists():
+    if tools is not None and not (root / "home/tools").exists():
         (root / "home/tools").symlink_to(tools)
-    return GitWorkspaceProvider(
-        root / "home",
-        sandbox or Sandbox(SandboxPolicy()),
-        allowed_roots=(root,),
-        allow_local_paths=True,
-        setup=setup,
-        mask=mask,
-    )
+    return provider_at(root, setup=setup, mask=mask, **options)
 
 
-async def pin(provider: GitWorkspaceProvider, root: Path, files: dict[str, str | bytes]) -> PinnedRepository:
-    repo = make_repository(root / "repo", files)
+@asynccontextmanager
+async def opened(
+    root: Path, rung: Rung | None = None, files: Mapping[str, str | bytes] | None = None
+) -> AsyncGenerator[tuple[GitWorkspaceProvider, GitClone]]:
+    """A clone of a new repository in an environment that nobody builds, and the node that it is on."""
+    provider = make_provider(root, rung=rung)
+    repository = await pin(provider, root, files or {"README": "x\n"})
+    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
+    async with provider.open("e", "a", repository, environment) as clone:
+        yield provider, clone
+
+
+async def pin(
+    provider: GitWorkspaceProvider, root: Path, files: Mapping[str, str | bytes], name: str = "repo"
+) -> PinnedRepository:
+    repo = make_repository(root / name, files)
     return await provider.pin("default", RepoRef(location=str(repo)))
 
 

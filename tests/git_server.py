@@ -13,11 +13,21 @@ from pathlib import Path
 
 from aiohttp import web
 
+from swe_ai_fleet.testing.repositories import git
+
 USER = "robot"
 PASSWORD = "correct horse battery"
 ENCODED = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def served_copy(source: Path, served: Path, name: str = "project.git") -> Path:
+    """A bare copy of a repository below a directory that is served, which takes pushes."""
+    served.mkdir(exist_ok=True)
+    git(served, "clone", "-q", "--bare", str(source), name)
+    git(served / name, "config", "http.receivepack", "true")
+    return served / name
 
 
 @dataclass(slots=True)

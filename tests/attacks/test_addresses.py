@@ -25,7 +25,7 @@ from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.git_server import PASSWORD, USER, GitServer, git_server
+from tests.git_server import PASSWORD, USER, GitServer, git_server, served_copy
 from tests.orchestrator_service import Service, deliberation, field_named, refusal
 
 PUBLIC = "93.184.216.34"
@@ -91,9 +91,7 @@ async def inside() -> AsyncIterator[Inside]:
 async def server(tmp_path: Path) -> AsyncIterator[GitServer]:
     """A git server that lets everybody in who knows the password."""
     make_repository(tmp_path / "source", {"app.py": "a = 1\n"})
-    (tmp_path / "served").mkdir()
-    git(tmp_path, "clone", "-q", "--bare", str(tmp_path / "source"), "served/project.git")
-    git(tmp_path / "served/project.git", "config", "http.receivepack", "true")
+    served_copy(tmp_path / "source", tmp_path / "served")
     async with git_server(tmp_path / "served") as running:
         yield running
 
@@ -118,27 +116,25 @@ def fleet(home: Path, *named: str, names: Names | None = None, **variables: str)
 
 def locations(host: str, port: int) -> list[str]:
     found = [f"{scheme}://{host}:{port}/a.git" for scheme in ("https", "http", "ssh")]
-    return [*found, f"ssh://git@{host}:{port}/a.git"]
+    return [*found, f"ssh://git@{host}:{port}/a.git", f"git@{host}:a.git"]
 
 
-@pytest.mark.parametrize("host", SPELLINGS)
-async def test_no_spelling_of_an_address_inside_is_a_repository(tmp_path: Path, inside: Inside, host: str) -> None:
+async def test_no_spelling_of_an_address_inside_is_a_repository(tmp_path: Path, inside: Inside) -> None:
     provider = fleet(tmp_path / "home")
-    for location in (*locations(host, inside.port), f"git@{host}:a.git"):
+    for location in (one for host in SPELLINGS for one in locations(host, inside.port)):
         with pytest.raises(InvalidRequest) as fault:
             await provider.pin("default", RepoRef(location=location))
-        assert fault.value.field.startswith("repo")
-    assert inside.came == []
+        assert fault.value.field.startswith("repo"), location
+        assert inside.came == [], location
 
 
-@pytest.mark.parametrize("host", NAMES)
-async def test_no_name_that_leads_inside_is_followed(tmp_path: Path, inside: Inside, host: str) -> None:
+async def test_no_name_that_leads_inside_is_followed(tmp_path: Path, inside: Inside) -> None:
     provider = fleet(tmp_path / "home")
-    for location in (*locations(host, inside.port), f"git@{host}:a.git"):
+    for location in (one for host in NAMES for one in locations(host, inside.port)):
         with pytest.raises(Unavailable) as fault:
             await provider.pin("default", RepoRef(location=location))
-        assert fault.value.field == "repo.url"
-    assert inside.came == []
+        assert fault.value.field == "repo.url", location
+        assert inside.came == [], location
 
 
 @pytest.mark.parametrize("scheme", ["https", "http", "ssh"])
@@ -228,23 +224,19 @@ async def test_callers_cannot_tell_what_there_is_inside(tmp_path: Path, inside: 
     assert "cannot be reached from here" in next(iter(answers))[1]
 
 
-@pytest.mark.parametrize("proxied", [True, False])
-async def test_a_proxy_of_the_operator_is_not_asked_for_hosts_inside(
-    tmp_path: Path, inside: Inside, proxied: bool
-) -> None:
-    """The control: what this machine cannot resolve is the proxy's to judge."""
-    provider = fleet(tmp_path / "home", https_proxy=f"http://127.0.0.1:{inside.port}")
-    host = "unknown.example" if proxied else "inside.example"
+async def test_a_proxy_of_the_operator_is_not_asked_for_hosts_inside(tmp_path: Path, inside: Inside) -> None:
+    proxy = f"http://127.0.0.1:{inside.port}"
+    # What `no_proxy` names is judged here, too.
+    for number, variables in enumerate(({"https_proxy": proxy}, {"https_proxy": proxy, "no_proxy": "inside.example"})):
+        with pytest.raises(Unavailable):
+            location = f"https://inside.example:{inside.port}/a.git"
+            await fleet(tmp_path / str(number), **variables).pin("default", RepoRef(location=location))
+        assert inside.came == []
+    # The control: what this machine cannot resolve is the proxy's to judge.
     with pytest.raises(Unavailable):
-        await provider.pin("default", RepoRef(location=f"https://{host}/a.git"))
-    assert [data.startswith(b"CONNECT unknown.example:443") for data in inside.came] == ([True] if proxied else [])
-
-
-async def test_what_no_proxy_names_is_judged_here(tmp_path: Path, inside: Inside) -> None:
-    provider = fleet(tmp_path / "home", https_proxy=f"http://127.0.0.1:{inside.port}", no_proxy="inside.example")
-    with pytest.raises(Unavailable):
-        await provider.pin("default", RepoRef(location=f"https://inside.example:{inside.port}/a.git"))
-    assert inside.came == []
+        provider = fleet(tmp_path / "home", https_proxy=proxy)
+        await provider.pin("default", RepoRef(location="https://unknown.example/a.git"))
+    assert [data.startswith(b"CONNECT unknown.example:443") for data in inside.came] == [True]
 
 
 SSH = """#!/usr/bin/env python3

@@ -14,11 +14,10 @@ from pathlib import Path
 import nats
 import nats.errors
 import pytest
+import structlog.testing
 from nats.aio.client import Client
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, NatsLogin
-from swe_ai_fleet.adapters.jetstream.callout import Issuer
-from swe_ai_fleet.adapters.jetstream.login import host_inbox
+from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errand import ErrandKind
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
@@ -26,10 +25,10 @@ from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunCla
 from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
-from swe_ai_fleet.runtime.installation.nats_users import hosts_account
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings, without_login
+from tests.confinement import until
 from tests.secured import secured_nats
 
 SECRET = b"what tenant b wrote" * 20_000
@@ -69,7 +68,7 @@ class World:
             url or self.url,
             token=login or None,
             tls=ssl.create_default_context(cafile=str(ca)) if ca else None,
-            inbox_prefix=host_inbox(login.partition(".")[0]) if login else "_INBOX",
+            inbox_prefix=_inbox(login) if login else "_INBOX",
             error_cb=told,
             allow_reconnect=False,
         )
@@ -113,6 +112,10 @@ class Stranger:
 def _is_of(tenant: str, subject: str) -> bool:
     described = base64.urlsafe_b64encode(f"{tenant}/e".encode()).decode()
     return any(part in (tenant, f"_{tenant}") or part.startswith(described) for part in subject.split(".")[2:])
+
+
+def _inbox(login: str) -> str:
+    return f"_INBOX.{login.partition('.')[0]}"
 
 
 def _claim() -> RunClaimed:
@@ -161,22 +164,28 @@ async def _events(log: JetStream, tenant: str, agent: str = "agent-1") -> list[S
 
 async def test_a_host_does_the_work_of_its_tenant(world: World) -> None:
     """The control of everything below."""
-    async with world.host(await world.logins.grant("a")) as host:
-        async with host.journal(_writer("a", "agent-2")) as journal:
-            await journal.append(_claim())
-        assert [one.event.body for one in await _events(host, "a", "agent-2")] == [_claim()]
-        assert await _events(host, "a", CONTROL_SUBJECT) == []
-        for place in ("", "checkpoint"):
-            blob = await host.put("a", "e-a", SECRET + place.encode(), "text/plain", place=place)
-            assert await host.get(blob) == await world.log.get(blob) == SECRET + place.encode()
-        shorter = await host.put("a", "e-a", b"less", "text/plain", place="checkpoint")
-        assert await host.get(shorter) == b"less"
-        await host.discard(shorter)
-        with pytest.raises(NotFound):
-            await host.get(shorter)
-        result = {"tenant": "a", "task_id": "t-a", "execution_id": "e-a", "agent_id": "agent-2"}
-        assert await host.publish(**result, payload=b"{}")
-        assert not await host.publish(**result, payload=b"{}")
+    with structlog.testing.capture_logs() as told:
+        async with world.host(await world.logins.grant("a")) as host:
+            async with host.journal(_writer("a", "agent-2")) as journal:
+                await journal.append(_claim())
+            assert [one.event.body for one in await _events(host, "a", "agent-2")] == [_claim()]
+            assert await _events(host, "a", CONTROL_SUBJECT) == []
+            for place in ("", "checkpoint"):
+                blob = await host.put("a", "e-a", SECRET + place.encode(), "text/plain", place=place)
+                assert await host.get(blob) == await world.log.get(blob) == SECRET + place.encode()
+            shorter = await host.put("a", "e-a", b"less", "text/plain", place="checkpoint")
+            assert await host.get(shorter) == b"less"
+            await host.discard(shorter)
+            with pytest.raises(NotFound):
+                await host.get(shorter)
+            result = {"tenant": "a", "task_id": "t-a", "execution_id": "e-a", "agent_id": "agent-2"}
+            assert await host.publish(**result, payload=b"{}")
+            assert not await host.publish(**result, payload=b"{}")
+            with pytest.raises(PreconditionFailed, match="results of agents only"):
+                await host.publish(**{**result, "agent_id": ""}, payload=b"{}")
+            async with host.live_texts():
+                pass
+    assert not [line for line in told if line["event"] == "nats.forbidden"]
     assert (await world.said("a"))["agent.results._a.t-a.agent-2"] == 1
 
 
@@ -191,9 +200,7 @@ async def test_a_host_cannot_write_as_an_agent_of_another_tenant(world: World) -
             )
         )
         # The client tells of faults in tasks of their own.
-        async with asyncio.timeout(10):
-            while len(stranger.faults) < 10:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(stranger.faults) >= 10)
         # NATS asks nobody whether an answer may be sent where a request wants it: into another's log, or a queue.
         await stranger.sends(("agent.events.a.e-a.agent-9",), b"forged", reply="agent.events.b.e-b.agent-1")
         for reply in ("agent.events.b.e-b.agent-1", "agent.events.a.e-a._", "agent.jobs.b.high", "agent.cmd.execute.b"):
@@ -240,15 +247,9 @@ async def test_a_host_cannot_read_what_another_tenant_did(world: World) -> None:
             (f"{api}STREAM.MSG.GET.AGENT_EVENTS", {"last_by_subj": "agent.events.b.e-b.agent-1"}),
             (f"{api}STREAM.INFO.AGENT_EVENTS", {"subjects_filter": ">"}),
             (f"{api}STREAM.MSG.GET.OBJ_agent-blobs", {"seq": 1}),
-            (f"{api}STREAM.SNAPSHOT.AGENT_EVENTS", {"deliver_subject": f"{host_inbox(login.partition('.')[0])}.s"}),
-            (
-                f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.b.>",
-                made | {"config": consumer},
-            ),
-            (
-                f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.a.>",
-                made | {"config": pushed},
-            ),
+            (f"{api}STREAM.SNAPSHOT.AGENT_EVENTS", {"deliver_subject": f"{_inbox(login)}.s"}),
+            (f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.b.>", made | {"config": consumer}),
+            (f"{api}CONSUMER.CREATE.AGENT_EVENTS.c.agent.events.a.>", made | {"config": pushed}),
             (f"{api}CONSUMER.CREATE.AGENT_EVENTS", made | {"config": consumer}),
             (f"{api}CONSUMER.MSG.NEXT.AGENT_EVENTS.context-recorder", {"batch": 1}),
             (f"{api}CONSUMER.DELETE.AGENT_EVENTS.context-recorder", None),
@@ -359,18 +360,16 @@ async def test_the_server_ends_a_connection_whose_time_is_up(tmp_path: Path) -> 
             let_in.append(shown)
             if len(let_in) > 2:
                 raise PreconditionFailed("no longer")
-            return NatsLogin(account=hosts_account("default"), sends=("x",), hears=("_INBOX.h.>",), seconds=2)
+            return NatsLogin(account="HOSTS_default", sends=("x",), hears=("_INBOX.h.>",), seconds=2)
 
         heard = asyncio.Event()
         answering = asyncio.create_task(log.answer_logins(Issuer(server.issuer_file.read_text()), who, heard=heard))
         await heard.wait()
         url, credentials = without_login(server.address.url), Credentials(host="h.secret")
-        async with asyncio.timeout(60), JetStream.connect(url, credentials=credentials) as host:
-            while len(let_in) < 3:
-                await asyncio.sleep(0.05)
+        async with JetStream.connect(url, credentials=credentials) as host:
+            await until(lambda: len(let_in) >= 3)
             # It came back once; the next time nobody lets it in.
-            while host.connection.connected:
-                await asyncio.sleep(0.05)
+            await until(lambda: not host.connection.connected)
         assert let_in[:3] == ["h.secret"] * 3
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""System calls that reach beyond a sandbox or deep into the kernel, made for real on both rungs and without one."""
+"""System calls, files and variables that reach beyond a sandbox, made for real on both rungs and without one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import stat
 import subprocess
 import sys
 import tempfile
-import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.task import Constraints, EnvironmentSpec, RepoRef, Task, TaskKind, TaskMcpServer
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, jail
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from tests.attacks import kernel_calls
@@ -212,42 +214,6 @@ async def test_what_builds_and_tests_need_works_in_bubblewrap(tmp_path: Path) ->
             assert "execve" in traced.stdout.text()
 
 
-_SHARED = """
-import multiprocessing, sys
-from multiprocessing import resource_tracker, shared_memory
-
-lock = multiprocessing.Lock()
-child = multiprocessing.get_context("fork").Process(target=lock.release)
-lock.acquire()
-child.start()
-child.join()
-assert lock.acquire(timeout=10)
-# Without the process that would remove it at the end.
-resource_tracker.register = lambda *_: None
-shared_memory.SharedMemory(sys.argv[1], create=True, size=4096).close()
-print("shared")
-"""
-
-
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_shared_memory_works_and_ends_with_the_workspace(rung: Rung, tmp_path: Path) -> None:
-    name = f"fleet-{uuid.uuid4().hex}"
-    mine, theirs = Path("/dev/shm", name), Path("/dev/shm", f"{name}-other")
-    theirs.write_text("the fleet's own")
-    try:
-        async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path) as workspace:
-            shared = await workspace.run(python(_SHARED, name))
-            assert shared.stdout.text() == "shared\n", shared.stderr.text()
-            listed = await workspace.run(shell("ls /dev/shm"))
-            # Names are random; whoever may not list them finds nobody else's.
-            assert theirs.name not in listed.stdout.text()
-            assert mine.exists() == (rung is Rung.LANDLOCK)
-        assert not mine.exists()
-        assert theirs.exists()
-    finally:
-        theirs.unlink()
-
-
 _OWN_ID = """
 import asyncio, sys
 from pathlib import Path
@@ -305,3 +271,68 @@ async def test_every_mount_of_a_sandbox_is_without_set_uid_and_devices(tmp_path:
     devices = [place for place, options in mounts.items() if "nodev" not in options]
     # The few that are there on purpose.
     assert [place for place in devices if not place.startswith("/dev/")] == []
+
+
+# --- variables of callers, aimed at what starts the sandbox ---
+
+_STARTERS = ("LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTHONHOME", "NODE_OPTIONS", "PERL5OPT")
+
+
+@pytest.fixture
+def trail(tmp_path: Path) -> Path:
+    """A directory of the host in which the loader of any process leaves a file, if it is told to."""
+    (tmp_path / "workspace").mkdir()
+    path = tmp_path / "trail"
+    path.mkdir()
+    return path
+
+
+def orders(trail: Path) -> dict[str, str]:
+    """Variables that make the dynamic loader write into a directory, before the program itself begins."""
+    return {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": f"{trail}/loader"}
+
+
+def test_control_a_process_of_the_host_leaves_a_trail(trail: Path) -> None:
+    subprocess.run(["/bin/sh", "-c", ":"], env=orders(trail), check=True)
+    assert list(trail.iterdir())
+
+
+@pytest.mark.parametrize("rung", CONFINED)
+async def test_no_launcher_runs_with_a_callers_variables(rung: Rung, tmp_path: Path, trail: Path) -> None:
+    environment = Environment(variables={**orders(trail), "SAID": "it's $HOME\n`id`"})
+    async with Sandbox(SandboxPolicy(rung=rung)).workspace(
+        tmp_path / "workspace", environment=environment
+    ) as workspace:
+        found = await workspace.run(shell('printf %s "$SAID"'))
+    assert not list(trail.iterdir())
+    # Inside, commands have them as they were given.
+    assert found.stdout.text().endswith("it's $HOME\n`id`")
+
+
+@needs_bwrap
+async def test_no_launcher_of_a_program_that_stays_has_them(tmp_path: Path, trail: Path) -> None:
+    command = InteractiveCommand(argv=("sh", "-c", 'printf "%s" "$SAID"'), variables={**orders(trail), "SAID": "a 'b'"})
+    process = await InteractiveProcess.start(
+        tmp_path / "workspace", command, policy=SandboxPolicy(rung=Rung.BUBBLEWRAP)
+    )
+    try:
+        said = await process.stdout.read()
+    finally:
+        await process.kill()
+    assert not list(trail.iterdir())
+    assert said.endswith(b"a 'b'")
+
+
+@pytest.mark.parametrize("name", _STARTERS)
+def test_loaders_and_start_up_are_refused_by_name(name: str) -> None:
+    task = Task(
+        kind=TaskKind.DELIBERATE, task_id="t", tenant="default", description="Do it.", repo=RepoRef(location="/r")
+    )
+    given = EnvironmentSpec(variables={name: "/environment/evil.so"})
+    with pytest.raises(InvalidRequest) as refused:
+        replace(task, environment=given).validated(max_agents=8)
+    assert refused.value.field == f"environment.variables[{name}]"
+    server = TaskMcpServer(name="s", command=("x",), variables={name: "y"})
+    with pytest.raises(InvalidRequest) as refused:
+        replace(task, constraints=Constraints(mcp_servers=(server,))).validated(max_agents=8)
+    assert refused.value.field == f"constraints.mcp_servers[0].variables[{name}]"

@@ -8,9 +8,10 @@ import os
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -79,59 +80,23 @@ async def running(script: str, *arguments: str, **more: str) -> AsyncGenerator[i
         await process.wait()
 
 
-def family(root: int) -> set[int]:
-    """A process and all that came of it."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found = {root}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
-def sockets(processes: set[int]) -> set[str]:
-    """The inodes of the sockets that processes hold."""
-    found: set[str] = set()
-    for process in processes:
-        try:
-            entries = list(os.scandir(f"/proc/{process}/fd"))
-        except OSError:
-            continue
-        for entry in entries:
-            try:
-                target = os.readlink(entry.path)
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                found.add(target[8:-1])
-    return found
-
-
-def listened(processes: set[int]) -> dict[int, ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The addresses at which processes accept connections, by port."""
-    held, found = sockets(processes), dict[int, ipaddress.IPv4Address | ipaddress.IPv6Address]()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            place, state, inode = words[1], words[3], words[9]
-            if state != "0A" or inode not in held:
-                continue
-            text, _, port = place.partition(":")
-            packed = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
-            address = ipaddress.ip_address(packed)
-            mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-            found[int(port, 16)] = mapped or address
+def listened(root: int) -> dict[int, ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The addresses at which a process, and all that came of it, accept connections, by port."""
+    found = dict[int, ipaddress.IPv4Address | ipaddress.IPv6Address]()
+    top = psutil.Process(root)
+    for process in (top, *top.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    address = ipaddress.ip_address(connection.laddr.ip)
+                    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+                    found[connection.laddr.port] = mapped or address
     return found
 
 
 async def test_ray_on_one_machine_listens_on_loopback_alone() -> None:
     async with running(OURS) as process:
-        places = listened(family(process))
+        places = listened(process)
         assert len(places) >= 4
         assert {port: address for port, address in places.items() if not address.is_loopback} == {}
         # The autoscaler's page, which asks for no token, is not even there.
@@ -142,7 +107,7 @@ async def test_control_ray_by_itself_listens_for_everybody() -> None:
     # The paths of its sockets must be short.
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="plain-ray-") as directory:
         async with running(PLAIN, directory) as process:
-            assert any(address.is_unspecified for address in listened(family(process)).values())
+            assert any(address.is_unspecified for address in listened(process).values())
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "0.0.0.0:0"])
@@ -150,7 +115,7 @@ async def test_a_whole_fleet_listens_where_its_settings_say(tmp_path: Path, list
     """gRPC, the context service, the gateway, NATS and Ray; the control is a fleet that is told otherwise."""
     settings = {"FLEET_HOME": str(tmp_path / "home"), "FLEET_LISTEN": listen, "FLEET_CONTEXT_LISTEN": "127.0.0.1:0"}
     async with running(WHOLE, **settings) as process:
-        places = listened(family(process))
+        places = listened(process)
         assert len(places) >= 8
         others = [address for address in places.values() if not address.is_loopback]
         assert len(others) == (0 if listen.startswith("127.") else 1)

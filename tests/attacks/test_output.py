@@ -10,15 +10,24 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TextIO
 
 import pytest
+import yaml
 
-from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
+from swe_ai_fleet.agents.function_calling.references import References
+from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
+from swe_ai_fleet.environments.detection import detect, digest
+from swe_ai_fleet.environments.interpreters import Machine
+from swe_ai_fleet.environments.pip_steps import Tooling
+from swe_ai_fleet.environments.project_code import project_code
+from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
 from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
@@ -65,6 +74,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "diff": lambda text: list(findings.changed_runs(text)),
     "imports of tests": lambda text: first_tests(_PATCH, _NAMES, ["test_a.py"], lambda _: text),
     "addresses": recorded_address,
+    "references": lambda text: References.of([text]).resolve(text),
     # As it was: digits, any number of them, then perhaps a point, and again digits.
     "control": lambda text: [_EARLIER.fullmatch(line[:4_000]) for line in text[-256 * 1024 :].split("\n")],
 }
@@ -92,16 +102,19 @@ def texts() -> dict[str, str]:
     return found
 
 
-def read_all(reader: str, names: Path) -> None:
+def within(seconds: float, read: Callable[..., object], texts: Mapping[str, object], file: TextIO) -> None:
     """Read every text; what is too slow ends this process by a signal, its name written before."""
-    read = READERS[reader]
+    for name, text in texts.items():
+        print(name, file=file, flush=True)
+        # Time that this process computes, not time that goes by: other load on the machine is none of it.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        read(text)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def read_all(reader: str, names: Path) -> None:
     with names.open("w") as file:
-        for name, text in texts().items():
-            print(name, file=file, flush=True)
-            # Time that this process computes, not time that goes by: other load on the machine is none of it.
-            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            read(text)
-            signal.setitimer(signal.ITIMER_PROF, 0)
+        within(CPU_SECONDS, READERS[reader], texts(), file)
 
 
 def read_by_each(directory: str) -> None:
@@ -152,3 +165,85 @@ def test_addresses_are_still_shown_without_their_users(address: str, shown: str)
 
 def test_control_the_earlier_reader_is_killed(readings: dict[str, tuple[int, str]]) -> None:
     assert readings["control"] == (-signal.SIGPROF, "lines of '1 passed in ' and '1'")
+
+
+# --- manifests, read in a process with little memory ---
+
+MANIFEST_SECONDS = 10.0
+MEMORY_BYTES = 1024**3
+_MANY = 300_000
+_LINES = "\n" * _MANY
+_MACHINE = Machine(
+    default=(3, 11), pythons={(3, 11): "/usr/bin/python3.11"}, pip_requires=">=3.9", programs=frozenset({"node", "npm"})
+)
+_TOOLING = Tooling(base="/environment", pip="/tools/pip", workspace="/workspace")
+_WORKFLOW = ".github/workflows/test.yml"
+MANIFESTS = {
+    "blank lines of pyproject.toml": ("pyproject.toml", _LINES),
+    "blank lines of setup.py": ("setup.py", _LINES),
+    "blank lines of setup.cfg": ("setup.cfg", _LINES),
+    "blank lines of pytest's settings": ("pytest.ini", f"[pytest]\n{_LINES}"),
+    "blank lines of .npmrc": (".npmrc", _LINES),
+    "blanks of setup.cfg": ("setup.cfg", " " * _MANY),
+    "blanks of Makefile": ("Makefile", " " * _MANY),
+    "blanks of requirements.txt": ("requirements.txt", f"a{' ' * _MANY}b"),
+    "faults of setup.cfg": ("setup.cfg", "[a]\n" + "=\n" * _MANY),
+    "names of many parts": ("pyproject.toml", "[" + "a." * _MANY + "a]\n" + "a = 1\n"),
+    "paths without an end": ("pyproject.toml", "backend-path = [" * (_MANY // 16)),
+    "a number without an end": ("pyproject.toml", "a = " + "1" * 5_000),
+    "brackets in a requirement": ("requirements.txt", "a ; " + "(" * _MANY),
+    "commands without an end": ("Makefile", "test:\n" + "".join(f"\tpip install a{n}\n" for n in range(_MANY // 10))),
+    "variables that name themselves": ("Makefile", f"A = {'$(A)' * 60}\ntest:\n\t$(A)\n"),
+    "values that name each other": ("tox.ini", "[tox]\nenvlist = a\n[x]\n" + "a =\n" + "  {[x]a}{[x]a}\n" * 3_000
+                                    + "[testenv]\ncommands = {[x]a}\n"),
+    "a range without an end": ("tox.ini", "[tox]\nenvlist = py{1-999999999}\n[testenv]\ncommands = pytest\n"),
+    "choices of nothing": ("tox.ini", f"[tox]\nenvlist = {'{,}' * 40}\n[testenv]\ncommands = pytest\n"),
+    "lists in lists": (_WORKFLOW, "[" * _MANY),
+    "lists in lists, by lines": (_WORKFLOW, "- " * _MANY),
+    "keys in keys": (_WORKFLOW, "{a," * (_MANY // 3)),
+    "aliases of aliases": (_WORKFLOW, "a: &a [1]\n" + "".join(
+        f"{after}: &{after} [{', '.join([f'*{before}'] * 20)}]\n"
+        for before, after in zip("abcdefg", "bcdefgh", strict=True)
+    )),
+}  # fmt: skip
+
+
+def read(path: str, text: str) -> None:
+    texts = {path: text, "app.py": "", "tests/test_app.py": "import pytest\n"}
+    files = RepositoryFiles(files=dict.fromkeys(texts, "1"), texts=texts)
+    detect(files, EnvironmentSpec(), _MACHINE, _TOOLING)
+    digest(files)
+    project_code(files)
+
+
+def read_manifests() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    within(MANIFEST_SECONDS, lambda manifest: read(*manifest), MANIFESTS, sys.stdout)
+
+
+def earlier_yaml() -> None:
+    """As it was: whatever the depth."""
+    yaml.load(MANIFESTS["lists in lists"][1], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def earlier_pattern() -> None:
+    """As it was: from each line on, all blank lines behind it."""
+    signal.setitimer(signal.ITIMER_PROF, MANIFEST_SECONDS / 5)
+    re.search(r"^\s*build\s*=", _LINES, re.M)
+
+
+def _running(function: str) -> subprocess.CompletedProcess[str]:
+    program = f"from {__name__} import {function}; {function}()"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def test_no_manifest_takes_its_reader() -> None:
+    done = _running("read_manifests")
+    assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
+    assert done.stdout.splitlines() == list(MANIFESTS)
+
+
+def test_control_the_earlier_readers_die() -> None:
+    assert _running("earlier_pattern").returncode == -signal.SIGPROF
+    # Without libyaml it is Python's own stack that ends first.
+    assert _running("earlier_yaml").returncode in (-signal.SIGSEGV, 1)

@@ -20,14 +20,11 @@ from swe_ai_fleet.watching.text import clean, command_line
 RUN = "touch pwned #"
 # An escape sequence that nobody has ended swallows the quotes behind it, once a terminal's are taken out.
 HOSTILE = [
-    ("--setup", "x\x1b[", "--setup", f"; {RUN}"),
-    ("--setup", "x\x9b", "--setup", f"; {RUN}"),
-    ("git", "-C", "/p\x9b", "merge", f"x;{RUN}"),
-    ("--setup", "x\x1b]", f"\x07; {RUN}"),
-    ("--setup", "x'\x1b[", f"'; {RUN}"),
-    ("--setup", f"x\x1b[';{RUN}"),
+    ("--setup", "x\x1b[", "--setup", f"; {RUN}"), ("--setup", "x\x9b", "--setup", f"; {RUN}"),
+    ("git", "-C", "/p\x9b", "merge", f"x;{RUN}"), ("--setup", "x\x1b]", f"\x07; {RUN}"),
+    ("--setup", "x'\x1b[", f"'; {RUN}"), ("--setup", f"x\x1b[';{RUN}"),
     ("--setup", f"it's $({RUN})", f"`{RUN}`\r\n; {RUN}"),
-]
+]  # fmt: skip
 
 
 def printed(words: tuple[str, ...]) -> str:

@@ -13,13 +13,12 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys, machine
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments import commands, python_recipe
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirement_files import is_plain
-from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, Index, NpmRegistry, built, make_provider, npm_package, pin, sh, wheel
 
@@ -35,14 +34,13 @@ for site in glob.glob("/environment/venv/lib/python3*/site-packages"):
 
 @pytest.fixture
 def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    (tmp_path / "tools").mkdir()
-    return make_provider(tmp_path, tmp_path / "tools")
+    return make_provider(tmp_path)
 
 
 async def _pin(provider: GitWorkspaceProvider, root: Path, backend: str, project: str = PYPROJECT) -> PinnedRepository:
-    root.mkdir()
-    repo = make_repository(root / "repo", {"pyproject.toml": project, "backend.py": backend, "src/a.py": ""})
-    return await provider.pin("default", RepoRef(location=str(repo)))
+    return await pin(
+        provider, root.parent, {"pyproject.toml": project, "backend.py": backend, "src/a.py": ""}, root.name
+    )
 
 
 async def _pytest(provider: GitWorkspaceProvider, repository: PinnedRepository, environment: Environment) -> str:
@@ -97,10 +95,9 @@ async def test_a_candidates_build_is_in_nobodys_environment(provider: GitWorkspa
 
 @needs_bwrap
 async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
     needing = PYPROJECT + 'dependencies = ["thing"]\n'
     with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
-        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
+        provider = make_provider(tmp_path, setup=index.setup)
         fork = await _pin(provider, tmp_path / "fork", BACKEND + HOSTILE, needing)
         poisoned = await provider.environment(fork, EnvironmentSpec())
         assert EVIL in await _pytest(provider, fork, poisoned)
@@ -123,8 +120,7 @@ async def test_the_pip_that_is_started_is_no_file_of_the_repository(
 ) -> None:
     # As for a Python that is older than our pip asks for: then the virtual environment's own pip is brought up to date.
     monkeypatch.setattr(machine, "_pip", lambda: (">=4", "0"))
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools")
+    provider = make_provider(tmp_path)
     pinned = await pin(provider, tmp_path, {"a.py": "", "pip.py": HOSTILE.replace("pytest", "poison") + "print(site)"})
     environment = await provider.environment(pinned, EnvironmentSpec())
     steps = [step.purpose for step in environment.report.steps]
@@ -145,21 +141,31 @@ HIDDEN: Files = {
 }
 
 
-async def _answers(root: Path, fork: Files, honest: Files | None = None) -> list[str]:
-    """What a package of the index says in a fork that hides another one, and in the repository, built after it."""
-    (root / "tools").mkdir()
+NONE: Files = {}
+Said = dict[str, tuple[str, str]]
+
+
+async def _said(
+    provider: GitWorkspaceProvider, root: Path, files: Files, fork: Files, question: str, *, honest: Files = NONE
+) -> Said:
+    """A fork's environment and answer to a question, and those of the repository, which is built after it."""
+    said: Said = {}
+    for name, more in (("fork", fork), ("honest", honest)):
+        pinned = await pin(provider, root, {**files, **more}, name)
+        environment = await provider.environment(pinned, EnvironmentSpec())
+        async with provider.open("e", name, pinned, environment) as clone:
+            said[name] = environment.key, await sh(clone, question)
+    return said
+
+
+async def _answers(root: Path, fork: Files, honest: Files = NONE) -> list[str]:
+    """What a package of the index says in a fork that hides another one, and in the repository."""
     project = PYPROJECT + 'dependencies = ["thing"]\n'
     files = {"pyproject.toml": project, "backend.py": BACKEND, "src/a.py": "", "tests/test_a.py": "def test_a(): ...\n"}
-    answers: list[str] = []
     with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
-        provider = make_provider(root, root / "tools", index.setup)
-        for name, more in (("fork", fork), ("honest", honest or {})):
-            (root / name).mkdir()
-            pinned = await pin(provider, root / name, {**files, **more})
-            environment = await provider.environment(pinned, EnvironmentSpec())
-            async with provider.open("e", name, pinned, environment) as clone:
-                answers.append(await sh(clone, "python3 -c 'import thing; print(thing.answer)'"))
-    return answers
+        provider = make_provider(root, setup=index.setup)
+        question = "python3 -c 'import thing; print(thing.answer)'"
+        return [answer for _, answer in (await _said(provider, root, files, fork, question, honest=honest)).values()]
 
 
 @needs_bwrap
@@ -212,15 +218,9 @@ def test_a_list_that_leads_to_other_files_is_not_plain() -> None:
     plain = 'a==1  # the first\nb[x]>=2; python_version > "3"\n\nc==1 --hash=sha256:aa \\\n  --hash=sha256:bb\nd.e==1\n'
     assert is_plain(plain)
     leading = [
-        "-c x.txt",
-        "--find-links x",
-        "a @ file:///x",
-        "./x",
-        "x/y",
-        "a.zip",
-        "a.zip[x]",
+        "-c x.txt", "--find-links x", "a @ file:///x", "./x", "x/y", "a.zip", "a.zip[x]",
         "a-1.tar.gz ; os_name == 'x'",
-    ]
+    ]  # fmt: skip
     assert [line for line in leading if is_plain(f"{plain}{line}\n")] == []
 
 
@@ -239,12 +239,11 @@ CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
 @needs_bwrap
 @pytest.mark.parametrize("by", ["Makefile", "caller"])
 async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
     files: Files = {"pyproject.toml": SETUPTOOLS, "src/a.py": "", "tests/test_a.py": ""}
     if by == "Makefile":
         files["Makefile"] = "test:\n\tPYTHONPATH=. pytest tests\n"
     spec = EnvironmentSpec(variables={"PYTHONPATH": "."} if by == "caller" else {})
-    provider = make_provider(tmp_path, tmp_path / "tools")
+    provider = make_provider(tmp_path)
     keys: set[str] = set()
     for name, more in (("fork", CUSTOM), ("honest", {})):
         (tmp_path / name).mkdir()
@@ -284,31 +283,22 @@ def _setuptools() -> bytes:
 async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
     needed: str, shared: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "tools").mkdir()
     files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": needed, "src/a.py": "", "tests/test_a.py": ""}
     wheels = {"thing-1.0-py3-none-any.whl": wheel("thing", 7), "setuptools-1.0-py3-none-any.whl": _setuptools()}
-    keys: dict[str, str] = {}
-    told: dict[str, str] = {}
+    custom: Files = {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}
     with Index(wheels) as index:
-        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
-        for name, more in (("fork", {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}), ("honest", {})):
-            (tmp_path / name).mkdir()
-            pinned = await pin(provider, tmp_path / name, {**files, **more})
-            environment = await provider.environment(pinned, EnvironmentSpec())
-            keys[name] = environment.key
-            async with provider.open("e", name, pinned, environment) as clone:
-                told[name] = await sh(clone, "python3 -c 'import a, thing, poison'")
+        provider = make_provider(tmp_path, setup=index.setup)
+        said = await _said(provider, tmp_path, files, custom, "python3 -c 'import a, thing, poison'")
     # The control: from there on Python imports it at its start, and a build that goes on is the fork's alone.
-    assert "sitecustomize" in told["fork"]
-    assert ("No module named 'poison'" in told["fork"]) is shared
-    assert "No module named 'poison'" in told["honest"]
-    assert (keys["fork"] == keys["honest"]) is shared
+    assert "sitecustomize" in said["fork"][1]
+    assert ("No module named 'poison'" in said["fork"][1]) is shared
+    assert "No module named 'poison'" in said["honest"][1]
+    assert (said["fork"][0] == said["honest"][0]) is shared
 
 
 @needs_bwrap
 async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: Path) -> None:
     """Also where the build went on behind the project: the environment is that of the commit that it stands on."""
-    (tmp_path / "tools").mkdir()
     files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": "thing\nabsent", "src/a.py": ""}
     wheels = {"thing-1.0-py3-none-any.whl": wheel("thing", 7), "setuptools-1.0-py3-none-any.whl": _setuptools()}
     hostile = str(CUSTOM["sitecustomize.py"]).lstrip()
@@ -316,7 +306,7 @@ async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: 
     hunk = f"--- /dev/null\n+++ b/src/sitecustomize.py\n@@ -0,0 +1,{added.count(chr(10))} @@\n{added}"
     patch = f"diff --git a/src/sitecustomize.py b/src/sitecustomize.py\nnew file mode 100644\n{hunk}"
     with Index(wheels) as index:
-        provider = make_provider(tmp_path, tmp_path / "tools", index.setup)
+        provider = make_provider(tmp_path, setup=index.setup)
         honest = await pin(provider, tmp_path, files)
         candidate = await provider.patched("e", honest, patch.encode())
         # Even where nobody has built the untouched commit's before.
@@ -344,21 +334,14 @@ NODE: Files = {
 
 
 async def _node_answers(root: Path) -> list[str]:
-    (root / "tools").mkdir()
     packages = {
         "settled-1.0.0.tgz": npm_package("settled", "1.0.0", SETTLE),
         "plain-1.0.0.tgz": npm_package("plain", "1.0.0"),
     }
-    answers: list[str] = []
     with NpmRegistry(packages) as registry:
-        provider = make_provider(root, root / "tools", registry.setup)
-        for name, more in (("fork", SETTINGS), ("honest", {})):
-            (root / name).mkdir()
-            pinned = await pin(provider, root / name, {**NODE, **more})
-            environment = await provider.environment(pinned, EnvironmentSpec())
-            async with provider.open("e", name, pinned, environment) as clone:
-                answers.append(await sh(clone, "node -p 'require(`plain`)'"))
-    return answers
+        provider = make_provider(root, setup=registry.setup)
+        said = await _said(provider, root, NODE, SETTINGS, "node -p 'require(`plain`)'")
+    return [answer for _, answer in said.values()]
 
 
 @needs_bwrap
@@ -374,29 +357,21 @@ async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(tmp_path: P
     assert await _node_answers(tmp_path) == [EVIL, "1.0.0"]
 
 
-@pytest.mark.parametrize(
-    ("lock", "reason"),
-    [
-        (
-            {
-                "package-lock.json": {
-                    "node_modules/a": {},
-                    "node_modules/a/node_modules/esbuild": {"hasInstallScript": True},
-                }
-            },
-            "",
-        ),
-        ({"package-lock.json": {"node_modules/@x/driver": {"hasInstallScript": True}}}, "@x/driver runs a script"),
-        ({"package-lock.json": {"node_modules/esbuild": {"hasInstallScript": True, "name": "b"}}}, "b runs a script"),
+def test_a_lock_says_which_packages_run_scripts() -> None:
+    def lock(place: str, **entry: object) -> dict[str, object]:
+        return {"package-lock.json": {"node_modules/a": {}, place: {"hasInstallScript": True, **entry}}}
+
+    cases: tuple[tuple[dict[str, object], str], ...] = (
+        (lock("node_modules/a/node_modules/esbuild"), ""),
+        (lock("node_modules/@x/driver"), "@x/driver runs a script"),
+        (lock("node_modules/esbuild", name="b"), "b runs a script"),
         ({"package-lock.json": {}}, "does not say"),
         ({"yarn.lock": {}}, "yarn.lock does not say"),
         ({}, "package.json does not say"),
-    ],
-)
-def test_a_lock_says_which_packages_run_scripts(lock: dict[str, object], reason: str) -> None:
-    texts = {"package.json": str(NODE["package.json"])} | {
-        name: json.dumps({"lockfileVersion": 3, "packages": entries}) for name, entries in lock.items()
-    }
-    said = project_code(RepositoryFiles(files=dict.fromkeys(texts, ""), texts=texts))
-    assert reason in said
-    assert bool(reason) is bool(said)
+    )
+    for locks, reason in cases:
+        texts = {"package.json": str(NODE["package.json"])} | {
+            name: json.dumps({"lockfileVersion": 3, "packages": entries}) for name, entries in locks.items()
+        }
+        said = project_code(RepositoryFiles(files=dict.fromkeys(texts, ""), texts=texts))
+        assert reason in said and bool(reason) is bool(said), locks

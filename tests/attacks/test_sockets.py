@@ -28,7 +28,7 @@ from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Rung, Sandbox, Sa
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import seccomp_filter
 from tests.attacks import socket_calls
-from tests.confinement import drive, needs_bwrap, python, require_ordinary_user
+from tests.confinement import braced, drive, needs_bwrap, python, require_ordinary_user
 
 pytestmark = pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
 
@@ -111,11 +111,6 @@ def ordinary(request: pytest.FixtureRequest) -> bool:
     return request.param == "as an ordinary user"
 
 
-def _braced(text: str) -> str:
-    """As the driver takes it, for which braces stand for its own places."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
 @pytest.fixture
 def neighbours() -> Iterator[Neighbours]:
     with ExitStack() as stack:
@@ -155,7 +150,7 @@ async def test_control_in_a_network_of_its_own_a_command_listens_anywhere(
 @pytest.mark.parametrize("name", [*_OUT, *_HARMLESS, _SLOW])
 def test_nothing_of_the_host_is_reached(name: str, ordinary: bool, neighbours: Neighbours) -> None:
     told = json.dumps(neighbours.told)
-    command = (["python3", "-c", _braced(_SCRIPT), name, _braced(told)], {"timeout_seconds": 120})
+    command = (["python3", "-c", braced(_SCRIPT), name, braced(told)], {"timeout_seconds": 120})
     (result,) = drive("landlock", ordinary, command, policy={"reserved_ports": [neighbours.reserved]})["results"]
     assert result["exit"] == 0, result["err"]
     assert json.loads(result["out"]) == []
@@ -326,7 +321,7 @@ if __name__ == "__main__":
 
 
 def test_servers_of_a_commands_own_work(ordinary: bool) -> None:
-    write = ["python3", "-c", "import sys; open('servers.py', 'w').write(sys.argv[1])", _braced(_SERVERS)]
+    write = ["python3", "-c", "import sys; open('servers.py', 'w').write(sys.argv[1])", braced(_SERVERS)]
     written, served = drive("landlock", ordinary, (write, {}), (["python3", "servers.py"], {"timeout_seconds": 120}))[
         "results"
     ]

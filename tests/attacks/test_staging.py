@@ -1,4 +1,4 @@
-"""What the fleet's own git reads of a clone, while a process of that clone swaps directories for links to the host."""
+"""What the fleet reads and keeps of a clone or a build, while directories become links and files pipes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, staging
+from swe_ai_fleet.adapters.git_workspace import GitClone, staging
 from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.occupants import Occupants
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.confinement import CONFINED, needs_bwrap
-from tests.environments import make_provider, pin, sh
+from tests.confinement import CONFINED, needs_bwrap, until
+from tests.environments import BACKEND, PYPROJECT, make_provider, opened, pin, provider_at, sh
 
 SECRET = b"the fleet's own token"
 FILES = 600
@@ -74,11 +75,7 @@ async def _under_attack(tree: Path, loot: Path, objects: Path, read: Callable[[]
 
 async def _attacked(rung: Rung, root: Path, occupied: Callable[[GitClone], Awaitable[object]] | None = None) -> bytes:
     """What diffs of a clone held in which a command has run, or whatever `occupied` does."""
-    (root / "tools").mkdir()
-    provider = make_provider(root, root / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
-    repository = await pin(provider, root, {"README": "x\n"})
-    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
-    async with provider.open("e", "a", repository, environment) as clone:
+    async with opened(root, rung) as (_, clone):
         await (clone.run(Command(argv=("true",))) if occupied is None else occupied(clone))
 
         async def read() -> bytes:
@@ -87,16 +84,12 @@ async def _attacked(rung: Rung, root: Path, occupied: Callable[[GitClone], Await
         return await _under_attack(clone.root, _filled(root / "loot", SECRET), clone.root.parent / "git/objects", read)
 
 
-async def test_control_without_confinement_the_host_is_read(tmp_path: Path) -> None:
-    assert SECRET in await _attacked(Rung.NONE, tmp_path)
-
-
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("rung", [*CONFINED, pytest.param(Rung.NONE, id="control")])
 async def test_a_link_swapped_in_leads_git_nowhere(rung: Rung, tmp_path: Path) -> None:
     held = await _attacked(rung, tmp_path)
-    # It did read what is the clone's own.
+    # It did read what is the clone's own; without confinement also what is the host's.
     assert b"harmless" in held
-    assert SECRET not in held
+    assert (SECRET in held) is (rung is Rung.NONE)
 
 
 @needs_bwrap
@@ -119,8 +112,7 @@ async def test_nor_beside_a_program_that_stays_in_a_clone_without_commands(tmp_p
 async def _pinned(rung: Rung, root: Path) -> bytes:
     """What snapshots of a user's own work tree held."""
     tree = make_repository(root / "repository", {"README": "x\n"})
-    sandbox = Sandbox(SandboxPolicy(rung=rung))
-    provider = GitWorkspaceProvider(root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True)
+    provider = provider_at(root, rung=rung)
     asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
     await provider.pin("default", asked)
     (cache,) = (path for path in (root / "home/repositories").iterdir() if path.is_dir())
@@ -131,15 +123,11 @@ async def _pinned(rung: Rung, root: Path) -> bytes:
     return await _under_attack(tree, _filled(root / "loot", SECRET), cache / "objects", read)
 
 
-async def test_control_a_work_tree_that_is_pinned_without_confinement(tmp_path: Path) -> None:
-    assert SECRET in await _pinned(Rung.NONE, tmp_path)
-
-
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("rung", [*CONFINED, pytest.param(Rung.NONE, id="control")])
 async def test_pinning_a_work_tree_leads_git_nowhere(rung: Rung, tmp_path: Path) -> None:
     held = await _pinned(rung, tmp_path)
     assert b"harmless" in held
-    assert SECRET not in held
+    assert (SECRET in held) is (rung is Rung.NONE)
 
 
 @pytest.mark.parametrize("rung", CONFINED)
@@ -147,11 +135,7 @@ async def test_nested_repositories_are_looked_for_within_bounds(
     rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "MAX_NAME_BYTES", 10_000)
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
-    repository = await pin(provider, tmp_path, {"README": "x\n"})
-    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
-    async with provider.open("e", "a", repository, environment) as clone:
+    async with opened(tmp_path, rung) as (_, clone):
         fill = "mkdir n && cd n && git init -q . && touch a b && for i in $(seq 2000); do : >file-$i; done && echo done"
         assert await sh(clone, fill) == "done"
         with pytest.raises(ResourceExhausted, match="names"):
@@ -183,11 +167,7 @@ ENDLESS = {
     ],
 )
 async def test_a_pipe_where_git_expects_a_file_is_named_at_once(rung: Rung, name: str, tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
-    repository = await pin(provider, tmp_path, {"README": "x\n"})
-    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
-    async with provider.open("e", "a", repository, environment) as clone:
+    async with opened(tmp_path, rung) as (_, clone):
         # Elsewhere a pipe is nothing to git.
         assert await sh(clone, f"{ENDLESS[name]} && mkfifo other && echo y >> README && echo made") == "made"
         for read in (clone.diff, clone.checkpoint):
@@ -205,16 +185,12 @@ UNLINKING = "mkfifo .gitignore; : >ready; until [ -e now ]; do :; done; rm .giti
 @asynccontextmanager
 async def _held_by_a_pipe(rung: Rung, root: Path) -> AsyncGenerator[tuple[GitClone, asyncio.Task[Diff]]]:
     """A clone with a command that takes a pipe away as soon as git waits at it, and the reading that waits."""
-    (root / "tools").mkdir()
-    provider = make_provider(root, root / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
-    repository = await pin(provider, root, {"README": "x\n"})
-    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
-    async with provider.open("e", "a", repository, environment) as clone:
+    async with opened(root, rung) as (_, clone):
         living = asyncio.create_task(clone.run(Command(argv=("sh", "-c", UNLINKING))))
-        await _until((clone.root / "ready").exists)
+        await until((clone.root / "ready").exists)
         reading = asyncio.create_task(clone.diff())
         try:
-            await _until(lambda: _waits_at_a_pipe(clone.root))
+            await until(lambda: _waits_at_a_pipe(clone.root))
             (clone.root / "now").touch()
             yield clone, reading
         finally:
@@ -231,19 +207,13 @@ def _waits_at_a_pipe(directory: Path) -> bool:
     return False
 
 
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("rung", CONFINED)
 async def test_control_git_waits_for_whoever_takes_the_pipe_away(
     rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Occupants, "frozen", nullcontext)
     async with _held_by_a_pipe(rung, tmp_path) as (clone, reading):
-        await _until((clone.root / "gone").exists)
+        await until((clone.root / "gone").exists)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reading, 3)
 
@@ -260,8 +230,7 @@ async def test_a_pipe_in_a_work_tree_that_is_pinned_is_named(rung: Rung, tmp_pat
     tree = make_repository(tmp_path / "repository", {"README": "x\n"})
     (tree / "new").write_text("new\n")
     os.mkfifo(tree / ".gitignore")
-    sandbox = Sandbox(SandboxPolicy(rung=rung))
-    provider = GitWorkspaceProvider(tmp_path / "home", sandbox, allowed_roots=(tmp_path,), allow_local_paths=True)
+    provider = provider_at(tmp_path, rung=rung)
     asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
     with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
         await provider.pin("default", asked)
@@ -271,9 +240,88 @@ async def test_a_pipe_in_a_work_tree_that_is_pinned_is_named(rung: Rung, tmp_pat
 
 @needs_bwrap
 async def test_a_pipe_that_a_build_left_is_named(tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools")
+    provider = make_provider(tmp_path)
     repository = await pin(provider, tmp_path, {"README": "x\n"})
     with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
         await provider.environment(repository, EnvironmentSpec(detect=False, setup=("mkfifo .gitignore",)))
     assert await provider.environment(repository, EnvironmentSpec(detect=False, setup=("mkfifo other",)))
+
+
+# --- a build, which runs code of the repository ---
+
+TOKEN = "the fleet's own token"
+# What an in-tree backend does while it builds: directories that the fleet fills afterwards become links to the host.
+LINKING = """
+import os, shutil
+for name in {names!r}:
+    shutil.rmtree("/environment/" + name, ignore_errors=True)
+    os.path.lexists("/environment/" + name) and os.remove("/environment/" + name)
+    os.symlink({target!r}, "/environment/" + name)
+os.makedirs("node_modules/evil", exist_ok=True)
+open("node_modules/evil/index.js", "w").write("evil")
+open("token", "w").write("left by the build")
+"""
+
+
+@pytest.fixture
+def loot(tmp_path: Path) -> Path:
+    """A directory of the host with a secret in it."""
+    directory = tmp_path / "loot"
+    directory.mkdir()
+    (directory / "token.txt").write_text(TOKEN)
+    return directory
+
+
+@needs_bwrap
+async def test_links_where_the_fleet_keeps_what_a_build_left(tmp_path: Path, loot: Path) -> None:
+    provider = make_provider(tmp_path)
+    backend = BACKEND + LINKING.format(names=("kept", "node", "bin"), target=str(loot))
+    repository = await pin(provider, tmp_path, {"pyproject.toml": PYPROJECT, "backend.py": backend, "src/a.py": ""})
+    environment = await provider.environment(repository, EnvironmentSpec())
+    async with provider.open("e", "a", repository, environment) as clone:
+        # The build did run, and what it left is in the clone: none of it on the host.
+        assert await sh(clone, "cat token") == "left by the build"
+        assert "evil" in await sh(clone, "cat node_modules/evil/index.js")
+        assert TOKEN not in await sh(
+            clone, "cat token.txt /environment/*/token.txt; find / -name token.txt | xargs cat"
+        )
+    assert [path.name for path in loot.iterdir()] == ["token.txt"]
+    assert (loot / "token.txt").read_text() == TOKEN
+
+
+@needs_bwrap
+async def test_pipes_and_links_in_what_is_copied(tmp_path: Path, loot: Path) -> None:
+    provider = make_provider(tmp_path)
+    left = f"import os\nos.mkfifo('/environment/pipe')\nos.symlink({str(loot)!r}, '/environment/loot')\n"
+    files: dict[str, str | bytes] = {"pyproject.toml": PYPROJECT, "backend.py": BACKEND + left, "src/a.py": ""}
+    repository = await pin(provider, tmp_path, files)
+    environment = await provider.environment(repository, EnvironmentSpec())
+    async with provider.open("e", "a", repository, environment) as clone:
+        assert await sh(clone, "test -p /environment/pipe && echo there") == "there"  # control: the build did leave it
+    async with provider.workshop("e", "b", repository, environment) as clone:
+        assert await sh(clone, "test -p /environment/pipe && echo there") == "there"
+        assert TOKEN not in await sh(clone, "cat /environment/loot/token.txt")
+
+
+@pytest.mark.slow
+@needs_bwrap
+async def test_a_copy_takes_no_more_of_the_disk_than_the_build_was_allowed(tmp_path: Path) -> None:
+    mib = 1024**2
+    sandbox = Sandbox(SandboxPolicy(max_disk_bytes=64 * mib, max_file_bytes=256 * mib))
+    provider = make_provider(tmp_path, sandbox=sandbox)
+    left = f"""
+for number in range(4):
+    with open(f"/environment/hole{{number}}", "wb") as file:
+        file.truncate(200 * {mib})
+with open("/environment/many", "wb") as file:
+    file.write(os.urandom({mib}))
+for number in range(300):
+    os.link("/environment/many", f"/environment/name{{number}}")
+"""
+    files: dict[str, str | bytes] = {"pyproject.toml": PYPROJECT, "backend.py": BACKEND + left, "src/a.py": ""}
+    repository = await pin(provider, tmp_path, files)
+    environment = await provider.environment(repository, EnvironmentSpec())
+    async with provider.workshop("e", "a", repository, environment) as clone:
+        # Control: read as a whole they are more than a gigabyte.
+        assert int(await sh(clone, "cat /environment/hole* /environment/name* | wc -c")) == 1100 * mib
+        assert measure([tmp_path / "home/scratch"]).bytes < 64 * mib

@@ -25,16 +25,16 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import NotFound, ResourceExhausted
 from swe_ai_fleet.domain.event import RunFinished, WorkspaceCheckpointed, WorkspaceNotKept, Writer
 from swe_ai_fleet.domain.owner import Owner
-from swe_ai_fleet.domain.task import EnvironmentSpec, SubmittedPatch, TaskKind
+from swe_ai_fleet.domain.task import SubmittedPatch, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.leftovers import discard_checkpoints
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.orchestrator.storage import StorageBook
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import Rung
 from swe_ai_fleet.tools.audit import AuditTrail
 from tests.confinement import CONFINED
-from tests.environments import make_provider, pin
+from tests.environments import opened
 from tests.tenants import MAX_STORED_BYTES, NORTH, SOUTH, Caller, refused, tenants
 from tests.unit.test_executions import World, a_task
 
@@ -66,16 +66,12 @@ def size(directory: Path) -> int:
 async def test_rewriting_a_file_again_and_again_fills_neither_disk_nor_nats(
     rung: Rung, tmp_path: Path, log: JetStream
 ) -> None:
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=rung)))
-    repository = await pin(provider, tmp_path, {"README": "x\n"})
-    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
     most, named = 0, list[BlobRef]()
     async with (
         log.journal(
             Writer(tenant="acme", execution_id=f"filling-{rung}", agent_id="a", task_id="t", generation=1)
         ) as journal,
-        provider.open(OWNER.execution_id, "a", repository, environment) as clone,
+        opened(tmp_path, rung) as (_, clone),
     ):
         before = await held(log)
         trail = AuditTrail(agent_id="a")
@@ -108,13 +104,9 @@ async def test_control_content_that_stays_fills_nats(log: JetStream) -> None:
 
 
 async def test_a_workspace_that_is_too_large_is_not_stored_and_the_log_says_so(tmp_path: Path, log: JetStream) -> None:
-    (tmp_path / "tools").mkdir()
-    provider = make_provider(tmp_path, tmp_path / "tools", sandbox=Sandbox(SandboxPolicy(rung=Rung.NONE)))
-    repository = await pin(provider, tmp_path, {"README": "x\n"})
-    environment = await provider.environment(repository, EnvironmentSpec(detect=False))
     async with (
         log.journal(Writer(tenant="acme", execution_id="bounded", agent_id="a", task_id="t", generation=1)) as journal,
-        provider.open("bounded", "a", repository, environment) as clone,
+        opened(tmp_path, Rung.NONE) as (_, clone),
     ):
         owner, trail = Owner(tenant="acme", execution_id="bounded"), AuditTrail(agent_id="a")
         keeper = WorkspaceKeeper(clone=clone, journal=journal, blobs=log, owner=owner, trail=trail, max_bytes=MIB)

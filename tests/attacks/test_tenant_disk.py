@@ -1,7 +1,8 @@
-"""What a tenant leaves on a node's disk: environments, seeds and caches count, the least recently used go first."""
+"""What a tenant leaves on a node's disk counts, the least recently used goes first; programs that stay have a limit."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -12,28 +13,18 @@ from swe_ai_fleet.adapters.git_workspace import Bounds, GitWorkspaceProvider
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from tests.confinement import needs_bwrap
-from tests.environments import OFFLINE, built
+from tests.environments import built, make_provider
 
 MIB = 1024**2
 BARE = Environment()
 
 
 def make(root: Path, limit: int, *, rung: Rung = Rung.NONE) -> GitWorkspaceProvider:
-    (root / "home").mkdir(exist_ok=True)
-    (root / "tools").mkdir(exist_ok=True)
-    if not (root / "home/tools").exists():
-        (root / "home/tools").symlink_to(root / "tools")
-    return GitWorkspaceProvider(
-        root / "home",
-        Sandbox(SandboxPolicy(rung=rung)),
-        allowed_roots=(root,),
-        allow_local_paths=True,
-        setup=OFFLINE,
-        bounds=Bounds(tenant_disk_bytes=limit),
-    )
+    return make_provider(root, rung=rung, bounds=Bounds(tenant_disk_bytes=limit))
 
 
 def filling(name: str) -> EnvironmentSpec:
@@ -154,3 +145,39 @@ async def test_control_without_a_limit_all_of_it_stays(tmp_path: Path) -> None:
     for name in ("first", "second", "third"):
         await pinned(provider, tmp_path, name)
     assert len(list((tmp_path / "home/seeds").glob("*/[0-9a-f]*"))) == 3
+
+
+# --- programs that stay (MCP servers) ---
+
+FILL = "for i in $(seq {count}); do head -c 1048576 /dev/zero >>{place}; done; echo filled; cat"
+SMALL, LARGE = 32 * MIB, 10 * 1024 * MIB
+
+
+async def started(root: Path, place: str, limit: int, count: int) -> InteractiveProcess:
+    root.mkdir()
+    command = InteractiveCommand(argv=("sh", "-c", FILL.format(place=place, count=count)))
+    return await InteractiveProcess.start(root, command, policy=SandboxPolicy(max_disk_bytes=limit))
+
+
+@needs_bwrap
+@pytest.mark.parametrize("place", ["/workspace/x", "$HOME/x", "/tmp/x"])
+async def test_a_server_that_fills_the_disk_is_killed(tmp_path: Path, place: str) -> None:
+    process = await started(tmp_path / "tree", place, SMALL, 2_000)
+    try:
+        async with asyncio.timeout(30):
+            assert await process.stdout.read() == b""
+            assert await process.wait()
+        assert "disk limit" in process.errors().text()
+    finally:
+        await process.kill()
+
+
+@needs_bwrap
+async def test_control_with_a_larger_limit_it_fills(tmp_path: Path) -> None:
+    process = await started(tmp_path / "tree", "/workspace/x", LARGE, 256)
+    try:
+        async with asyncio.timeout(30):
+            assert await process.stdout.readline() == b"filled\n"
+        assert (tmp_path / "tree/x").stat().st_size == 256 * MIB
+    finally:
+        await process.kill()

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
 from swe_ai_fleet.domain.test_run import TestOutcome
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.evidence import gatherer, trial
+from swe_ai_fleet.orchestrator.evidence import gatherer
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.tests.events import read_events, sealed
@@ -132,10 +133,9 @@ async def test_a_module_that_poses_as_what_runs_the_tests(world: World, name: st
 
 
 async def test_what_a_hook_hides_is_found_by_the_rules_from_before(world: World) -> None:
-    report = await world.check({"app.py": BROKEN, "conftest.py": ALL_PASS})
+    report = await not_verified(world, {"app.py": BROKEN, "conftest.py": ALL_PASS})
     assert report.verdict is Verdict.UNVERIFIED
-    tests = named(report, "tests")
-    assert tests.details["only by its own rules"] == SUB
+    assert named(report, "tests").details["only by its own rules"] == SUB
     assert report.reasons == (f"tests: 3 passed, but 1 test passes only as the change itself has tests run: {SUB}",)
     # The same with a hook that is imported: the conftest itself has none.
     report = await world.check(
@@ -187,14 +187,26 @@ def test_a_patch_that_git_reads_otherwise_cannot_be_read(patch: bytes, tmp_path:
         parse_patch(patch)
 
 
-class Moves(World):
-    """Its patches move files, too, as only patches of other programs say it."""
+class Odd(World):
+    """Its patches say more than names and lines of files."""
 
-    moved: tuple[str, str]
+    more = b""
+    new_mode = b"100644"
 
     def patch(self, files: Mapping[str, str | None]) -> bytes:
-        old, new = self.moved
-        return super().patch(files) + _moving(old.encode(), new.encode())
+        plain = super().patch(files)
+        return plain.replace(b"new file mode 100644", b"new file mode " + self.new_mode) + self.more
+
+
+async def not_verified(world: World, files: Mapping[str, str], **more: object) -> CheckReport:
+    """A report that does not verify; the control is a fleet that does not look for what decides about tests."""
+    report = await world.check(files, **more)  # pyright: ignore[reportArgumentType]
+    assert report.verdict is not Verdict.VERIFIED, report.reasons
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        control = await world.check(files, name="control", **more)  # pyright: ignore[reportArgumentType]
+    assert control.verdict is Verdict.VERIFIED, control.reasons
+    return report
 
 
 @pytest.mark.parametrize(
@@ -204,54 +216,24 @@ class Moves(World):
         pytest.param("conftest.py", "notes.txt", id="hooks go"),
     ],
 )
-async def test_what_is_moved_decides_about_tests_at_both_of_its_places(
-    tmp_path: Path, old: str, new: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_moved_decides_about_tests_at_both_of_its_places(tmp_path: Path, old: str, new: str) -> None:
     # Only the hook tells of `sub`, which the change breaks.
     hook = "import app\n\n\ndef pytest_runtest_call(item):\n    assert app.sub(3, 2) == 1\n"
     test = "import app\n\n\ndef test_mul():\n    assert app.mul(2, 3) == 6\n"
     hooked = {"app.py": APP, "conftest.py": hook, "tests/test_app.py": test}
-    world = Moves(tmp_path, hooked if old == "conftest.py" else {**PYTEST_FILES, "forge.py": SEALED})
-    world.moved = old, new
-    wrong = MENDED.replace("a - b", "b - a")
-    report = await world.check({"app.py": wrong})
-    assert report.verdict is not Verdict.VERIFIED, report.reasons
-    # Control: nobody looks for what was moved.
-    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    control = await world.check({"app.py": wrong}, name="control")
-    assert control.verdict is Verdict.VERIFIED, control.reasons
-
-
-class Links(World):
-    """Its patches make links, too: a name, and what it leads to."""
-
-    linked: tuple[str, str]
-
-    def patch(self, files: Mapping[str, str | None]) -> bytes:
-        name, target = self.linked
-        head = f"diff --git a/{name} b/{name}\nnew file mode 120000\n--- /dev/null\n+++ b/{name}\n"
-        return super().patch(files) + f"{head}@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n".encode()
+    world = Odd(tmp_path, hooked if old == "conftest.py" else {**PYTEST_FILES, "forge.py": SEALED})
+    world.more = _moving(old.encode(), new.encode())
+    await not_verified(world, {"app.py": MENDED.replace("a - b", "b - a")})
 
 
 @pytest.mark.parametrize("name", ["fleet_pytest", "fleet_pytest.py"])
-async def test_a_link_that_poses_as_what_runs_the_tests(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = Links(tmp_path, PYTEST_FILES)
+async def test_a_link_that_poses_as_what_runs_the_tests(tmp_path: Path, name: str) -> None:
+    world = Odd(tmp_path, PYTEST_FILES)
     forged = "forged/__init__.py"
-    world.linked = name, "forged" if "." not in name else forged
-    report = await world.check({"app.py": BROKEN, forged: SEALED})
-    assert report.verdict is not Verdict.VERIFIED, report.reasons
-    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    control = await world.check({"app.py": BROKEN, forged: SEALED}, name="control")
-    assert control.verdict is Verdict.VERIFIED, control.reasons
-
-
-async def test_control_by_its_own_rules_nothing_is_broken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    report = await world.check({"app.py": BROKEN, "conftest.py": ALL_PASS}, name="control")
-    assert report.verdict is Verdict.VERIFIED
-    assert trial.WHOLE_RUN not in named(report, "tests").problems
+    head = f"diff --git a/{name} b/{name}\nnew file mode 120000\n--- /dev/null\n+++ b/{name}\n"
+    target = "forged" if "." not in name else forged
+    world.more = f"{head}@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n".encode()
+    await not_verified(world, {"app.py": BROKEN, forged: SEALED})
 
 
 async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) -> None:
@@ -273,10 +255,7 @@ async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) ->
 
 
 async def test_a_script_that_a_check_starts_is_the_untouched_commits(tmp_path: Path) -> None:
-    world = World(
-        tmp_path,
-        {**PYTEST_FILES, "check.sh": 'python3 -c "import app; assert app.mul(2, 3) == 6"\n'},
-    )
+    world = World(tmp_path, {**PYTEST_FILES, "check.sh": 'python3 -c "import app; assert app.mul(2, 3) == 6"\n'})
     checks = (CheckSpec(name="script", command="sh ./check.sh"),)
     report = await world.check({"app.py": BROKEN, "check.sh": "true\n"}, checks=checks)
     assert report.verdict is Verdict.UNVERIFIED
@@ -300,20 +279,12 @@ os._exit(0)
 """
 
 
-class Programs(World):
-    """Its patches bring programs: every new file can be executed."""
-
-    def patch(self, files: Mapping[str, str | None]) -> bytes:
-        return super().patch(files).replace(b"new file mode 100644", b"new file mode 100755")
-
-
 @pytest.mark.parametrize(
     ("files", "environment"),
     [
         ({"fleet_pytest.py": SEALED}, EnvironmentSpec()),
         pytest.param(
-            *({"src/fleet_pytest.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "src"})),
-            marks=pytest.mark.slow,
+            *({"src/fleet_pytest.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "src"})), marks=pytest.mark.slow
         ),
         pytest.param(
             *({"lib/src/pluggy.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "/workspace/lib/src:other"})),
@@ -327,16 +298,11 @@ class Programs(World):
     ids=["plug-in", "path of modules", "library", "path of programs"],
 )
 async def test_what_poses_as_the_plug_in_or_the_runner(
-    tmp_path: Path, files: Mapping[str, str], environment: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: Mapping[str, str], environment: EnvironmentSpec
 ) -> None:
-    world = Programs(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""})
-    world.task = replace(world.task, environment=environment)
-    report = await world.check({"app.py": BROKEN, **files})
-    assert report.verdict is not Verdict.VERIFIED, report.reasons
-    # Control: what it wrote counts where nobody looks for it.
-    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    control = await world.check({"app.py": BROKEN, **files}, name="control")
-    assert control.verdict is Verdict.VERIFIED, control.reasons
+    world = Odd(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""})
+    world.new_mode, world.task = b"100755", replace(world.task, environment=environment)
+    await not_verified(world, {"app.py": BROKEN, **files})
 
 
 @pytest.mark.parametrize(
@@ -351,7 +317,7 @@ async def test_what_poses_as_the_plug_in_or_the_runner(
     ids=["make", "npm", "by its directory"],
 )
 async def test_a_script_behind_the_one_that_a_check_starts(
-    tmp_path: Path, files: Mapping[str, str], command: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: Mapping[str, str], command: str
 ) -> None:
     program = command.partition(" ")[0]
     if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") is None:
@@ -359,10 +325,6 @@ async def test_a_script_behind_the_one_that_a_check_starts(
     proof = 'cd /workspace && python3 -c "import app; assert app.mul(2, 3) == 6"\n'
     world = World(tmp_path, {**PYTEST_FILES, "tools/run.sh": proof, **files})
     checks = (CheckSpec(name="script", command=command),)
-    report = await world.check({"app.py": BROKEN, "tools/run.sh": "true\n"}, checks=checks)
-    assert report.verdict is not Verdict.VERIFIED, report.reasons
+    await not_verified(world, {"app.py": BROKEN, "tools/run.sh": "true\n"}, checks=checks)
     mended = await world.check({"app.py": MENDED, "tools/run.sh": "true\n"}, checks=checks, name="mended")
     assert mended.verdict is Verdict.VERIFIED, mended.reasons
-    monkeypatch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    control = await world.check({"app.py": BROKEN, "tools/run.sh": "true\n"}, checks=checks, name="control")
-    assert control.verdict is Verdict.VERIFIED, control.reasons

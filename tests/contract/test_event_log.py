@@ -60,113 +60,88 @@ async def everything(log: Log, who: Writer, *, from_sequence: int = 0) -> list[S
     return [one async for one in log.read(who.tenant, who.execution_id, from_sequence=from_sequence)]
 
 
-async def test_appended_events_are_read_back_in_order(log: Log) -> None:
+async def write(log: Log, who: Writer, *texts: str, fresh: bool = True) -> list[Event]:
+    async with log.journal(who, fresh=fresh) as journal:
+        return [await journal.append(note(text)) for text in texts]
+
+
+async def test_events_are_read_back_in_order(log: Log) -> None:
     who = writer()
-    async with log.journal(who, fresh=True) as journal:
-        written = [await journal.append(note(str(number))) for number in range(10)]
+    assert await everything(log, who) == []
+    written = await write(log, who, *map(str, range(10)))
     stored = await everything(log, who)
     assert [one.event for one in stored] == written
     assert [one.sequence for one in stored] == sorted({one.sequence for one in stored})
     assert stored[0].sequence >= 1
     assert [event.id for event in written][:2] == [f"{who.execution_id}/agent-1/1/{n}" for n in (1, 2)]
+    assert notes(await everything(log, who, from_sequence=stored[7].sequence)) == ["7", "8", "9"]
+    assert await everything(log, who, from_sequence=stored[7].sequence + 1000) == []
 
 
-async def test_posted_events_keep_their_order_and_are_durable_after_the_append(log: Log) -> None:
-    who = writer()
+async def test_posted_events_are_durable_after_the_append_and_on_leaving(log: Log) -> None:
+    who, failing, large = writer(), writer(), 'ä\n"body_ref"' * 40_000
     async with log.journal(who, fresh=True) as journal:
         for number in range(50):
             journal.post(note(str(number)))
-        await journal.append(note("last"))
-        assert notes(await everything(log, who)) == [*(str(number) for number in range(50)), "last"]
-
-
-async def test_leaving_the_context_flushes_also_when_it_fails(log: Log) -> None:
-    who = writer()
+        journal.post(note(large))
+        await journal.append(note('"body_ref"'))
+        assert notes(await everything(log, who)) == [*(str(number) for number in range(50)), large, '"body_ref"']
     with pytest.raises(RuntimeError, match="the agent broke"):
-        async with log.journal(who, fresh=True) as journal:
+        async with log.journal(failing, fresh=True) as journal:
             journal.post(note("before"))
             raise RuntimeError("the agent broke")
-    assert notes(await everything(log, who)) == ["before"]
-
-
-async def test_an_unknown_execution_has_no_events(log: Log) -> None:
-    assert await everything(log, writer()) == []
-
-
-async def test_reading_starts_at_the_sequence_asked_for(log: Log) -> None:
-    who = writer()
-    async with log.journal(who, fresh=True) as journal:
-        for number in range(5):
-            await journal.append(note(str(number)))
-    third = (await everything(log, who))[2].sequence
-    assert notes(await everything(log, who, from_sequence=third)) == ["2", "3", "4"]
-    assert await everything(log, who, from_sequence=third + 1000) == []
+    assert notes(await everything(log, failing)) == ["before"]
 
 
 async def test_an_execution_reads_all_its_agents_and_nobody_else(log: Log) -> None:
     execution_id = str(uuid.uuid4())
-    for agent_id in ("_", "agent.one", "agent-2"):
-        async with log.journal(writer(agent_id, execution_id=execution_id), fresh=True) as journal:
-            await journal.append(note(agent_id))
-    for stranger in (writer("agent-2"), writer("agent-2", execution_id=execution_id, tenant="other")):
-        async with log.journal(stranger, fresh=True) as journal:
-            await journal.append(note("stranger"))
+    strangers = (
+        *(writer("agent-2"), writer("agent-2", execution_id=execution_id, tenant="other")),
+        *(writer("one", execution_id=f"{execution_id}.agent"), writer("x", execution_id=f"{execution_id}.agent.one")),
+    )
+    for who in (*(writer(name, execution_id=execution_id) for name in ("_", "agent.one", "agent-2")), *strangers):
+        await write(log, who, who.agent_id)
     assert notes(await everything(log, writer(execution_id=execution_id))) == ["_", "agent.one", "agent-2"]
-
-
-async def test_ids_with_dots_do_not_meet(log: Log) -> None:
-    one, other = writer("a.b", execution_id=f"{uuid.uuid4()}"), writer("a", execution_id=f"{uuid.uuid4()}.b")
-    for who in (one, other):
-        async with log.journal(who, fresh=True) as journal:
-            await journal.append(note(who.agent_id))
-    assert notes(await everything(log, one)) == ["a.b"]
-    assert notes(await everything(log, other)) == ["a"]
+    assert notes([one async for one in log.read("acme", execution_id, agent_id="agent-2")]) == ["agent-2"]
+    for who in strangers:
+        assert notes(await everything(log, who)) == [who.agent_id]
 
 
 async def test_a_fresh_journal_wants_an_empty_subject(log: Log) -> None:
-    who = writer("_")
-    async with log.journal(who, fresh=True) as journal:
-        await journal.append(note("first"))
+    who, contested = writer("_"), writer("_")
+    await write(log, who, "first")
     with pytest.raises(AlreadyExists):
-        async with log.journal(who, fresh=True) as again:
-            await again.append(note("second"))
+        await write(log, who, "second")
     assert notes(await everything(log, who)) == ["first"]
-
-
-async def test_of_two_fresh_journals_one_wins(log: Log) -> None:
-    who = writer("_")
 
     async def accept(name: str) -> str:
         try:
-            async with log.journal(who, fresh=True) as journal:
-                await journal.append(note(name))
+            await write(log, contested, name)
         except AlreadyExists:
             return "refused"
         return name
 
     outcomes = await asyncio.gather(accept("a"), accept("b"))
     assert outcomes.count("refused") == 1
-    assert notes(await everything(log, who)) == [name for name in outcomes if name != "refused"]
+    assert notes(await everything(log, contested)) == [name for name in outcomes if name != "refused"]
 
 
-async def test_every_generation_has_ids_of_its_own(log: Log) -> None:
+async def test_every_generation_has_ids_of_its_own_and_is_opened_once(log: Log) -> None:
     who = writer()
-    async with log.journal(who) as journal:
-        for _ in range(3):
-            await journal.append(note("x"))
-    async with log.journal(writer(execution_id=who.execution_id, generation=2)) as journal:
-        await journal.append(RunClaimed(generation=2, host="b"))
-    ids = [one.event.id for one in await everything(log, who)]
-    assert [one.split("/", 2)[2] for one in ids] == ["1/1", "1/2", "1/3", "2/1"]
-
-
-async def test_a_generation_is_opened_once(log: Log) -> None:
-    who = writer()
-    async with log.journal(who, fresh=True) as journal:
-        await journal.append(note("x"))
+    rivals = writer(execution_id=who.execution_id, generation=3)
+    await write(log, who, "x", "x", fresh=False)
     with pytest.raises(Fenced):
         async with log.journal(who):
             pass
+    with pytest.raises(Fenced):
+        async with log.journal(rivals) as second:
+            await write(log, rivals, "third", fresh=False)
+            await second.append(note("second"))
+    with pytest.raises(Fenced):
+        await write(log, writer(execution_id=who.execution_id, generation=2), "two", fresh=False)
+    stored = await everything(log, who)
+    assert notes(stored) == ["x", "x", "third"]
+    assert [one.event.id.split("/", 2)[2] for one in stored] == ["1/1", "1/2", "3/1"]
 
 
 async def test_a_take_over_fences_the_writer_before_it(log: Log) -> None:
@@ -197,19 +172,6 @@ async def test_a_take_over_lets_the_old_owner_in_until_its_claim_stands(log: Log
     assert notes(await everything(log, old)) == ["one", "two", "three"]
 
 
-async def test_of_two_claims_of_one_generation_one_stands(log: Log) -> None:
-    who = writer()
-    async with log.journal(who, fresh=True) as first:
-        await first.append(note("one"))
-    rivals = writer(execution_id=who.execution_id, generation=2)
-    with pytest.raises(Fenced):
-        async with log.journal(rivals) as second:
-            async with log.journal(rivals) as third:
-                await third.append(note("third"))
-            await second.append(note("second"))
-    assert notes(await everything(log, who)) == ["one", "third"]
-
-
 async def test_many_may_tell_an_execution_something(log: Log) -> None:
     control = writer("~", generation=0)
     told = await asyncio.gather(*(log.tell(control, note(str(number))) for number in range(8)))
@@ -221,75 +183,38 @@ async def test_many_may_tell_an_execution_something(log: Log) -> None:
     assert heads.count(control.execution_id) == 8
 
 
-async def test_one_writer_is_read_alone(log: Log) -> None:
-    execution_id = str(uuid.uuid4())
-    for agent_id in ("agent-1", "agent-2"):
-        async with log.journal(writer(agent_id, execution_id=execution_id), fresh=True) as journal:
-            await journal.append(note(agent_id))
-    assert notes([one async for one in log.read("acme", execution_id, agent_id="agent-2")]) == ["agent-2"]
-
-
-async def test_a_lower_generation_cannot_take_over(log: Log) -> None:
-    who = writer(generation=3)
-    async with log.journal(who, fresh=True) as journal:
-        await journal.append(note("three"))
-    with pytest.raises(Fenced):
-        async with log.journal(writer(execution_id=who.execution_id, generation=2)) as older:
-            await older.append(note("two"))
-    assert notes(await everything(log, who)) == ["three"]
-
-
 async def test_following_sees_what_was_and_what_comes(log: Log) -> None:
     who = writer()
-    async with log.journal(who, fresh=True) as journal, asyncio.timeout(20):
-        await journal.append(note("stored"))
-        async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events:
-            seen = [await anext(events)]
-            journal.post(note("coming"))
-            seen.append(await anext(events))
-            await journal.append(note("later"))
-            seen.append(await anext(events))
+    async with asyncio.timeout(20), aclosing(log.read(who.tenant, who.execution_id, follow=True)) as early:
+        # Before there is anything.
+        first = asyncio.ensure_future(anext(early))
+        async with log.journal(who, fresh=True) as journal:
+            await journal.append(note("stored"))
+            assert notes([await first]) == ["stored"]
+            async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events:
+                seen = [await anext(events)]
+                journal.post(note("coming"))
+                seen.append(await anext(events))
+                await journal.append(note("later"))
+                seen.append(await anext(events))
     assert notes(seen) == ["stored", "coming", "later"]
 
 
-async def test_following_starts_before_the_first_event(log: Log) -> None:
-    who = writer()
-    events = log.read(who.tenant, who.execution_id, follow=True)
-    async with aclosing(events), asyncio.timeout(20):
-        first = asyncio.ensure_future(anext(events))
-        async with log.journal(who, fresh=True) as journal:
-            await journal.append(note("hello"))
-        assert notes([await first]) == ["hello"]
-
-
-async def test_heads_are_what_executions_say_themselves(log: Log) -> None:
-    head, agent = writer("_"), writer("agent-1")
-    async with log.journal(head, fresh=True) as journal:
+async def test_heads_are_what_executions_say_themselves_and_mark_where_the_past_ends(log: Log) -> None:
+    before, agent, after = writer("_"), writer("agent-1"), writer("_")
+    async with log.journal(before, fresh=True) as journal:
         await journal.append(RunLost(lost_agent_id="agent-1", reason="gone"))
-    async with log.journal(agent, fresh=True) as journal:
-        await journal.append(note("agent"))
-    seen = [one.event.execution_id async for one in log.heads() if one is not None]
-    assert head.execution_id in seen
-    assert agent.execution_id not in seen
-
-
-async def test_heads_mark_where_the_past_ends(log: Log) -> None:
-    async with asyncio.timeout(20):
-        before, after = writer("_"), writer("_")
-        async with log.journal(before, fresh=True) as journal:
-            await journal.append(note("before"))
-        async with aclosing(log.heads(follow=True)) as heads:
-            past: list[Event] = []
-            async for one in heads:
-                if one is None:
-                    break
-                past.append(one.event)
-            assert before.execution_id in {event.execution_id for event in past}
-            async with log.journal(after, fresh=True) as journal:
-                await journal.append(note("after"))
-            present = await anext(heads)
-            assert present is not None
-            assert present.event.execution_id == after.execution_id
+    await write(log, agent, "agent")
+    async with asyncio.timeout(20), aclosing(log.heads(follow=True)) as heads:
+        past: set[str] = set()
+        while (one := await anext(heads)) is not None:
+            past.add(one.event.execution_id)
+        assert before.execution_id in past
+        assert agent.execution_id not in past
+        await write(log, after, "after")
+        present = await anext(heads)
+        assert present is not None
+        assert present.event.execution_id == after.execution_id
 
 
 async def test_everything_is_told_in_order_whoever_said_it(log: Log) -> None:
@@ -309,59 +234,31 @@ async def test_everything_is_told_in_order_whoever_said_it(log: Log) -> None:
     assert notes(again) == ["agent", "head again"]
 
 
-async def test_a_large_event_is_read_back_whole(log: Log) -> None:
-    who = writer()
-    large = 'ä\n"body_ref"' * 40_000
-    async with log.journal(who, fresh=True) as journal:
-        journal.post(note("small"))
-        journal.post(note(large))
-        await journal.append(note('"body_ref"'))
-    assert notes(await everything(log, who)) == ["small", large, '"body_ref"']
-
-
-@pytest.mark.parametrize("size", [0, 1, 200_000, 1_500_000])
-async def test_a_blob_comes_back_and_is_named_by_its_content(log: Log, size: int) -> None:
-    data, execution_id = bytes(range(256)) * (size // 256) + b"x" * (size % 256), str(uuid.uuid4())
-    ref = await log.put("acme", execution_id, data, "text/x-diff")
-    digest = hashlib.sha256(data).hexdigest()
-    assert ref == BlobRef(name=f"acme/{execution_id}/{digest}", digest=digest, size=size, media_type="text/x-diff")
-    assert await log.put("acme", execution_id, data, "text/x-diff") == ref
-    assert await log.get(ref) == data
-
-
-async def test_a_blob_that_is_not_there(log: Log) -> None:
+async def test_a_blob_comes_back_and_is_named_by_its_content(log: Log) -> None:
+    for size in (0, 1, 200_000, 1_500_000):
+        data, execution_id = bytes(range(256)) * (size // 256) + b"x" * (size % 256), str(uuid.uuid4())
+        ref = await log.put("acme", execution_id, data, "text/x-diff")
+        digest = hashlib.sha256(data).hexdigest()
+        assert ref == BlobRef(name=f"acme/{execution_id}/{digest}", digest=digest, size=size, media_type="text/x-diff")
+        assert await log.put("acme", execution_id, data, "text/x-diff") == ref
+        assert await log.get(ref) == data
     with pytest.raises(NotFound):
         await log.get(BlobRef(name="acme/none/00", digest="00", size=1))
 
 
 async def test_a_result_stands_once_for_each_execution(log: Log) -> None:
-    task_id, first, second = f"task-{uuid.uuid4()}", str(uuid.uuid4()), str(uuid.uuid4())
+    task_id = f"task-{uuid.uuid4()}"
 
     async def publish(execution_id: str, agent_id: str = "") -> bool:
         return await log.publish(
             tenant="default", task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=b"{}"
         )
 
-    assert await publish(first) is True
-    assert await publish(first) is False
-    assert await publish(second) is True
-    assert await publish(second) is False
-    assert await publish(first) is False
-    assert await publish(first, "_") is False
-    assert await publish(first, "agent-1") is True
-    assert await publish(first, "agent-1") is False
-
-
-async def test_racing_results_stand_once_each(log: Log) -> None:
-    task_id = f"task-{uuid.uuid4()}"
-
-    async def publish(execution_id: str) -> bool:
-        return await log.publish(
-            tenant="default", task_id=task_id, execution_id=execution_id, agent_id="", payload=b"{}"
-        )
-
-    outcomes = await asyncio.gather(*(publish(execution_id) for execution_id in ("a", "b", "a", "b", "c", "a")))
-    assert outcomes.count(True) == 3
+    said = ("first", ""), ("first", ""), ("second", ""), ("second", ""), ("first", ""), ("first", "_"), ("first", "a")
+    assert [await publish(*one) for one in said] == [True, False, True, False, False, False, True]
+    assert not await publish("first", "a")
+    racing = await asyncio.gather(*(publish(execution_id) for execution_id in ("a", "b", "a", "b", "c", "a")))
+    assert racing.count(True) == 3
 
 
 async def test_what_is_put_into_a_place_takes_the_place_of_what_was_there(log: Log) -> None:

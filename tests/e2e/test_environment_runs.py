@@ -100,10 +100,3 @@ async def test_what_a_baseline_was_tested_with_can_be_exported(shell: Shell, tmp
     bare = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "1", "--no-detect", "A task")
     exported = await shell.fleet("env", "export", "--lock", bare.document["execution_id"])
     assert exported.code == 1 and "no package of an index is recorded" in exported.err
-
-
-@pytest.mark.slow
-async def test_tests_that_fail_by_themselves_start_no_environment_run(shell: Shell, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "failing", {**FILES, "almanac.py": "SUN = 3\n"})
-    run = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "1", f"{LACKING} sun() gives 5")
-    assert run.document["environment_run"] is None

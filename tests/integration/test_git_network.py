@@ -1,11 +1,11 @@
-"""git_clone, git_fetch, git_pull and git_push against a real server over HTTP with a password, and attacks on them."""
+"""The git tool: against a real server over HTTP with a password, in the clone alone, and attacks on both."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,8 @@ from aiohttp import web
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy, open_workspace
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate
@@ -21,7 +22,7 @@ from swe_ai_fleet.tools.git.grants import RemoteGrant
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy
 from swe_ai_fleet.tools.shell import ShellTool
-from tests.git_server import ENCODED, USER, GitServer, git_server
+from tests.git_server import ENCODED, USER, GitServer, git_server, served_copy
 from tests.git_server import PASSWORD as SECRET
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
@@ -39,10 +40,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(source, "tag", "-a", "v1", "-m", "one")
     git(source, "branch", "side")
     commit_files(source, {"later.py": "later\n"})
-    project = path / "served/team/project.git"
-    project.parent.mkdir(parents=True)
-    git(path, "clone", "-q", "--bare", str(source), str(project))
-    git(project, "config", "http.receivepack", "true")
+    (path / "served").mkdir()
+    served_copy(source, path / "served/team")
     git(path, "init", "-q", "--bare", "-b", "main", "served/team/empty.git")
     return path
 
@@ -159,8 +158,7 @@ async def test_a_repository_of_the_newer_object_format(workspace: LocalWorkspace
     source = server.root / "newer"
     git(server.root, "init", "-q", "-b", "main", "--object-format=sha256", str(source))
     git(source, "commit", "-q", "--allow-empty", "-m", "first")
-    git(server.root, "clone", "-q", "--bare", str(source), "team/newer.git")
-    git(server.root / "team/newer.git", "config", "http.receivepack", "true")
+    served_copy(source, server.root / "team", "newer.git")
     tool = make_tool(workspace, grant(server, url=f"{server.url}/team/newer.git"))
     await ok(tool.clone("origin"))
     mine = await commit(tool, workspace, "x", "x\n")
@@ -203,42 +201,33 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
     assert (workspace.root / "news.py").read_text() == "news\n"
     await failed(tool, tool.fetch(branches=["absent"]), "no such branch")
     await failed(tool, tool.pull(branch="absent"), "no such branch")
-
-
-async def test_pull_merges_and_reports_conflicts(
-    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
-) -> None:
+    # Both sides have changed, then both the same line.
     await commit(tool, workspace, "mine.py", "mine\n")
-    commit_files(tmp_path / "source", {"theirs.py": "theirs\n"})
-    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
+    commit_files(source, {"theirs.py": "theirs\n"})
+    git(source, "push", "-q", str(project(server)), "main")
     await failed(tool, tool.pull(ff_only=True), "Not possible to fast-forward")
     await ok(tool.pull())
     assert len(git(workspace.root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
     await commit(tool, workspace, "app.py", "mine\n")
-    commit_files(tmp_path / "source", {"app.py": "theirs\n"})
-    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
+    commit_files(source, {"app.py": "theirs\n"})
+    git(source, "push", "-q", str(project(server)), "main")
     conflict = await tool.pull()
     assert (conflict.success, conflict.metadata["conflicts"]) == (False, ["app.py"])
     assert "git_merge(abort=true)" in conflict.observation()
     assert (await ok(tool.merge(abort=True))).metadata["clean"]
 
 
-async def test_a_fetch_sends_only_what_is_new(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
+async def test_a_fetch_sends_only_what_is_new_also_into_a_shallow_clone(
+    workspace: LocalWorkspace, server: GitServer, tmp_path: Path
+) -> None:
     source = tmp_path / "source"
     commit_files(source, {"blob": os.urandom(300_000)})
     git(source, "push", "-q", str(project(server)), "main")
     tool = make_tool(workspace, grant(server))
-    assert (await ok(tool.clone("origin"))).metadata["received_bytes"] > 300_000  # type: ignore[operator]
-    commit_files(source, {"small": "small\n"})
+    assert (await ok(tool.clone("origin", depth=1))).metadata["received_bytes"] > 300_000  # type: ignore[operator]
+    new = commit_files(source, {"small": "small\n"})
     git(source, "push", "-q", str(project(server)), "main")
     assert (await ok(tool.fetch())).metadata["received_bytes"] < 10_000  # type: ignore[operator]
-
-
-async def test_fetch_into_a_shallow_clone(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
-    tool = make_tool(workspace, grant(server))
-    await ok(tool.clone("origin", depth=1))
-    new = commit_files(tmp_path / "source", {"x": "x\n"})
-    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
     await ok(tool.pull())
     assert git(workspace.root, "rev-parse", "HEAD") == new
     await ok(tool.checkout("fix/shallow", create=True))
@@ -248,7 +237,7 @@ async def test_fetch_into_a_shallow_clone(workspace: LocalWorkspace, server: Git
     assert git(workspace.root, "fsck") == ""
 
 
-async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
+async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     await ok(tool.checkout("fix/one", create=True))
     first = await commit(tool, workspace, "app.py", "a = 2\n")
     pushed = await ok(tool.push())
@@ -263,6 +252,30 @@ async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer)
     await ok(tool.push(branch="fix/one", to="fix/two"))
     assert git(project(server), "rev-parse", "fix/two") == second
     await failed(tool, tool.push(branch="fix/absent"), "no commit")
+    # No force without a lease.
+    await shell(workspace, "git -c user.name=n -c user.email=n@x commit -q --amend -m rewritten")
+    rewritten = git(workspace.root, "rev-parse", "HEAD")
+    await failed(tool, tool.push(), "git_pull(branch='fix/one')")
+    assert git(project(server), "rev-parse", "fix/one") == second
+    # Somebody else pushes: what the clone last saw is no longer there.
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "-q", "-b", "fix/one", str(project(server)), str(other))
+    theirs = commit_files(other, {"theirs": "theirs\n"})
+    git(other, "push", "-q", "origin", "fix/one")
+    await failed(tool, tool.push(force_with_lease=True), "git_fetch")
+    assert git(project(server), "rev-parse", "fix/one") == theirs
+    await ok(tool.fetch())
+    forced = await ok(tool.push(force_with_lease=True))
+    assert (forced.metadata["forced"], forced.metadata["old"]) == (True, theirs)
+    assert git(project(server), "rev-parse", "fix/one") == rewritten
+    # Nor more than is granted.
+    (workspace.root / "big").write_bytes(os.urandom(3_000_000))
+    await ok(tool.add(["big"]))
+    await ok(tool.commit("Big"))
+    small = make_tool(workspace, grant(server), max_sent_bytes=1_000_000)
+    await failed(small, small.push(to="fix/big"), "more than 1000000 bytes")
+    assert "fix/big" not in git(project(server), "branch")
+    await ok(tool.push(to="fix/big"))
 
 
 async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
@@ -281,30 +294,6 @@ async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWork
     named = make_tool(workspace, grant(server, push=("*", "main")))
     await ok(named.push())
     assert git(project(server), "rev-parse", "main") == git(workspace.root, "rev-parse", "HEAD")
-
-
-async def test_no_force_without_a_lease(
-    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
-) -> None:
-    await ok(tool.checkout("fix/one", create=True))
-    await commit(tool, workspace, "app.py", "a = 2\n")
-    await ok(tool.push())
-    await shell(workspace, "git -c user.name=n -c user.email=n@x commit -q --amend -m rewritten")
-    rewritten = git(workspace.root, "rev-parse", "HEAD")
-    old = git(project(server), "rev-parse", "fix/one")
-    await failed(tool, tool.push(), "git_pull(branch='fix/one')")
-    assert git(project(server), "rev-parse", "fix/one") == old
-    # Somebody else pushes: what the clone last saw is no longer there.
-    other = tmp_path / "other"
-    git(tmp_path, "clone", "-q", "-b", "fix/one", str(project(server)), str(other))
-    theirs = commit_files(other, {"theirs": "theirs\n"})
-    git(other, "push", "-q", "origin", "fix/one")
-    await failed(tool, tool.push(force_with_lease=True), "git_fetch")
-    assert git(project(server), "rev-parse", "fix/one") == theirs
-    await ok(tool.fetch())
-    forced = await ok(tool.push(force_with_lease=True))
-    assert (forced.metadata["forced"], forced.metadata["old"]) == (True, theirs)
-    assert git(project(server), "rev-parse", "fix/one") == rewritten
 
 
 async def test_a_server_that_says_no(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
@@ -375,17 +364,14 @@ async def test_without_remotes_everything_is_refused(workspace: LocalWorkspace) 
     await refused(unconfined, unconfined.fetch(), "it takes bubblewrap")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"name": "--x"}, "name"), ({"name": "a/b"}, "name"), ({"url": "ext::sh"}, "url"), ({"url": "/srv/x"}, "url"),
-        ({"url": "http://host/x"}, "url"), ({"url": "https://u:p@host/x"}, "url"), ({"secret": "a\nb"}, "secret"),
-    ],
-)  # fmt: skip
-def test_grants_are_checked(wrong: Mapping[str, str], named: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        RemoteGrant(**({"name": "origin", "url": "https://host/x.git"} | dict(wrong)))  # type: ignore[arg-type]
-    assert caught.value.field == named
+def test_grants_are_checked() -> None:
+    for named, value in (
+        ("name", "--x"), ("name", "a/b"), ("url", "ext::sh"), ("url", "/srv/x"), ("url", "http://host/x"),
+        ("url", "https://u:p@host/x"), ("secret", "a\nb"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidRequest) as caught:
+            RemoteGrant(**{"name": "origin", "url": "https://host/x.git", named: value})  # type: ignore[arg-type]
+        assert caught.value.field == named, value
     assert SECRET not in repr(RemoteGrant(name="o", url="https://host/x.git", secret=SECRET))
 
 
@@ -524,9 +510,9 @@ async def test_what_a_server_echoes_is_masked(tool: GitTool, workspace: LocalWor
     assert SECRET not in repr(tool.pipeline.trail.entries)
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_redirects_are_not_followed(tool: GitTool, server: GitServer, status: int) -> None:
+async def test_redirects_are_not_followed(tool: GitTool, server: GitServer) -> None:
     other: list[str] = []
+    status = 0
 
     async def redirect(request: web.Request) -> web.StreamResponse:
         if request.path.startswith("/stolen"):
@@ -534,8 +520,10 @@ async def test_redirects_are_not_followed(tool: GitTool, server: GitServer, stat
         return web.Response(status=status, headers={"Location": f"http://localhost/stolen{request.path}"})
 
     server.instead = redirect
-    await refused(tool, tool.fetch(), "redirects are not followed")
-    await refused(tool, tool.push(to="fix/x"), "redirects are not followed")
+    for code in (301, 302, 307, 308):
+        status = code
+        await refused(tool, tool.fetch(), "redirects are not followed")
+        await refused(tool, tool.push(to="fix/x"), "redirects are not followed")
     assert other == []
 
 
@@ -574,16 +562,6 @@ async def test_a_huge_answer_is_stopped(workspace: LocalWorkspace, server: GitSe
     await failed(tool, tool.clone("origin", "sub"), "more than 1000000 bytes")
     assert not (workspace.root / "sub").exists()
     assert list(workspace.root.iterdir()) == []
-
-
-async def test_a_push_that_is_too_large(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
-    (workspace.root / "big").write_bytes(os.urandom(3_000_000))
-    await ok(tool.add(["big"]))
-    await ok(tool.commit("Big"))
-    small = make_tool(workspace, grant(server), max_sent_bytes=1_000_000)
-    await failed(small, small.push(to="fix/big"), "more than 1000000 bytes")
-    assert "fix/big" not in git(project(server), "branch")
-    await ok(tool.push(to="fix/big"))
 
 
 async def test_a_server_that_never_answers(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
@@ -691,3 +669,212 @@ class TestGateway:
         body = self.commands(f"shallow {new}", f"{good}\0 report-status\n")
         await self.ask(gateway, "POST", f"{key}/git-receive-pack", body)
         assert server.seen == [("POST", "/team/project.git/git-receive-pack")]
+
+
+# --- blame, stash, merge, revert, and what they must not be tricked into ---
+
+BASE = "one\ntwo\nthree\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A branch `clean` that merges with main, and a branch `other` that does not."""
+    path = make_repository(tmp_path / "clone", {"app": BASE})
+    for branch, files in (("clean", {"more": "more\n"}), ("other", {"app": BASE.replace("two", "their two")})):
+        git(path, "checkout", "-q", "-b", branch, "main")
+        commit_files(path, files)
+    git(path, "checkout", "-q", "main")
+    commit_files(path, {"app": BASE.replace("two", "our two")})
+    return path
+
+
+@pytest.fixture
+async def local(root: Path) -> AsyncIterator[Workspace]:
+    async with open_workspace(root) as opened:
+        yield opened
+
+
+async def said_no(call: Awaitable[ToolResult], *said: str) -> ToolResult:
+    result = await call
+    assert not result.success, result.observation()
+    for text in said:
+        assert text in result.observation()
+    return result
+
+
+async def test_blame(local: Workspace) -> None:
+    tool = GitTool(local)
+    lines = (await ok(tool.blame("app"))).content.splitlines()
+    assert [line.partition(") ")[2] for line in lines] == ["one", "our two", "three"]
+    assert (await ok(tool.blame("app", 2, 2))).content.endswith("our two")
+    await said_no(tool.blame("app", 3, 2), "before start_line")
+    await said_no(tool.blame("app", 9), "3 lines")
+    for path in ("absent", "../outside", "/etc/passwd", "--contents=/etc/passwd", "-L1", ":(top)app"):
+        await said_no(tool.blame(path))
+
+
+async def test_stash(local: Workspace, root: Path) -> None:
+    tool = GitTool(local)
+    await said_no(tool.stash("push"), "nothing to put aside")
+    await said_no(tool.stash("pop"), "Nothing is stashed")
+    (root / "app").write_text("changed\n")
+    assert (await ok(tool.stash("push", "--all"))).metadata["clean"]
+    assert (await ok(tool.stash("list"))).content == "stash@{0}: On main: --all"
+    assert (await ok(tool.stash("pop"))).metadata["files"] == ["app"]
+    assert (root / "app").read_text() == "changed\n"
+    await ok(tool.stash())
+    (root / "app").write_text("another\n")
+    await said_no(tool.stash("pop"), "Commit your changes first")
+    await ok(tool.add(["app"]))
+    await ok(tool.commit("another"))
+    result = await said_no(tool.stash("pop"), "conflicts in 1 file", "git_stash(action='drop')")
+    assert result.metadata["conflicts"] == ["app"]
+    await ok(tool.stash("drop"))
+    assert git(root, "stash", "list") == ""
+    await said_no(tool.stash("push", "two\nlines"), "one line")
+    assert (await tool.call("stash", {"action": "--help"})).outcome is Outcome.INVALID
+
+
+async def test_merge(local: Workspace, root: Path) -> None:
+    tool = GitTool(local)
+    head = git(root, "rev-parse", "HEAD")
+    assert (await ok(tool.merge("clean", no_commit=True))).metadata["files"] == ["more"]
+    assert git(root, "rev-parse", "HEAD") == head
+    await ok(tool.merge(abort=True))
+    (root / "app").write_text("changed\n")
+    await said_no(tool.merge("other"), "changes")
+    assert (root / "app").read_text() == "changed\n"
+    git(root, "checkout", "app")
+    await ok(tool.merge("clean"))
+    assert (root / "more").read_text() == "more\n"
+    assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
+    result = await said_no(tool.merge("other"), "conflicts in 1 file", "app", "git_commit", "abort=true")
+    assert (result.metadata["conflicts"], result.outcome) == (["app"], Outcome.ERROR)
+    assert "<<<<<<<" in (root / "app").read_text()
+    await said_no(tool.merge("clean"), "abort=true")
+    assert (await ok(tool.merge(abort=True))).metadata["clean"]
+    await said_no(tool.merge(abort=True), "No merge is going on")
+    await said_no(tool.merge("other"), "conflicts")
+    (root / "app").write_text("both\n")
+    await ok(tool.add(["app"]))
+    await ok(tool.commit("Both"))
+    assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
+
+
+async def test_revert(local: Workspace, root: Path) -> None:
+    tool = GitTool(local)
+    await ok(tool.revert("HEAD"))
+    assert (root / "app").read_text() == BASE
+    assert (await ok(tool.revert("HEAD", no_commit=True))).metadata["files"] == ["app"]
+    await ok(tool.commit("again"))
+    await ok(tool.merge("clean"))
+    await ok(tool.revert("HEAD"))
+    assert not (root / "more").exists()
+    await said_no(tool.revert("other"), "conflicts in 1 file", "git_revert(abort=true)")
+    assert (await ok(tool.revert(abort=True))).metadata["clean"]
+    await said_no(tool.revert(abort=True), "No revert")
+    await said_no(tool.revert("absent"), "no commit 'absent'")
+
+
+async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
+    tool = GitTool(local)
+    head = git(root, "rev-parse", "HEAD")
+    for text in (
+        "--exec=touch pwned", "-Xpwned", "-sevil", "--strategy=evil", "-m1", "HEAD --abort", "", "HEAD\n-x", "HEAD:app",
+        "..",
+    ):  # fmt: skip
+        expected = Outcome.REFUSED if text.startswith("-") else Outcome.ERROR
+        for call in (tool.merge, tool.revert):
+            for no_commit in (False, True):
+                await said_no(call(text, no_commit=no_commit))
+                assert tool.pipeline.trail.entries[-1].outcome is expected, text
+    await said_no(tool.merge(), "name the branch")
+    await said_no(tool.revert(), "name the commit")
+    assert git(root, "rev-parse", "HEAD") == head
+    assert not git(root, "status", "--porcelain")
+
+
+HOOKS = (
+    "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction "
+    "pre-merge-commit post-merge post-rewrite"
+)
+# Each is set up by the agent itself in its shell; the second is plain git stepping into it, proof that it works.
+LOCAL_TRAPS = {
+    "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git merge -q clean"),
+    "fsmonitor": ("git config core.fsmonitor {trap}", "git status"),
+    "merge driver": (
+        "git config merge.evil.driver {trap}; echo 'app merge=evil' > .git/info/attributes",
+        "git merge -q other",
+    ),
+    "merge driver with an odd name": (
+        "git config merge.e=v.il.driver {trap}; git config merge.default e=v.il",
+        "git merge -q other",
+    ),
+    "included merge driver": (
+        "git config -f .git/more merge.evil.driver {trap}; git config include.path more; git config merge.default evil",
+        "git merge -q other",
+    ),
+    "editor": ("git config core.editor {trap}; git config sequence.editor {trap}", "git revert --edit HEAD"),
+    "text conversion": ("git config diff.x.textconv {trap}; echo 'app diff=x' > .git/info/attributes", "git blame app"),
+    "signing": (
+        "git config commit.gpgSign true; git config gpg.program {trap}; git config user.signingKey x; "
+        "git config user.name n; git config user.email n@example.org",
+        "git merge -q clean -m x",
+    ),
+    "signature check": (
+        "git config gpg.program {trap}; git config merge.verifySignatures true; "
+        "signature='gpgsig -----BEGIN PGP SIGNATURE-----\\n \\n x\\n -----END PGP SIGNATURE-----'; "
+        'git cat-file commit clean | sed "/^committer/a $signature" > .git/signed; '
+        "git update-ref refs/heads/clean $(git hash-object -t commit -w .git/signed)",
+        "git merge -q clean",
+    ),
+    "merge options": (
+        "git config user.name n; git config user.email n@example.org; git config gpg.program {trap}; "
+        "git config branch.main.mergeOptions '-S --squash=false'; git config branch.main.mergeOptions -S",
+        "git merge -q clean -m x",
+    ),
+    "submodule": (
+        "git init -q sub && git -C sub -c user.name=n -c user.email=n@x commit -q --allow-empty -m s && "
+        "git add sub 2>/dev/null && git -c user.name=n -c user.email=n@x commit -qm sub && "
+        "git -C sub config core.fsmonitor {trap}",
+        "git status",
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", LOCAL_TRAPS)
+async def test_nothing_of_a_hostile_configuration_runs(local: Workspace, root: Path, trap: str) -> None:
+    tool, shell = GitTool(local), ShellTool(local)
+    script = f"{local.mount}/.git/trap"
+    marker = root / "pwned"
+    armed = (
+        f"printf '#!/bin/sh\\ntouch {local.mount}/pwned; exit 0\\n' > {script}; chmod +x {script}; "
+        f"{LOCAL_TRAPS[trap][0].format(trap=script)}; rm -f pwned; git rev-parse HEAD > .git/start"
+    )
+    await ok(shell.run_command(armed))
+
+    async def no_trap(call: Awaitable[ToolResult], *, success: bool = True) -> None:
+        result = await call
+        assert result.success == success, result.observation()
+        assert not marker.exists(), f"{result.operation} stepped into it: {result.observation()}"
+        entry = tool.pipeline.trail.entries[-1]
+        assert (f"git_{entry.operation}", entry.outcome) == (result.operation, result.outcome)
+
+    await no_trap(tool.blame("app"))
+    (root / "app").write_text("one\nour two\nthree\nfour\n")
+    await no_trap(tool.stash("push", "mine"))
+    await no_trap(tool.stash("list"))
+    await no_trap(tool.stash("pop"))
+    await no_trap(tool.stash("push"))
+    await no_trap(tool.stash("drop"))
+    await no_trap(tool.merge("clean"))
+    await no_trap(tool.revert("HEAD"))
+    await no_trap(tool.merge("other"), success=False)
+    assert "<<<<<<<" in (root / "app").read_text()
+    await no_trap(tool.merge(abort=True))
+    await no_trap(tool.revert("other"), success=False)
+    await no_trap(tool.revert(abort=True))
+    who = "GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=n@x GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=n@x"
+    who = f"export {who}; unset GIT_EDITOR"
+    await shell.run_command(f"{who}; git reset -q --hard $(cat .git/start); rm -f pwned; {LOCAL_TRAPS[trap][1]}")
+    assert marker.exists(), "the trap does not work, so this test proves nothing"

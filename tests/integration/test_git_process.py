@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed
-from swe_ai_fleet.adapters.git_workspace.locks import locked, try_lock
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
+from tests.confinement import until
 
 SURROUNDINGS = {"PATH": os.environ["PATH"], "HOME": "/somewhere", "https_proxy": "http://proxy", "SECRET": "x"}
 SURROUNDINGS |= {"SSL_CERT_FILE": "/certificates"}
@@ -23,9 +23,7 @@ def git() -> Git:
 
 
 async def wait_for(path: Path) -> int:
-    async with asyncio.timeout(20):
-        while not (path.exists() and path.read_text().strip()):
-            await asyncio.sleep(0.005)
+    await until(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
 
 
@@ -34,13 +32,6 @@ def is_alive(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return False
-
-
-async def gone(pid: int) -> None:
-    """Returns once the process is: the kernel ends what is killed a moment after it says so."""
-    async with asyncio.timeout(5):
-        while is_alive(pid):
-            await asyncio.sleep(0.005)
 
 
 async def test_the_environment_is_made_from_scratch(git: Git, tmp_path: Path) -> None:
@@ -65,50 +56,23 @@ async def test_no_transport_unless_asked(git: Git, tmp_path: Path) -> None:
             await git.run("ls-remote", "--", url, cwd=tmp_path, protocols=("https",))
 
 
-async def test_a_time_limit_ends_everything(git: Git, tmp_path: Path) -> None:
+async def test_time_limits_and_cancelling_end_everything(git: Git, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="more than 1 s"):
         await git.run(*SLEEP, cwd=tmp_path, timeout_seconds=1)
-    await gone(await wait_for(tmp_path / "pid"))
-
-
-async def test_cancelling_ends_everything(git: Git, tmp_path: Path) -> None:
+    first = await wait_for(tmp_path / "pid")
+    # The kernel ends what is killed a moment after it says so.
+    await until(lambda: not is_alive(first))
+    (tmp_path / "pid").unlink()
     task = asyncio.create_task(git.run(*SLEEP, cwd=tmp_path))
     pid = await wait_for(tmp_path / "pid")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await gone(pid)
+    await until(lambda: not is_alive(pid))
 
 
-async def test_floods_are_cut_off(git: Git, tmp_path: Path) -> None:
+async def test_floods_are_cut_off_and_input_may_be_left_unread(git: Git, tmp_path: Path) -> None:
     with pytest.raises(ResourceExhausted, match="100000 bytes"):
         await git.run("-c", "alias.flood=!yes", "flood", cwd=tmp_path, output_limit=100_000, timeout_seconds=20)
-
-
-async def test_input_that_nobody_reads(git: Git, tmp_path: Path) -> None:
     done = await git.run("--version", cwd=tmp_path, stdin=b"x" * 10_000_000)
     assert done.text().startswith("git version")
-
-
-async def test_a_lock_is_for_one(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    order: list[str] = []
-
-    async def work(name: str) -> None:
-        async with locked(path):
-            order.append(name)
-            await asyncio.sleep(0)
-            order.append(name)
-
-    await asyncio.gather(*(work(str(number)) for number in range(6)))
-    assert order[::2] == order[1::2]
-    held = try_lock(path)
-    assert held is not None
-    with pytest.raises(Unavailable):
-        async with locked(path, timeout_seconds=0.01):
-            pass
-    path.unlink()
-    fresh = try_lock(path)
-    assert fresh is not None
-    os.close(held)
-    os.close(fresh)

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider, mounted_credentials, remote
+from swe_ai_fleet.adapters.git_workspace import (
+    Credential,
+    CredentialLookup,
+    GitWorkspaceProvider,
+    mounted_credentials,
+    remote,
+)
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import Delivery, RepoRef
@@ -17,7 +23,7 @@ from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
-from tests.git_server import PASSWORD, GitServer, git_server
+from tests.git_server import PASSWORD, GitServer, git_server, served_copy
 
 PATCH = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 
@@ -28,9 +34,7 @@ async def server(tmp_path: Path) -> AsyncIterator[GitServer]:
     git(source, "tag", "-a", "v1", "-m", "one")
     commit_files(source, {"later.py": "later\n"})
     git(source, "branch", "side", "v1")
-    (tmp_path / "served").mkdir()
-    git(tmp_path, "clone", "-q", "--bare", str(source), "served/project.git")
-    git(tmp_path / "served/project.git", "config", "http.receivepack", "true")
+    served_copy(source, tmp_path / "served")
     git(tmp_path, "init", "-q", "--bare", "served/empty.git")
     async with git_server(tmp_path / "served") as running:
         yield running
@@ -44,16 +48,20 @@ async def find_credential(tenant: str, reference: str, location: str) -> Credent
     return known.get(reference) if tenant == "default" else None
 
 
-@pytest.fixture
-def provider(tmp_path: Path) -> GitWorkspaceProvider:
+def node(home: Path, credentials: CredentialLookup, *hosts: str) -> GitWorkspaceProvider:
     return GitWorkspaceProvider(
-        tmp_path / "home",
+        home,
         Sandbox(SandboxPolicy()),
         protocols=("http", "https"),
-        hosts=("127.0.0.1",),
-        credentials=find_credential,
+        hosts=("127.0.0.1", *hosts),
+        credentials=credentials,
         surroundings={"PATH": os.environ["PATH"]},
     )
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> GitWorkspaceProvider:
+    return node(tmp_path / "home", find_credential)
 
 
 def ref(server: GitServer, name: str = "project.git", **options: str) -> RepoRef:
@@ -78,9 +86,8 @@ async def test_references(provider: GitWorkspaceProvider, server: GitServer) -> 
             assert server.url not in found
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "field_name"),
-    [
+async def test_what_goes_wrong(provider: GitWorkspaceProvider, server: GitServer) -> None:
+    wrong: tuple[tuple[dict[str, str], type[FleetError], str], ...] = (
         ({"ref": "missing"}, InvalidRequest, "repo.ref"),
         ({"commit": "0123456789" * 4}, InvalidRequest, "repo.commit"),
         ({"credential": "wrong"}, PreconditionFailed, "repo.credential_ref"),
@@ -88,21 +95,15 @@ async def test_references(provider: GitWorkspaceProvider, server: GitServer) -> 
         ({"credential": "unknown"}, InvalidRequest, "repo.credential_ref"),
         ({"name": "missing.git"}, PreconditionFailed, "repo.url"),
         ({"name": "empty.git"}, PreconditionFailed, "repo"),
-    ],
-)
-async def test_what_goes_wrong(
-    provider: GitWorkspaceProvider, server: GitServer, options: dict[str, str], kind: type[FleetError], field_name: str
-) -> None:
-    with pytest.raises(kind) as caught:
-        await provider.pin("default", ref(server, **options))
-    assert caught.value.field == field_name, caught.value
-    assert PASSWORD not in str(caught.value)
-
-
-async def test_a_server_that_is_down(provider: GitWorkspaceProvider) -> None:
-    with pytest.raises(Unavailable) as caught:
+    )
+    for options, kind, field in wrong:
+        with pytest.raises(kind) as caught:
+            await provider.pin("default", ref(server, **options))
+        assert caught.value.field == field, caught.value
+        assert PASSWORD not in str(caught.value)
+    with pytest.raises(Unavailable) as down:
         await provider.pin("default", RepoRef(location="http://127.0.0.1:9/a.git"))
-    assert caught.value.field == "repo.url"
+    assert down.value.field == "repo.url"
 
 
 async def test_a_cached_commit_still_needs_the_right_to_read(provider: GitWorkspaceProvider, server: GitServer) -> None:
@@ -135,15 +136,7 @@ async def test_delivery_with_push(provider: GitWorkspaceProvider, server: GitSer
     assert delivered.pushed
     assert git(served, "rev-parse", "fleet/one", "fleet/one~1").split() == [delivered.commit_sha, pinned.commit]
     assert await provider.deliver("e1", pinned, PATCH, delivery) == delivered
-    elsewhere = GitWorkspaceProvider(
-        tmp_path / "other-node",
-        Sandbox(SandboxPolicy()),
-        protocols=("http",),
-        hosts=("127.0.0.1",),
-        credentials=find_credential,
-        surroundings={"PATH": os.environ["PATH"]},
-    )
-    assert await elsewhere.deliver("e1", pinned, PATCH, delivery) == delivered
+    assert await node(tmp_path / "other-node", find_credential).deliver("e1", pinned, PATCH, delivery) == delivered
     with pytest.raises(PreconditionFailed, match="other content") as caught:
         await provider.deliver("e2", pinned, PATCH.replace(b"+a = 2", b"+a = 3"), delivery)
     assert caught.value.field == "delivery.branch"
@@ -172,14 +165,7 @@ class TestMountedCredentials:
         return tmp_path / "credentials"
 
     def provider(self, tmp_path: Path, directory: Path) -> GitWorkspaceProvider:
-        return GitWorkspaceProvider(
-            tmp_path / "home",
-            Sandbox(SandboxPolicy()),
-            protocols=("http", "https"),
-            hosts=("127.0.0.1", "localhost"),
-            credentials=mounted_credentials(directory, by_tenant=True),
-            surroundings={"PATH": os.environ["PATH"]},
-        )
+        return node(tmp_path / "home", mounted_credentials(directory, by_tenant=True), "localhost")
 
     async def test_a_private_repository_opens_for_its_tenant(
         self, tmp_path: Path, directory: Path, server: GitServer
@@ -193,19 +179,10 @@ class TestMountedCredentials:
         assert PASSWORD not in found
         with pytest.raises(PreconditionFailed):
             await provider.pin("other", ref(server, credential=""))
-
-    async def test_a_delivery_is_pushed_with_it(self, tmp_path: Path, directory: Path, server: GitServer) -> None:
-        provider = self.provider(tmp_path, directory)
-        pinned = await provider.pin("default", ref(server, credential=""))
         delivery = Delivery(branch="fleet/one", message="One", push=True)
         delivered = await provider.deliver("e1", pinned, PATCH, delivery)
         assert git(server.root / "project.git", "rev-parse", "fleet/one") == delivered.commit_sha
-
-    async def test_a_change_of_the_files_counts_from_the_next_call(
-        self, tmp_path: Path, directory: Path, server: GitServer
-    ) -> None:
-        provider = self.provider(tmp_path, directory)
-        await provider.pin("default", ref(server, credential=""))
+        # A change of the files counts from the next call.
         (directory / "default" / "hosts").write_text("git.example\n")
         with pytest.raises(PreconditionFailed):
             await provider.pin("default", ref(server, credential=""))

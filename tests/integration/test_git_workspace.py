@@ -1,4 +1,4 @@
-"""Pinning and clones: real git, real sandbox."""
+"""Pinning, clones, and delivery: real git, real sandbox."""
 
 from __future__ import annotations
 
@@ -12,41 +12,28 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.git_workspace import Bounds, GitClone, GitWorkspaceProvider
+from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import (
-    FleetError,
-    InvalidRequest,
-    PatchRejected,
-    PreconditionFailed,
-    ResourceExhausted,
-)
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, UncommittedChanges
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
+from tests.environments import provider_at
 
 FILES = {"app.py": "answer = 41\n", "docs/guide.md": "# Guide\n", ".gitignore": "*.log\n"}
+GOOD = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-answer = 41\n+answer = 42\n"
 BARE = Environment()
 
 
-def make_provider(home: Path, root: Path, *, max_patch_bytes: int = 2**25) -> GitWorkspaceProvider:
-    return GitWorkspaceProvider(
-        home,
-        Sandbox(SandboxPolicy()),
-        allowed_roots=(root,),
-        allow_local_paths=True,
-        bounds=Bounds(patch_bytes=max_patch_bytes),
-        surroundings={"PATH": os.environ["PATH"], "HOME": str(root / "user")},
-    )
+def surroundings(root: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(root / "user")}
 
 
 @pytest.fixture
 def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    return make_provider(tmp_path / "home", tmp_path)
+    return provider_at(tmp_path, surroundings=surroundings(tmp_path))
 
 
 @pytest.fixture
@@ -94,8 +81,15 @@ def contents(tree: Path) -> dict[bytes, tuple[object, ...]]:
     }
 
 
+WRONG: tuple[tuple[str, dict[str, str]], ...] = (
+    *(("ref", {"ref": name}) for name in ("missing", "--upload-pack=touch x", "main\nHEAD", "HEAD:app.py")),
+    ("commit", {"commit": "0" * 40}),
+    *(("subdirectory", {"subdirectory": name}) for name in ("missing", "app.py", "../x", "/etc")),
+)
+
+
 class TestPin:
-    async def test_head_a_branch_a_tag_a_commit(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+    async def test_head_a_branch_a_tag_a_commit_a_directory(self, provider: GitWorkspaceProvider, repo: Path) -> None:
         first = git(repo, "rev-parse", "HEAD")
         git(repo, "tag", "-a", "v1", "-m", "one")
         git(repo, "branch", "side")
@@ -107,43 +101,23 @@ class TestPin:
             assert (await provider.pin("default", ref(repo, ref=named))).commit == first
         by_commit = await provider.pin("default", ref(repo, ref="main", commit=first[:12]))
         assert (by_commit.commit, by_commit.branch) == (first, "")
+        pinned = await provider.pin("default", ref(repo / "docs"))
+        assert (pinned.location, pinned.subdirectory) == (str(repo), "docs")
+        assert (await provider.pin("default", ref(repo, subdirectory="./docs/"))).subdirectory == "docs"
 
-    @pytest.mark.parametrize(
-        ("options", "field"),
-        [
-            ({"ref": "missing"}, "repo.ref"),
-            ({"ref": "--upload-pack=touch x"}, "repo.ref"),
-            ({"ref": "main\nHEAD"}, "repo.ref"),
-            ({"ref": "HEAD:app.py"}, "repo.ref"),
-            ({"commit": "0" * 40}, "repo.commit"),
-            ({"subdirectory": "missing"}, "repo.subdirectory"),
-            ({"subdirectory": "app.py"}, "repo.subdirectory"),
-            ({"subdirectory": "../x"}, "repo.subdirectory"),
-            ({"subdirectory": "/etc"}, "repo.subdirectory"),
-        ],
-    )
-    async def test_what_cannot_be_resolved(
-        self, provider: GitWorkspaceProvider, repo: Path, options: dict[str, str], field: str
-    ) -> None:
-        with pytest.raises(FleetError) as caught:
-            await provider.pin("default", ref(repo, **options))
-        assert isinstance(caught.value, InvalidRequest | PreconditionFailed)
-        assert caught.value.field == field
-
-    async def test_no_repository_and_no_commit(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+    async def test_what_cannot_be_pinned(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
+        for field, options in WRONG:
+            with pytest.raises((InvalidRequest, PreconditionFailed)) as caught:
+                await provider.pin("default", ref(repo, **options))
+            assert caught.value.field == f"repo.{field}", options
+        with pytest.raises(PreconditionFailed, match="git directory"):
+            await provider.pin("default", ref(repo / ".git" / "refs"))
         (tmp_path / "plain").mkdir()
         with pytest.raises(PreconditionFailed, match="not a git repository") as caught:
             await provider.pin("default", ref(tmp_path / "plain"))
         assert caught.value.field == "repo.path" and "git init" in caught.value.hint
         with pytest.raises(PreconditionFailed, match="no commit"):
             await provider.pin("default", ref(make_repository(tmp_path / "empty")))
-
-    async def test_a_directory_of_a_repository(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        pinned = await provider.pin("default", ref(repo / "docs"))
-        assert (pinned.location, pinned.subdirectory) == (str(repo), "docs")
-        assert (await provider.pin("default", ref(repo, subdirectory="./docs/"))).subdirectory == "docs"
-        with pytest.raises(PreconditionFailed, match="git directory"):
-            await provider.pin("default", ref(repo / ".git" / "refs"))
 
     async def test_bare_shallow_worktree_and_sha256(
         self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
@@ -160,6 +134,8 @@ class TestPin:
             assert pinned.commit == commit, place
             async with provider.open("e1", "a", pinned, BARE) as clone:
                 assert await sh(clone, "git log --oneline | wc -l") == ("1" if place == "shallow" else "3")
+            delivered = await provider.deliver("e1", pinned, GOOD, Delivery(branch=f"fleet/{place}"))
+            assert git(tmp_path / place, "rev-parse", f"fleet/{place}") == delivered.commit_sha
         wide = await provider.pin("default", ref(tmp_path / "wide"))
         assert len(wide.commit) == 64
         async with provider.open("e1", "a", wide, BARE) as clone:
@@ -170,7 +146,7 @@ class TestPin:
     async def test_parts_outside_the_roots(self, tmp_path: Path, repo: Path) -> None:
         inside = tmp_path / "inside"
         inside.mkdir()
-        provider = make_provider(tmp_path / "home", inside)
+        provider = provider_at(inside)
         git(tmp_path, "clone", "-q", "--shared", str(repo), str(inside / "borrows"))
         git(repo, "worktree", "add", "-q", "-b", "other", str(inside / "linked"))
         for place in ("borrows", "linked"):
@@ -183,20 +159,30 @@ class TestPin:
 
 
 class TestUncommittedChanges:
-    async def test_they_are_refused_by_default(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+    async def test_they_are_refused_by_default_and_can_be_ignored(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        # A clean tree has no snapshot; what the user's own files ignore is no change.
+        write_files(tmp_path, {"user/.config/git/ignore": ".env\n"})
+        (repo / ".git/info/exclude").write_text("scratch/\n")
+        write_files(repo, {".env": "TOKEN=1", "scratch/a": ""})
+        before = snapshot(repo)
+        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
+        assert (pinned.snapshot_of, snapshot(repo)) == ("", before)
+        commit_files(repo, {"b": "b"})
         write_files(repo, {"app.py": "answer = 42\n", "new.py": "", "debug.log": "ignored"})
         with pytest.raises(PreconditionFailed) as caught:
             await provider.pin("default", ref(repo))
         assert "app.py, new.py" in caught.value.message
         assert "debug.log" not in caught.value.message
-        assert "--include-dirty" in caught.value.hint
-        assert "--ignore-dirty" in caught.value.hint
-
-    async def test_they_can_be_ignored(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        write_files(repo, {"app.py": "answer = 42\n"})
+        assert "--include-dirty" in caught.value.hint and "--ignore-dirty" in caught.value.hint
         pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.IGNORE))
         async with provider.open("e1", "a", pinned, BARE) as clone:
             assert (clone.root / "app.py").read_text() == "answer = 41\n"
+        # They belong to HEAD only.
+        assert (await provider.pin("default", ref(repo, ref="main~1"))).snapshot_of == ""
+        with pytest.raises(PreconditionFailed, match="belong to HEAD"):
+            await provider.pin("default", ref(repo, ref="main~1", uncommitted=UncommittedChanges.INCLUDE))
 
     async def test_they_can_be_included_without_a_trace(self, provider: GitWorkspaceProvider, repo: Path) -> None:
         head = git(repo, "rev-parse", "HEAD")
@@ -214,11 +200,10 @@ class TestUncommittedChanges:
             assert names == [".gitignore", "app.py", "new.py", "staged.py"]
             assert await sh(clone, "git rev-parse HEAD~1") == head
             assert (await clone.diff()).patch == b""
-
-    async def test_a_clean_tree_has_no_snapshot(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        before = snapshot(repo)
-        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
-        assert (pinned.snapshot_of, snapshot(repo)) == ("", before)
+        # A seed that is gone is planted again.
+        await asyncio.to_thread(shutil.rmtree, repo.parent / "home/seeds")
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            assert (clone.root / "app.py").read_text() == "answer = 42\n"
 
     async def test_a_change_of_the_same_size_in_the_same_instant_is_seen(
         self, provider: GitWorkspaceProvider, repo: Path
@@ -230,21 +215,6 @@ class TestUncommittedChanges:
             os.utime(repo / "app.py", ns=(index.st_atime_ns, index.st_mtime_ns))
             with pytest.raises(PreconditionFailed, match=r"app\.py"):
                 await provider.pin("default", ref(repo))
-
-    async def test_they_belong_to_head_only(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        commit_files(repo, {"b": "b"})
-        write_files(repo, {"app.py": "dirty\n"})
-        assert (await provider.pin("default", ref(repo, ref="main~1"))).snapshot_of == ""
-        with pytest.raises(PreconditionFailed, match="belong to HEAD"):
-            await provider.pin("default", ref(repo, ref="main~1", uncommitted=UncommittedChanges.INCLUDE))
-
-    async def test_the_users_own_ignore_files_count(
-        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
-    ) -> None:
-        write_files(tmp_path, {"user/.config/git/ignore": ".env\n"})
-        (repo / ".git/info/exclude").write_text("scratch/\n")
-        write_files(repo, {".env": "TOKEN=1", "scratch/a": ""})
-        assert (await provider.pin("default", ref(repo))).snapshot_of == ""
 
     async def test_a_merge_under_way(self, provider: GitWorkspaceProvider, repo: Path) -> None:
         git(repo, "checkout", "-q", "-b", "side")
@@ -303,8 +273,11 @@ class TestClone:
         async with provider.open("e1", "b", pinned, BARE) as clone:
             assert await sh(clone, "git fsck --full 2>&1") == ""
 
-    async def test_clones_at_once(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        pinned = await provider.pin("default", ref(repo))
+    async def test_pins_and_clones_at_once(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
+        providers = [provider, *(provider_at(tmp_path) for _ in range(7))]
+        pins = await asyncio.gather(*(one.pin("default", ref(repo)) for one in providers))
+        (pinned,) = set(pins)
+        assert not list((tmp_path / "home/seeds").glob("*/.new-*"))
         meeting = asyncio.Barrier(8)
 
         async def work(number: int) -> tuple[str, ...]:
@@ -315,38 +288,27 @@ class TestClone:
 
         found = await asyncio.gather(*(work(number) for number in range(8)))
         assert sorted(found) == [(f"file-{number}",) for number in range(8)]
-
-    async def test_pins_at_once(self, tmp_path: Path, repo: Path) -> None:
-        providers = [make_provider(tmp_path / "home", tmp_path) for _ in range(8)]
-        pins = await asyncio.gather(*(provider.pin("default", ref(repo)) for provider in providers))
-        assert len(set(pins)) == 1
-        assert not list((tmp_path / "home/seeds").glob("*/.new-*"))
-
-    async def test_tenants_share_nothing(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
-        for tenant in ("one", "two"):
-            await provider.pin(tenant, ref(repo))
+        # Tenants share nothing.
+        await provider.pin("other", ref(repo))
         assert len(list((tmp_path / "home/seeds").iterdir())) == 2
+        for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
+            with pytest.raises(InvalidRequest):
+                async with provider.open(execution, name, pinned, BARE):
+                    pass
 
     async def test_nothing_is_left(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
         pinned = await provider.pin("default", ref(repo))
         async with provider.open("e1", "a", pinned, BARE) as clone:
             await sh(clone, "mkdir -p locked/deep && touch locked/deep/x && chmod 000 locked/deep && chmod 500 locked")
-            await sh(
-                clone,
-                f"ln -s / rootlink; mkfifo pipe; python3 -c '{DEEP}'",
-            )
+            await sh(clone, f"ln -s / rootlink; mkfifo pipe; python3 -c '{DEEP}'")
         assert not list((tmp_path / "home/workspaces").iterdir())
         assert not list((tmp_path / "home/scratch").iterdir())
-
-    async def test_a_cancelled_open_leaves_nothing(
-        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
-    ) -> None:
-        pinned = await provider.pin("default", ref(repo))
 
         async def hold() -> None:
             async with provider.open("e1", "a", pinned, BARE) as clone:
                 await clone.run(Command(argv=("sleep", "60"), light=True))
 
+        # Nor of one whose opening is cancelled.
         loop = asyncio.get_running_loop()
         for delay in (0.0, 0.001, 0.005, 0.01, 0.02, 0.04, 0.1):
             task = asyncio.create_task(hold())
@@ -354,22 +316,6 @@ class TestClone:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert not list((tmp_path / "home/workspaces").glob("*/*"))
-
-    async def test_a_seed_that_is_gone_is_planted_again(
-        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
-    ) -> None:
-        write_files(repo, {"app.py": "dirty\n"})
-        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
-        await asyncio.to_thread(shutil.rmtree, tmp_path / "home/seeds")
-        async with provider.open("e1", "a", pinned, BARE) as clone:
-            assert (clone.root / "app.py").read_text() == "dirty\n"
-
-    async def test_names_that_are_no_names(self, provider: GitWorkspaceProvider, repo: Path) -> None:
-        pinned = await provider.pin("default", ref(repo))
-        for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
-            with pytest.raises(InvalidRequest):
-                async with provider.open(execution, name, pinned, BARE):
-                    pass
 
 
 DEEP = """
@@ -468,7 +414,7 @@ class TestDiffAndApply:
             (root / "dir/becomes-file").rmdir()
             write_files(root, {"becomes-dir/x": "x", "dir/becomes-file": "x", "empty": "", "tab\tand\nbreak": "x"})
             # A file that no line but the header names, and a name that git's own reader takes apart wrongly.
-            write_files(root, {"- /-": "", "a b/x b/a b/x": ""})
+            write_files(root, {"- /-": "", "a b/x b/a b/x": "", 'q"uo\\te': "x", "é .\t'/ é": b"\x00\x01", ".-": ""})
             Path(os.fsdecode(os.fsencode(root) + b"/not-utf8-\xff")).write_bytes(b"\xff\x00")
             diff = await clone.diff()
             assert diff == await clone.diff()
@@ -531,27 +477,26 @@ class TestDiffAndApply:
 
     async def test_a_patch_that_does_not_fit_changes_nothing(self, provider: GitWorkspaceProvider, repo: Path) -> None:
         pinned = await provider.pin("default", ref(repo))
-        good = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-answer = 41\n+answer = 42\n"
-        stale = good.replace(b"41", b"40")
+        stale = GOOD.replace(b"41", b"40")
         outside = new_file("../evil", "100644")
         hook = new_file(".git/hooks/post-checkout", "100755")
         through = new_file("l", "120000", b"/tmp") + new_file("l/x", "100644")
         async with provider.open("e1", "a", pinned, BARE) as clone:
             before = snapshot(clone.root)
-            for patch in (b"nonsense", stale, good + stale, outside, hook, through):
+            for patch in (b"nonsense", stale, GOOD + stale, outside, hook, through):
                 with pytest.raises(PatchRejected):
                     await clone.apply(patch)
                 assert contents(clone.root) == {
                     name: facts[:2] for name, facts in before.items() if name in contents(clone.root)
                 }
             await clone.apply(b"")
-            await clone.apply(good)
+            await clone.apply(GOOD)
             assert await sh(clone, "cat app.py; git diff --cached --stat | tail -1") != ""
             with pytest.raises(PreconditionFailed, match="before anything has run"):
-                await clone.apply(good)
+                await clone.apply(GOOD)
 
     async def test_a_patch_can_be_too_large(self, repo: Path, tmp_path: Path) -> None:
-        small = make_provider(tmp_path / "home", tmp_path, max_patch_bytes=10_000)
+        small = provider_at(tmp_path, bounds=Bounds(patch_bytes=10_000))
         async with small.open("e1", "a", await small.pin("default", ref(repo)), BARE) as clone:
             (clone.root / "large").write_text("some words\n" * 1000)
             with pytest.raises(ResourceExhausted, match="10000 bytes"):
@@ -585,47 +530,98 @@ def new_file(name: str, mode: str, content: bytes = b"x") -> bytes:
     return "\n".join(lines).encode() + b"\n+" + content + b"\n\\ No newline at end of file\n"
 
 
-NAMES = st.text(st.sampled_from("abcé .-\t\"'\\"), min_size=1, max_size=6).filter(lambda name: name.strip(". ") != "")
-PATHS = st.lists(NAMES, min_size=1, max_size=2).map("/".join)
-ENTRIES = st.one_of(
-    st.tuples(st.just("file"), st.binary(max_size=40), st.booleans()),
-    st.tuples(st.just("link"), st.sampled_from([b"a", b"../x", b"/etc/passwd"]), st.just(False)),
+# --- delivery: one branch more, and otherwise not a byte changed ---
+
+PATCH = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
+OTHER = PATCH.replace(b"+a = 2", b"+a = 3")
+DELIVERY = Delivery(
+    branch="fleet/task-1",
+    author_name="Ada",
+    author_email="ada@example.org",
+    message="Change a\n\nFleet-Execution: e1",
+    push=True,
 )
 
 
-@pytest.fixture(scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[GitWorkspaceProvider, PinnedRepository]:
-    root = tmp_path_factory.mktemp("property").resolve()
-    repo = make_repository(root / "repo", {"a": "1\n2\n3\n", "b/c": b"\x00\x01", "é/é": "x"})
-    provider = make_provider(root / "home", root)
-    return provider, await provider.pin("default", ref(repo))
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repo", {"app.py": "a = 1\n", "other.py": "b = 1\n"})
 
 
-@settings(max_examples=25)
-@given(tree=st.dictionaries(PATHS, ENTRIES, max_size=6), keep=st.booleans())
-async def test_apply_undoes_diff(
-    shared: tuple[GitWorkspaceProvider, PinnedRepository], tree: dict[str, tuple[str, bytes, bool]], keep: bool
+@pytest.fixture
+async def pinned(provider: GitWorkspaceProvider, target: Path) -> PinnedRepository:
+    return await provider.pin("default", RepoRef(location=str(target)))
+
+
+def state(target: Path) -> dict[str, tuple[int, bytes]]:
+    """All files of a repository but its objects and the fleet's branches."""
+    found: dict[str, tuple[int, bytes]] = {}
+    for folder, _, names in os.walk(target):
+        for name in names:
+            path = Path(folder, name)
+            key = str(path.relative_to(target))
+            if not key.startswith((".git/objects", ".git/refs/heads/fleet", ".git/logs/refs/heads/fleet")):
+                found[key] = (path.stat().st_mtime_ns, path.read_bytes())
+    return found
+
+
+async def test_a_commit_on_a_branch_and_nothing_else(
+    provider: GitWorkspaceProvider, pinned: PinnedRepository, target: Path
 ) -> None:
-    provider, pinned = shared
-    async with provider.open("p", "a", pinned, BARE) as clone, provider.open("p", "b", pinned, BARE) as clean:
-        if not keep:
-            for name in ("a", "b/c", "é/é"):
-                (clone.root / name).unlink()
-            for name in ("b", "é"):
-                (clone.root / name).rmdir()
-        for name, (kind, content, executable) in tree.items():
-            path = clone.root / name
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.unlink(missing_ok=True)
-                if kind == "link":
-                    path.symlink_to(os.fsdecode(content))
-                else:
-                    path.write_bytes(content)
-                    path.chmod(0o755 if executable else 0o644)
-            except OSError:
-                continue  # a name that is both a file and a directory in this example
-        diff = await clone.diff()
-        await clean.apply(diff.patch)
-        assert contents(clean.root) == contents(clone.root)
-        assert (await clean.diff()).patch == diff.patch
+    with pytest.raises(PatchRejected):
+        await provider.deliver("e1", pinned, PATCH.replace(b"-a = 1", b"-a = 9"), DELIVERY)
+    assert git(target, "branch", "--list", "fleet/*") == ""
+    write_files(target, {"other.py": "being edited\n", "loose.txt": "x"})
+    before = state(target)
+    delivered = await provider.deliver("e1", pinned, PATCH, DELIVERY)
+    assert state(target) == before
+    assert (delivered.branch, delivered.pushed) == ("fleet/task-1", False)
+    assert git(target, "rev-parse", "fleet/task-1", "fleet/task-1~1").split() == [delivered.commit_sha, pinned.commit]
+    shown = git(target, "log", "-1", "--format=%an <%ae>|%cn|%B", "fleet/task-1")
+    assert shown == "Ada <ada@example.org>|Ada|Change a\n\nFleet-Execution: e1"
+    assert git(target, "show", "fleet/task-1:app.py") == "a = 2"
+    git(target, "fsck", "--strict")
+    # Twice is once.
+    objects = git(target, "count-objects", "-v")
+    assert await provider.deliver("e1", pinned, PATCH, DELIVERY) == delivered
+    assert git(target, "count-objects", "-v") == objects
+    # A branch with other content is left alone.
+    with pytest.raises(PreconditionFailed, match="other content") as caught:
+        await provider.deliver("e2", pinned, OTHER, DELIVERY)
+    assert caught.value.field == "delivery.branch"
+    assert git(target, "rev-parse", "fleet/task-1") == delivered.commit_sha
+    with pytest.raises(PreconditionFailed, match="cannot be used"):
+        await provider.deliver("e2", pinned, OTHER, Delivery(branch="fleet/task-1/below"))
+    git(target, "branch", "-q", "-D", "fleet/task-1")
+    together = await asyncio.gather(*(provider.deliver("e1", pinned, PATCH, DELIVERY) for _ in range(4)))
+    assert len(set(together)) == 1
+    # So is one that is checked out.
+    git(target, "worktree", "add", "-q", "-b", "linked", str(target.parent / "linked"))
+    git(target, "symbolic-ref", "HEAD", "refs/heads/unborn")
+    for branch in ("linked", "unborn"):
+        with pytest.raises(PreconditionFailed, match="checked out") as caught:
+            await provider.deliver("e1", pinned, PATCH, Delivery(branch=branch))
+        assert caught.value.field == "delivery.branch"
+
+
+async def test_a_snapshot_is_the_parent(provider: GitWorkspaceProvider, target: Path, tmp_path: Path) -> None:
+    write_files(target, {"loose.py": "l = 1\n"})
+    before = state(target)
+    pinned = await provider.pin("default", RepoRef(location=str(target), uncommitted=UncommittedChanges.INCLUDE))
+    delivered: Delivered = await provider.deliver("e1", pinned, PATCH, DELIVERY)
+    assert state(target) == before
+    assert git(target, "rev-parse", "fleet/task-1~1", "fleet/task-1~2").split() == [pinned.commit, pinned.snapshot_of]
+    assert git(target, "show", f"{delivered.commit_sha}:loose.py") == "l = 1"
+    git(target, "fsck", "--strict")
+
+
+async def test_a_base_that_the_repository_has_lost(
+    provider: GitWorkspaceProvider, pinned: PinnedRepository, target: Path
+) -> None:
+    git(target, "checkout", "-q", "--orphan", "anew")
+    commit_files(target, {"app.py": "z\n"})
+    git(target, "branch", "-q", "-D", "main")
+    git(target, "reflog", "expire", "--expire=now", "--all")
+    git(target, "gc", "-q", "--prune=now")
+    with pytest.raises(PreconditionFailed, match="no longer in the repository"):
+        await provider.deliver("e1", pinned, PATCH, DELIVERY)

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
-from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed
 from swe_ai_fleet.domain.integration import Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
-from tests.git_server import PASSWORD, git_server
+from tests.environments import provider_at
+from tests.git_server import PASSWORD, git_server, served_copy
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
 FILES = {"app.py": LINES, "data.bin": bytes(range(256)), "old.py": LINES.replace("line", "old")}
@@ -41,17 +40,8 @@ class World:
         self.other = self.new_node("two")
 
     def new_node(self, name: str) -> GitWorkspaceProvider:
-        return GitWorkspaceProvider(
-            self.root / name,
-            Sandbox(SandboxPolicy()),
-            allowed_roots=(self.root,),
-            allow_local_paths=True,
-            protocols=("http",),
-            hosts=("127.0.0.1",),
-            credentials=find_credential,
-            fetch=self.get,
-            surroundings={"PATH": os.environ["PATH"]},
-        )
+        remote = {"protocols": ("http",), "hosts": ("127.0.0.1",), "credentials": find_credential}
+        return provider_at(self.root, name, fetch=self.get, surroundings={"PATH": os.environ["PATH"]}, **remote)
 
     async def get(self, ref: BlobRef) -> bytes:
         return self.blobs[ref.name]
@@ -120,7 +110,11 @@ async def files(node: GitWorkspaceProvider, repository: PinnedRepository) -> dic
 async def test_two_changes_become_two_commits_on_top_of_each_other(world: World, base: PinnedRepository) -> None:
     first = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
     second = a_patch(world, edits("app.py", "line 19\n", "line nineteen\n"))
-    one = await world.node.merge(a_request(base, base, first))
+    # The same commit on every node.
+    one, same, again = [
+        await node.merge(a_request(base, base, first)) for node in (world.node, world.other, world.node)
+    ]
+    assert one.commit == same.commit == again.commit != base.commit
     head = world.at(base, one)
     two = await world.node.merge(a_request(head, base, second))
     assert (one.conflicts, two.conflicts) == ((), ())
@@ -128,13 +122,10 @@ async def test_two_changes_become_two_commits_on_top_of_each_other(world: World,
     expected = LINES.replace("line 2\n", "line two\n").replace("line 19\n", "line nineteen\n")
     assert merged["app.py"].decode() == expected
     assert git(world.repo, "status", "--porcelain") == ""
-
-
-async def test_the_same_merge_is_the_same_commit_on_every_node(world: World, base: PinnedRepository) -> None:
-    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    made = [await node.merge(a_request(base, base, patch)) for node in (world.node, world.other, world.node)]
-    assert len({one.commit for one in made}) == 1
-    assert made[0].commit != base.commit
+    # What is there already, and nothing at all, add no commit.
+    for patch in (first, b""):
+        unchanged = await world.node.merge(a_request(head, base, patch))
+        assert (unchanged.commit, unchanged.bundle, unchanged.conflicts) == (head.commit, b"", ())
 
 
 async def test_another_node_has_the_merged_commit_from_its_bundle(world: World, base: PinnedRepository) -> None:
@@ -150,38 +141,25 @@ async def test_another_node_has_the_merged_commit_from_its_bundle(world: World, 
         await files(world.new_node("three"), nowhere)
 
 
-async def test_a_change_that_is_there_already_adds_no_commit(world: World, base: PinnedRepository) -> None:
-    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    head = world.at(base, await world.node.merge(a_request(base, base, patch)))
-    again = await world.node.merge(a_request(head, base, patch))
-    assert (again.commit, again.bundle, again.conflicts) == (head.commit, b"", ())
-    nothing = await world.node.merge(a_request(head, base, b""))
-    assert nothing.commit == head.commit
-
-
-async def test_a_renamed_file_takes_the_change_along(world: World, base: PinnedRepository) -> None:
-    renamed = a_patch(world, lambda tree: (tree / "old.py").rename(tree / "new.py") and None)
-    head = world.at(base, await world.node.merge(a_request(base, base, renamed)))
-    patch = a_patch(world, edits("old.py", "old 3\n", "old three\n"))
-    merged = await world.node.merge(a_request(head, base, patch))
-    told = await files(world.node, world.at(base, merged))
-    assert merged.conflicts == ()
-    assert "old.py" not in told
-    assert b"old three\n" in told["new.py"]
-
-
-async def test_binary_files_merge_where_only_one_side_changed_them(world: World, base: PinnedRepository) -> None:
+async def test_renamed_binary_and_removed_files(world: World, base: PinnedRepository) -> None:
     def rewrite(tree: Path) -> None:
+        (tree / "old.py").rename(tree / "new.py")
         (tree / "data.bin").write_bytes(b"\0\1\2" * 50)
         (tree / "more.bin").write_bytes(b"\xff\0\xfe" * 50)
+        (tree / "app.py").unlink()
 
     head = world.at(base, await world.node.merge(a_request(base, base, a_patch(world, rewrite))))
-    text = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    merged = await world.node.merge(a_request(head, base, text))
+    merged = await world.node.merge(a_request(head, base, a_patch(world, edits("old.py", "old 3\n", "old three\n"))))
     told = await files(world.node, world.at(base, merged))
+    assert merged.conflicts == ()
+    assert "old.py" not in told and b"old three\n" in told["new.py"]
     assert (told["data.bin"], told["more.bin"]) == (b"\0\1\2" * 50, b"\xff\0\xfe" * 50)
     other = a_patch(world, lambda tree: (tree / "data.bin").write_bytes(b"\0\3" * 50) and None)
     assert (await world.node.merge(a_request(head, base, other))).conflicts == ("data.bin",)
+    changed = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    conflict = await world.node.merge(a_request(head, base, changed))
+    assert conflict.conflicts == ("app.py",)
+    assert "modify/delete" in conflict.report
 
 
 async def test_a_conflict_is_a_draft_that_somebody_can_finish(world: World, base: PinnedRepository) -> None:
@@ -214,15 +192,6 @@ async def test_a_conflict_is_a_draft_that_somebody_can_finish(world: World, base
     assert b"+line two, or II" in exported.patch
 
 
-async def test_one_side_removes_what_the_other_changes(world: World, base: PinnedRepository) -> None:
-    removed = a_patch(world, lambda tree: (tree / "app.py").unlink())
-    head = world.at(base, await world.node.merge(a_request(base, base, removed)))
-    changed = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    conflict = await world.node.merge(a_request(head, base, changed))
-    assert conflict.conflicts == ("app.py",)
-    assert "modify/delete" in conflict.report
-
-
 async def test_a_repository_cannot_make_the_merge_run_anything(world: World, base: PinnedRepository) -> None:
     mark = world.root / "ran"
     git(world.repo, "config", "merge.evil.driver", f"touch {mark}")
@@ -246,13 +215,23 @@ async def test_a_patch_that_does_not_fit_its_base_is_refused(world: World, base:
         await world.node.merge(a_request(base, base, patch))
 
 
-async def test_a_snapshot_travels_in_the_bundle(world: World) -> None:
+async def test_a_snapshot_travels_in_the_bundle(world: World, tmp_path: Path) -> None:
     write_files(world.repo, {"loose.py": "l = 1\n"})
     pinned = await world.node.pin("default", RepoRef(location=str(world.repo), uncommitted=UncommittedChanges.INCLUDE))
     patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
     merged = await world.node.merge(a_request(pinned, pinned, patch, since=pinned.snapshot_of))
-    told = await files(world.other, world.at(pinned, merged))
+    head = world.at(pinned, merged)
+    told = await files(world.other, head)
     assert (told["loose.py"], b"line two" in told["app.py"]) == (b"l = 1\n", True)
+    # The user's own changes are in the bundle, without which nobody had the branch, and not in the patch.
+    exported = await world.node.export(head, pinned.commit, "fleet/t")
+    assert b"loose.py" not in exported.patch
+    git(tmp_path, "clone", "-q", "--single-branch", "--branch", "main", str(world.repo), "theirs")
+    (tmp_path / "merged.bundle").write_bytes(merged.bundle)
+    git(tmp_path / "theirs", "fetch", "-q", str(tmp_path / "merged.bundle"), "integration")
+    assert git(tmp_path / "theirs", "show", "FETCH_HEAD:loose.py") == "l = 1"
+    subjects = git(tmp_path / "theirs", "log", "--format=%s", "main..FETCH_HEAD").splitlines()
+    assert subjects == ["Merge it", "Snapshot of uncommitted changes"]
 
 
 async def test_the_branch_stands_in_the_target_and_nothing_else_changes(world: World, base: PinnedRepository) -> None:
@@ -293,10 +272,7 @@ async def test_patch_and_bundle_bring_the_branch_to_somebody_else(
 
 @pytest.mark.parametrize("push", [True, False])
 async def test_a_remote_gets_the_branch_when_it_is_asked_for(world: World, tmp_path: Path, push: bool) -> None:
-    (tmp_path / "served").mkdir()
-    git(tmp_path, "clone", "-q", "--bare", str(world.repo), "served/project.git")
-    remote = tmp_path / "served/project.git"
-    git(remote, "config", "http.receivepack", "true")
+    remote = served_copy(world.repo, tmp_path / "served")
     async with git_server(tmp_path / "served") as server:
         pinned = await world.node.pin("default", RepoRef(location=f"{server.url}/project.git", credential="robot"))
         patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
@@ -321,9 +297,8 @@ async def test_the_history_is_packed_once_for_all_commits_of_the_branch(world: W
     assert shared
     assert all(shared < packs[merge.commit] for merge in merges)
     # What an earlier seed shares outlives it.
-    for merge in merges[:-1]:
-        remove_tree(seeds / merge.commit)
-    remove_tree(seeds / base.commit)
+    for commit in (base.commit, *(merge.commit for merge in merges[:-1])):
+        subprocess.run(["sh", "-c", 'chmod -R u+w "$0" && rm -r "$0"', seeds / commit], check=True)
     assert b"line no 9\n" in (await files(world.node, head))["app.py"]
     git(seeds / head.commit, "-c", "safe.directory=*", "fsck", "--full")
 

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import uuid
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
-import psutil
 import pytest
 
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy, examine_sandbox
-from swe_ai_fleet.sandbox.attacks import Attack
-from swe_ai_fleet.sandbox.landlock import Landlock
+from swe_ai_fleet.sandbox import Attack, LocalWorkspace, Rung, Sandbox, SandboxPolicy, examine_sandbox
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from swe_ai_fleet.tools.shell import ShellTool
+from tests.confinement import CONFINED, living
 
 MIB = 1024 * 1024
 SECRET = f"secret-{uuid.uuid4().hex}"
 LIMITS = ToolLimits(command_timeout_seconds=30.0, observation_chars=2_000)
-RUNGS = [
-    pytest.param(Rung.BUBBLEWRAP, marks=pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap here")),
-    pytest.param(Rung.LANDLOCK, marks=pytest.mark.skipif(Landlock.find() is None, reason="no Landlock here")),
-]
 
 
-@pytest.fixture(params=RUNGS)
+@pytest.fixture(params=CONFINED)
 def rung(request: pytest.FixtureRequest) -> Rung:
     return request.param
 
@@ -61,10 +54,6 @@ async def tried(tool: ShellTool, command: str, **limits: float) -> tuple[ToolRes
     assert (ended.decision, ended.outcome, ended.exit_code) == (Decision.ALLOWED, result.outcome, result.exit_code)
     assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
     return result, ended
-
-
-def left_over(word: str) -> list[int]:
-    return [process.pid for process in psutil.process_iter(["cmdline"]) if word in (process.info["cmdline"] or ())]
 
 
 @pytest.mark.parametrize("what", ["keys", "environments", "neighbours", "links"])
@@ -141,7 +130,7 @@ async def test_a_process_that_outlives_the_call(rung: Rung, root: Path, how: str
         else:
             _, entry = await tried(shell(workspace), f"{leave}; wait", timeout_seconds=0.5)
             assert entry.outcome is Outcome.TIMEOUT
-        assert left_over(seconds) == []
+        assert living(seconds) == []
 
 
 async def test_a_flood_with_a_secret_at_its_seams(rung: Rung, root: Path) -> None:
@@ -179,7 +168,7 @@ async def test_a_fork_bomb(rung: Rung, root: Path) -> None:
         assert (entry.outcome, entry.exit_code) == (Outcome.ERROR, 1)
         assert "BlockingIOError" in result.content
         assert int(result.content.split("Traceback")[0].split()[-1]) < 40
-        assert left_over(seconds) == []
+        assert living(seconds) == []
         assert (await tried(tool, "echo still here"))[0].content == "still here"
 
 

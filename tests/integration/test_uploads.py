@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import shutil
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -14,9 +12,6 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
-from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -26,20 +21,17 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.adapters.git_workspace.packing import unpack_branch
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
-from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.run import run
-from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.uploading import elsewhere
 from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
+from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
+from tests.fleet_command import Shell
+from tests.orchestrator_service import field_named, refusal
 from tests.scripts import HELLO, HELLO_FILES
 
 SECONDS = 90
@@ -69,9 +61,7 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
-async def test_an_uploaded_repository_is_worked_on_and_comes_back_as_a_bundle(
-    fleet: FleetUnderTest, repository: Path, tmp_path: Path
-) -> None:
+async def test_an_upload_is_named_by_its_content_and_takes_no_push(fleet: FleetUnderTest, repository: Path) -> None:
     bundle = bundle_of(repository)
     digest = hashlib.sha256(bundle).hexdigest()
     call = {"metadata": (("authorization", f"Bearer {fleet.running.token}"),), "timeout": SECONDS}
@@ -80,43 +70,9 @@ async def test_an_uploaded_repository_is_worked_on_and_comes_back_as_a_bundle(
         first = await stub.UploadRepository(pieces(bundle, digest=digest, size_bytes=len(bundle), ref="main"), **call)
         again = await stub.UploadRepository(pieces(bundle), **call)
         assert first == again == pb.RepoRef(upload_id=digest, ref="main")
-        shutil.move(repository, tmp_path / "elsewhere")
-        task_id = f"upload-{uuid.uuid4().hex[:8]}"
-        reply = await stub.Orchestrate(
-            pb.OrchestrateRequest(
-                task_id=task_id, task_description=HELLO, repo=first, options=pb.OrchestratorOptions(num_agents=1)
-            ),
-            **call,
-        )
-        assert reply.status == pb.DELIBERATION_STATUS_COMPLETED, reply.metadata
-        parts = stub.GetArtifact(
-            pb.GetArtifactRequest(execution_id=reply.execution_id, digest=reply.metadata["bundle"]), **call
-        )
-        (tmp_path / "winner.bundle").write_bytes(b"".join([part.chunk async for part in parts]))
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Orchestrate(
-                pb.OrchestrateRequest(
-                    task_id=f"{task_id}-p", task_description=HELLO, repo=first, delivery=pb.Delivery(push=True)
-                ),
-                **call,
-            )
-        assert field_of(caught.value) == "delivery.push"
-    mine = tmp_path / "elsewhere"
-    git(mine, "fetch", "--quiet", str(tmp_path / "winner.bundle"), f"{reply.branch}:{reply.branch}")
-    assert git(mine, "rev-parse", reply.branch) == reply.commit_sha
-    assert "hello_world" in git(mine, "show", f"{reply.branch}:utils.py")
-    assert git(mine, "merge-base", "main", reply.branch) == git(mine, "rev-parse", "main")
-
-
-def field_of(error: grpc.aio.AioRpcError) -> str:
-    status = rpc_status.from_call(error)
-    assert status is not None
-    for detail in status.details:
-        if detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
-            request = error_details_pb2.BadRequest()
-            detail.Unpack(request)
-            return request.field_violations[0].field
-    return ""
+        pushing = pb.OrchestrateRequest(task_description=HELLO, repo=first, delivery=pb.Delivery(push=True))
+        _, _, details = await refusal(stub.Orchestrate(pushing, **call))
+        assert field_named(details) == "delivery.push"
 
 
 # --- without a fleet --------------------------------------------------------------------------------------------
@@ -176,28 +132,22 @@ async def test_every_node_and_only_the_tenant_has_it(node: Node, repository: Pat
         await here.pin("default", RepoRef(location="upload:../../etc"))
 
 
-@pytest.mark.parametrize(
-    ("header", "named"),
-    [
-        ({"digest": "0" * 64}, "header.digest"),
-        ({"digest": "nonsense"}, "header.digest"),
-        ({"size_bytes": 5}, "header.size_bytes"),
-        ({"size_bytes": 999_999}, "header.size_bytes"),
-        ({"size_bytes": 2_000_000}, "header.size_bytes"),
-        ({"size_bytes": -1}, "header.size_bytes"),
-        ({"ref": "nowhere"}, "header.ref"),
-        ({"ref": "main:utils.py"}, "header.ref"),
-        ({"commit": "1" * 40}, "header.commit"),
-        ({"commit": "main"}, "header.commit"),
-        ({"subdirectory": "../x"}, "repo.subdirectory"),
-    ],
-)
-async def test_what_the_header_says_has_to_hold(
-    uploads: Uploads, repository: Path, header: dict[str, object], named: str
-) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        await upload(uploads, pieces(bundle_of(repository), **header))
-    assert caught.value.field == named
+HEADERS: tuple[tuple[dict[str, object], str], ...] = (
+    ({"digest": "0" * 64}, "header.digest"), ({"digest": "nonsense"}, "header.digest"),
+    ({"size_bytes": 5}, "header.size_bytes"), ({"size_bytes": 999_999}, "header.size_bytes"),
+    ({"size_bytes": 2_000_000}, "header.size_bytes"), ({"size_bytes": -1}, "header.size_bytes"),
+    ({"ref": "nowhere"}, "header.ref"), ({"ref": "main:utils.py"}, "header.ref"),
+    ({"commit": "1" * 40}, "header.commit"), ({"commit": "main"}, "header.commit"),
+    ({"subdirectory": "../x"}, "repo.subdirectory"),
+)  # fmt: skip
+
+
+async def test_what_the_header_says_has_to_hold(uploads: Uploads, repository: Path) -> None:
+    bundle = bundle_of(repository)
+    for header, named in HEADERS:
+        with pytest.raises(InvalidRequest) as caught:
+            await upload(uploads, pieces(bundle, **header))
+        assert caught.value.field == named, header
 
 
 async def test_nothing_stays_of_what_is_refused(node: Node, repository: Path, tmp_path: Path) -> None:
@@ -250,22 +200,19 @@ def _tree_bomb(repository: Path) -> None:
     git(repository, "update-ref", "HEAD", git(repository, "commit-tree", inner, "-m", "bomb"))
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda repository: _tree_with(repository, b".."),
-        lambda repository: _tree_with(repository, b".git"),
-        lambda repository: _tree_with(repository, b".GIT", b"40000", "HEAD^{tree}"),
-        lambda repository: _tree_with(repository, b"a/b"),
-        _submodule,
-        _tree_bomb,
-    ],
-    ids=["dotdot", "dotgit", "dotgit-upper", "slash", "submodule", "tree-bomb"],
-)
-async def test_a_tree_that_would_do_harm_is_refused(
-    uploads: Uploads, repository: Path, harm: Callable[[Path], None]
-) -> None:
-    harm(repository)
+HARM: dict[str, Callable[[Path], None]] = {
+    "dotdot": lambda repository: _tree_with(repository, b".."),
+    "dotgit": lambda repository: _tree_with(repository, b".git"),
+    "dotgit-upper": lambda repository: _tree_with(repository, b".GIT", b"40000", "HEAD^{tree}"),
+    "slash": lambda repository: _tree_with(repository, b"a/b"),
+    "submodule": _submodule,
+    "tree-bomb": _tree_bomb,
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_a_tree_that_would_do_harm_is_refused(uploads: Uploads, repository: Path, harm: str) -> None:
+    HARM[harm](repository)
     with pytest.raises(InvalidRequest) as caught:
         await upload(uploads, pieces(bundle_of(repository)))
     assert caught.value.field == "chunk"
@@ -275,31 +222,34 @@ def _renamed(bundle: bytes, name: bytes) -> bytes:
     return bundle.replace(b" refs/heads/main\n", b" " + name + b"\n", 1)
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda bundle: b"",
-        lambda bundle: b"x" * 5_000,
-        lambda bundle: bundle[:-30],
-        lambda bundle: bundle + b"more",
-        lambda bundle: bundle.replace(b"PACK", b"KCAP"),
-        lambda bundle: bundle[: bundle.index(b"PACK") + 8] + b"\xff\xff\xff\xff" + bundle[bundle.index(b"PACK") + 12 :],
-        lambda bundle: _renamed(bundle, b"refs/heads/../../../hooks/x"),
-        lambda bundle: _renamed(bundle, b"refs/heads/x.lock"),
-        lambda bundle: _renamed(bundle, b"refs/heads/\xff"),
-        lambda bundle: _renamed(bundle, b"config"),
-        lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v3 git bundle\n@filter=blob:none\n"),
-        lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n-" + b"1" * 40 + b" x\n"),
-        lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n" + b"0" * 40 + b" refs/heads/gone\n"),
-        lambda bundle: b"# v2 git bundle\n" + b"1" * 2_000_000,
-    ],
+SPOILT: tuple[Callable[[bytes], bytes], ...] = (
+    lambda bundle: b"",
+    lambda bundle: b"x" * 5_000,
+    lambda bundle: bundle[:-30],
+    lambda bundle: bundle + b"more",
+    lambda bundle: bundle.replace(b"PACK", b"KCAP"),
+    lambda bundle: bundle[: bundle.index(b"PACK") + 8] + b"\xff\xff\xff\xff" + bundle[bundle.index(b"PACK") + 12 :],
+    lambda bundle: _renamed(bundle, b"refs/heads/../../../hooks/x"),
+    lambda bundle: _renamed(bundle, b"refs/heads/x.lock"),
+    lambda bundle: _renamed(bundle, b"refs/heads/\xff"),
+    lambda bundle: _renamed(bundle, b"config"),
+    lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v3 git bundle\n@filter=blob:none\n"),
+    lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n-" + b"1" * 40 + b" x\n"),
+    lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n" + b"0" * 40 + b" refs/heads/gone\n"),
+    lambda bundle: b"# v2 git bundle\n" + b"1" * 2_000_000,
 )
-async def test_a_bundle_that_is_none_is_refused(
-    uploads: Uploads, repository: Path, spoil: Callable[[bytes], bytes]
-) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        await upload(uploads, pieces(spoil(bundle_of(repository))))
-    assert caught.value.field == "chunk"
+
+
+async def test_a_bundle_that_is_none_is_refused(uploads: Uploads, repository: Path, tmp_path: Path) -> None:
+    bundle = bundle_of(repository)
+    (repository / "more").write_text("more")
+    git(repository, "add", "more")
+    git(repository, "commit", "-q", "-m", "more")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
+    for number, spoilt in enumerate((*(spoil(bundle) for spoil in SPOILT), bundle_of(tmp_path / "shallow"))):
+        with pytest.raises(InvalidRequest) as caught:
+            await upload(uploads, pieces(spoilt))
+        assert caught.value.field == "chunk", number
 
 
 async def test_what_unpacks_to_more_than_there_is_memory_for_is_refused(repository: Path, tmp_path: Path) -> None:
@@ -319,17 +269,6 @@ async def test_what_unpacks_to_more_than_there_is_memory_for_is_refused(reposito
         await taking.take("default", cache, bundle, RepoRef(location=""), store)
     assert caught.value.field == "chunk"
     assert not cache.exists()
-
-
-async def test_a_shallow_clone_is_refused_with_a_way_out(uploads: Uploads, repository: Path, tmp_path: Path) -> None:
-    (repository / "more").write_text("more")
-    git(repository, "add", "more")
-    git(repository, "commit", "-q", "-m", "more")
-    shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", str(shallow))
-    with pytest.raises(InvalidRequest) as caught:
-        await upload(uploads, pieces(bundle_of(shallow)))
-    assert caught.value.field == "chunk"
 
 
 async def test_a_bundle_writes_nothing_under_the_fleets_own_names(node: Node, repository: Path) -> None:
@@ -368,44 +307,38 @@ async def test_only_so_many_are_received_at_once(uploads: Uploads, repository: P
     assert uploads._under_way.total() == 4
 
 
-@pytest.mark.parametrize("dirty", [UncommittedChanges.REFUSE, UncommittedChanges.INCLUDE])
-async def test_the_command_line_sends_a_repository_and_fetches_the_winner(
-    fleet: FleetUnderTest, repository: Path, dirty: UncommittedChanges
-) -> None:
-    if dirty is UncommittedChanges.INCLUDE:
-        (repository / "notes.txt").write_text("not committed\n")
-    screen = Screen(json=True, out=Console(file=io.StringIO()), err=Console(file=io.StringIO()))
-    order = Order(
-        description=HELLO, repo=str(repository), agents=1, rounds=0, uncommitted=dirty, upload=True, fetch=True
+@pytest.fixture
+def shell(fleet: FleetUnderTest) -> Shell:
+    return Shell(
+        home=fleet.settings.home, more={"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
     )
-    before = (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain"))
-    code = await run(screen, connect(fleet.running.address, fleet.running.token), order)
-    assert code is Exit.ACCEPTED
-    assert (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain")) == before
-    branch = next(name for name in git(repository, "branch", "--format=%(refname:short)").split() if "fleet/" in name)
-    assert "hello_world" in git(repository, "show", f"{branch}:utils.py")
-    if dirty is UncommittedChanges.INCLUDE:
-        assert "not committed" in git(repository, "show", f"{branch}:notes.txt")
 
 
-async def test_the_command_line_says_what_cannot_be_sent(
-    fleet: FleetUnderTest, repository: Path, tmp_path: Path
-) -> None:
-    screen = Screen(json=True, out=Console(file=io.StringIO()), err=Console(file=io.StringIO()))
+async def test_the_command_line_sends_a_repository_and_fetches_the_winner(shell: Shell, repository: Path) -> None:
+    run = ("run", "--json", "--repo", str(repository), "--agents", "1", "--rounds", "0", "--upload", "--fetch")
     (repository / "notes.txt").write_text("not committed\n")
-    shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", str(shallow))
-    for wrong, words in (
-        ({"repo": str(repository), "upload": True}, "uncommitted"),
-        ({"repo": str(shallow), "upload": True}, "shallow"),
-        ({"repo": "https://example.org/x", "upload": True}, "--upload"),
-        ({"repo": str(repository), "fetch": True}, "--fetch"),
-        ({"repo": str(repository), "upload": True, "ref": "nowhere"}, "nowhere"),
+    before = (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain"))
+    sent = await shell.fleet(*run, "--include-dirty", HELLO)
+    assert sent.code == 0, sent.err
+    assert (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain")) == before
+    branch = sent.document["branch"]
+    assert git(repository, "merge-base", "main", branch) == git(repository, "rev-parse", "main")
+    assert "hello_world" in git(repository, "show", f"{branch}:utils.py")
+    assert "not committed" in git(repository, "show", f"{branch}:notes.txt")
+
+
+async def test_the_command_line_says_what_cannot_be_sent(shell: Shell, repository: Path, tmp_path: Path) -> None:
+    (repository / "notes.txt").write_text("not committed\n")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
+    for words, repo, *options in (
+        ("uncommitted", repository, "--upload"),
+        ("shallow", tmp_path / "shallow", "--upload"),
+        ("--upload", "https://example.org/x", "--upload"),
+        ("--fetch", repository, "--fetch"),
+        ("nowhere", repository, "--upload", "--ref", "nowhere"),
     ):
-        with pytest.raises(CommandFault) as caught:
-            await run(screen, connect(fleet.running.address, fleet.running.token), Order(description=HELLO, **wrong))
-        assert caught.value.exit_code is Exit.USAGE
-        assert words in caught.value.message
+        said = await shell.fleet("run", "--repo", str(repo), *options, HELLO)
+        assert said.code == 2 and words in said.err, said
 
 
 def test_servers_of_this_machine_need_no_upload() -> None:

@@ -89,17 +89,11 @@ def test_an_answer_that_cannot_be_used_is_refused_in_words(text: str, problem: s
 @pytest.mark.parametrize(
     "command",
     [
-        "true",
-        "pytest --deselect tests/test_a.py::test_b",
-        "pytest -p no:cacheprovider",
-        "pytest tests && true",
-        "pytest $(cat list)",
-        "PYTEST_ADDOPTS=-x pytest",
-        "make test CHECK=none",
-        "npm test -- --grep=fast",
+        "true", "pytest --deselect tests/test_a.py::test_b", "pytest -p no:cacheprovider", "pytest tests && true",
+        "pytest $(cat list)", "PYTEST_ADDOPTS=-x pytest", "make test CHECK=none", "npm test -- --grep=fast",
         "'pytest",
     ],
-)
+)  # fmt: skip
 def test_a_test_command_that_could_choose_among_tests_is_refused(command: str) -> None:
     assert selects(command)
 

