@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.sub_agents import MemoryResults, RepositoryMemory
+from swe_ai_fleet.agents.sub_agents import RepositoryMemory
 from swe_ai_fleet.agents.sub_agents.recall.passages import MAX_CHARS, Passage, passages
 from swe_ai_fleet.agents.sub_agents.recall.program import recall
 from swe_ai_fleet.agents.sub_agents.recall.ranking import Index, names, terms
-from swe_ai_fleet.agents.sub_agents.repository_memory import MAX_ASKED_CHARS, THRESHOLD
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.sandbox import open_workspace
@@ -44,33 +43,12 @@ class TestTerms:
     def test_plurals_meet(self, one: str, other: str) -> None:
         assert list(terms(one)) == list(terms(other)) != []
 
-    def test_identifiers_are_found_by_their_parts(self) -> None:
-        assert {"tax", "rat"} <= set(terms("taxRate")) & set(terms("tax_rate"))
-        assert "httperror" in set(terms("HTTPError"))
-
-    def test_stop_words_say_nothing(self) -> None:
-        assert list(terms("how is it that we were the")) == []
-
-    @given(st.text(max_size=300))
-    def test_any_text_has_terms_of_bounded_length(self, text: str) -> None:
-        # Folding may lengthen a character threefold.
-        assert all(0 < len(term) <= 3 * 64 for term in terms(text))
-
 
 class TestRanking:
     def test_the_best_comes_first_and_strangers_not_at_all(self) -> None:
         index = Index(["tax rates of countries", "rounding of totals to cents", "totals and taxes", "nothing here"])
         assert [number for _, number in index.rank("rounding totals")] == [1, 2]
         assert index.rank("kubernetes") == []
-
-    def test_one_is_a_passage_of_average_length_with_each_word_once(self) -> None:
-        index = Index(["alpha beta gamma", "delta epsilon zeta", "eta theta iota"])
-        ((score, number),) = index.rank("alpha beta gamma")
-        assert (number, score) == (0, pytest.approx(1.0))
-
-    def test_unknown_words_of_a_query_count_against_it(self) -> None:
-        index = Index(["alpha beta gamma", "delta epsilon zeta"])
-        assert index.rank("alpha")[0][0] >= THRESHOLD > index.rank("alpha quantum entanglement")[0][0]
 
     def test_a_rare_word_weighs_more_than_a_common_one(self) -> None:
         index = Index(["common rare", "common plain", "common dull", "common grey"])
@@ -107,10 +85,6 @@ class TestNames:
     def test_whole_words_only(self, phrase: str, text: str, found: bool) -> None:
         assert names(phrase, text) is found
 
-    @given(st.text(alphabet="ab_ ", max_size=12), st.text(alphabet="ab_ ", max_size=12))
-    def test_a_phrase_between_spaces_is_found(self, before: str, phrase: str) -> None:
-        assert names(phrase, f"{before} {phrase} {before}") is bool(phrase.strip())
-
 
 class TestPassages:
     def test_documents_by_section_docstrings_by_name_commits_by_message(self, tmp_path: Path) -> None:
@@ -138,13 +112,6 @@ class TestPassages:
         texts = [passage.text for passage in passages(str(root), seconds=10)]
         assert "yes" in texts
         assert "do not read" not in texts
-
-    def test_without_a_repository_the_directory_is_walked(self, tmp_path: Path) -> None:
-        (tmp_path / "docs").mkdir()
-        (tmp_path / "docs" / "a.md").write_text("# One\ntext")
-        (tmp_path / "node_modules").mkdir()
-        (tmp_path / "node_modules" / "b.md").write_text("no")
-        assert passages(str(tmp_path.resolve()), seconds=10) == [Passage("docs/a.md#One", "text")]
 
     def test_long_sections_are_cut_between_paragraphs(self, tmp_path: Path) -> None:
         paragraphs = [f"{number} " + "word " * 60 for number in range(20)]
@@ -183,12 +150,6 @@ class TestRecall:
         request = {"entities": ["Invoice"], "queries": [], "threshold": 0.5, "hits": 3}
         shown: Any = recall(found, request)["passages"]
         assert {each["source"] for each in shown} == {"x.py#billing.Invoice", "b.md#invoice", "Invoice"}
-
-    def test_a_name_without_words_is_found_all_the_same(self) -> None:
-        request = {"entities": ["__init__", "->"], "queries": [], "threshold": 0.5, "hits": 1}
-        answer = recall([Passage("a", "none"), Passage("b", "an __init__ -> None")], request)
-        assert [each["passages"] for each in answer["found"]] == [[0], [0]]  # type: ignore[index,union-attr]
-        assert answer["passages"] == [{"source": "b", "text": "an __init__ -> None"}]
 
     def test_the_program_needs_nothing_but_the_standard_library(self, tmp_path: Path) -> None:
         import swe_ai_fleet.agents.sub_agents.recall as package
@@ -240,11 +201,6 @@ class TestRepositoryMemory:
         assert any(source.startswith("commit ") for source in found.sources)
         assert "[README.md#Rounding rules]\nTotals are rounded half up to whole cents." in found.content
 
-    async def test_nothing_asked_is_nothing_missing_and_nothing_searched(self) -> None:
-        workspace = answered("")
-        assert await RepositoryMemory(workspace).search([], [" "]) == MemoryResults(coverage=100.0)
-        assert workspace.commands == []
-
     @pytest.mark.parametrize(
         "text", ["", "{}", "[]", '{"found": [], "passages": [], "searched": "1"}', "x" * 1000, '{"found": null}']
     )
@@ -257,10 +213,3 @@ class TestRepositoryMemory:
             await RepositoryMemory(answered("boom", exit_code=1)).search(["a"], [])
         with pytest.raises(ToolTimeout, match="did not end within"):
             await RepositoryMemory(answered("", timed_out=True)).search(["a"], [])
-
-    async def test_too_much_at_once(self) -> None:
-        memory = RepositoryMemory(answered(""))
-        with pytest.raises(ToolFailure, match="at most 40"):
-            await memory.search([str(number) for number in range(41)], [])
-        with pytest.raises(ToolFailure, match=f"at most {MAX_ASKED_CHARS}"):
-            await memory.search([], ["x" * (MAX_ASKED_CHARS + 1)])
