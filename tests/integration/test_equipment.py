@@ -61,10 +61,6 @@ async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, 
     assert answers == ["small", "large", "small"]
 
 
-def test_without_profiles_every_candidate_has_the_default() -> None:
-    assert {one.perspective.model_profile for one in assignments(TASK, PINNED)} == {""}
-
-
 def test_a_malformed_profile_or_price_is_named() -> None:
     with pytest.raises(InvalidRequest) as caught:
         profile_settings(Settings(model_profiles={"small": {"temperature": "0"}}))
@@ -72,10 +68,6 @@ def test_a_malformed_profile_or_price_is_named() -> None:
     with pytest.raises(InvalidRequest) as caught:
         model_prices(Settings(model_prices={"*": {"dollars": 1.0}}))
     assert caught.value.field == "model_prices"
-
-
-def test_a_profiles_key_is_masked_like_the_others() -> None:
-    assert "k-small" in Settings(model_profiles={"small": {"api_key": "k-small"}}).secrets
 
 
 async def test_a_task_asks_only_for_what_is_there() -> None:
@@ -99,16 +91,6 @@ async def test_a_task_asks_only_for_what_is_there() -> None:
             assert caught.value.field == field
             with pytest.raises(NotFound):
                 await executions.get("default", wrong.execution_id)
-
-
-async def test_a_library_call_with_a_cost_but_no_price_is_refused(tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "r", {"a.py": "x = 1\n"})
-    agent = ToolEnabledAgent(
-        "agent-1", "DEV", repository, settings=Settings(home=tmp_path / "home", model_url="http://127.0.0.1:1/v1")
-    )
-    with pytest.raises(InvalidRequest) as caught:
-        await agent.execute_task("Take steps.", constraints={"max_cost": 1.0})
-    assert caught.value.field == "constraints.max_cost"
 
 
 @given(

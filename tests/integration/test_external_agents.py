@@ -545,33 +545,3 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     }
     assert [one.accepted for one in state.ranking] == [True, False]
     assert state.agents["theirs"].status == "finished"
-
-
-async def test_agents_that_hang_or_talk_nonsense_leave_no_winner(place: Place, repository: Path) -> None:
-    hanging, talking = place.at(Scripted(never)), place.at(Scripted(hands_in(b"nonsense")), 1)
-    council = a_council(
-        CouncilMember(agent_id="hanging", endpoint=hanging), CouncilMember(agent_id="talking", endpoint=talking)
-    )
-    async with executing(place, council) as executed:
-        task = a_task(repository, constraints=Constraints(limits=Limits(timeout_seconds=1)))
-        state = await executed.run(task)
-    assert state.status is ExecutionStatus.NO_WINNER
-    assert {name: one.stop_reason for name, one in state.candidates.items()} == {
-        "hanging": StopReason.TIMEOUT,
-        "talking": StopReason.MODEL_ERROR,
-    }
-
-
-async def test_the_same_task_again_is_the_same_when_its_council_has_changed(place: Place, repository: Path) -> None:
-    member = CouncilMember(agent_id="theirs", endpoint=place.at(Scripted(hands_in(b"nonsense"))))
-    async with executing(place, a_council(member)) as executed:
-        task = a_task(repository)
-        state = await executed.run(task)
-        await executed.councils.register("default", Role.DEV, replace(member, agent_id="another"))
-        again = await executed.executions.submit(task)
-    assert again.existed and again.execution_id == state.execution_id
-    assert state.task.num_agents == 1
-
-
-async def test_the_token_for_agents_is_masked_like_our_own(place: Place) -> None:
-    assert "a-token-for-agents" in place.settings.secrets
