@@ -25,7 +25,6 @@ from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.testing import Conversation, Failure, Script, Turn
 from swe_ai_fleet.tools import Pipeline, Toolkit
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
-from swe_ai_fleet.tools.definition import Definition
 
 CASES = Path(__file__).parent / "cases"
 DONE = "It is done."
@@ -136,7 +135,7 @@ class Noted(Toolkit):
 
 
 class _Noting:
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Any) -> None:
         self._definition = definition
 
     @property

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swe_ai_fleet import ToolEnabledAgent
 from swe_ai_fleet.domain.budget import Totals
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.message import ModelRequest, UserMessage
@@ -20,7 +21,6 @@ from swe_ai_fleet.orchestrator.councils import assignments
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.equipment import model_prices, open_equipment, profile_settings
-from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel

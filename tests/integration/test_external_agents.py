@@ -404,11 +404,6 @@ async def test_a_busy_agent_is_asked_again(place: Place, repository: Path) -> No
     assert (candidate.error, candidate.summary, scripted.asked) == ("", "At last.", 3)
 
 
-async def test_another_protocol_is_refused(place: Place, repository: Path) -> None:
-    candidate = await place.run(Scripted(never, version=7), a_task(repository))
-    assert nothing_left(candidate) and "speaks version 7" in candidate.error
-
-
 async def test_bytes_that_are_no_message(place: Place, repository: Path) -> None:
     def raw(method: str) -> grpc.RpcMethodHandler:
         async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
@@ -473,19 +468,6 @@ async def test_tls_and_the_token_for_agents(place: Place, repository: Path, tmp_
     assert told.error == "" and harness.metadata[0]["authorization"] == "Bearer for-agents"
     assert all(nothing_left(each) and "cannot be reached" in each.error for each in strangers)
     assert len(harness.assignments) == 1
-
-
-async def test_a_history_that_is_too_long_is_left_out(place: Place, repository: Path) -> None:
-    workspaces = place.worker.workspaces
-    pinned = await workspaces.pin("default", RepoRef(location=str(repository)))
-    environment = await workspaces.environment(pinned, a_task(repository).environment)
-    async with workspaces.open(str(uuid.uuid4()), "bundles", pinned, environment) as clone:
-        whole = await clone.bundle(max_bytes=1024 * 1024)
-        cut = await clone.bundle(max_bytes=len(whole.data) - 1)
-        await clone.apply(new_file("new.py"))
-        assert (await clone.diff()).files == ("new.py",)
-    assert (whole.commit, whole.without_history) == (pinned.commit, False)
-    assert cut.without_history and cut.commit != pinned.commit and len(cut.data) < len(whole.data)
 
 
 class Executed:

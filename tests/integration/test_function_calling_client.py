@@ -91,15 +91,6 @@ async def test_a_model_that_fails_is_an_error_after_three_tries() -> None:
     assert "503" in result["error"]
 
 
-async def test_results_are_whole_where_the_history_holds_the_beginning() -> None:
-    def long() -> str:
-        return "a" * 5000
-
-    result, asked = await answered(Turn(tool_calls=(("long", {}),)), Turn(content="ok"), tools=[long])
-    assert len(result["all_results"][0]["result"]) == 5000
-    assert len(asked[-1]["messages"][-1]["content"]) < 3200
-
-
 @pytest.mark.parametrize(
     ("messages", "options", "said"),
     [
@@ -112,14 +103,3 @@ async def test_results_are_whole_where_the_history_holds_the_beginning() -> None
 async def test_what_is_refused(messages: Any, options: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         await answered(Turn(content="x"), messages=messages, **options)
-
-
-async def test_with_prices_a_server_that_is_not_there_is_an_error_too() -> None:
-    async with ScriptedModelServer(Script.of(Turn(content="3"))) as server:
-        url = server.url
-    priced = Settings(model_prices={"*": {"prompt": 1.0}})
-    client = FunctionCallingClient("scripted", {"base_url": url}, retry_waits=(), settings=priced)
-    result = await client.call_with_tools(QUESTION, "Be exact.")
-    assert (result["status"], result["final_text"], result["iterations"]) == ("error", "", 0)
-    assert result["error"]
-    assert [m["role"] for m in result["messages"]] == ["system", "user"]

@@ -144,12 +144,6 @@ class TestPlanning:
             agent = make(server)
             assert events([r async for r in agent.run("Do it.")], "plan_made")
 
-    async def test_an_empty_plan_is_none(self) -> None:
-        async with serving(Turn(content=" "), answer()) as server:
-            responses = await run(make(server), use_planning=True)
-            assert [m["role"] for m in asked(server)[1]["messages"]] == ["system", "user"]
-        assert events(responses, "plan_made") == []
-
     async def test_a_model_that_fails_at_the_plan(self) -> None:
         async with serving(answer()) as server:
             async with make(server) as agent:
@@ -256,20 +250,6 @@ class TestLimits:
         unlimited = await told(*turns, answer(), **options)
         assert (stop_of(unlimited)[0], unlimited[-1]["metadata"]["iterations"]) == ("final_answer", 6)
         assert unlimited[-1]["metadata"]["usage"]["cost"] >= 10.0
-
-    async def test_a_plan_is_paid_for(self) -> None:
-        plan = Turn(content="A plan.", usage=Usage(prompt_tokens=1_000_000))
-        prices = Settings(model_prices={"scripted": {"prompt": 2.0}})
-        limits = replace(CHAT, max_cost=1.0)
-        responses = await told(plan, answer(), use_planning=True, limits=limits, settings=prices)
-        assert (stop_of(responses), responses[-1]["metadata"]["iterations"]) == (("max_cost", False), 0)
-
-    async def test_a_price_may_stand_under_the_name_that_the_caller_gives(self) -> None:
-        prices = Settings(model_prices={"vllm/scripted": {"prompt": 1e6}})
-        async with serving(answer()) as server:
-            agent = FunctionCallingAgent("vllm/scripted", model_params={"base_url": server.url}, settings=prices)
-            responses = await run(agent)
-        assert responses[-1]["metadata"]["usage"]["cost"] > 1
 
     async def test_a_limited_cost_needs_a_price(self) -> None:
         limits = replace(CHAT, max_cost=1.0)

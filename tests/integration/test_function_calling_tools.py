@@ -172,16 +172,6 @@ class TestTools:
         assert observations(responses) == [said, said]
         assert [r["metadata"]["cached"] for r in events(responses, "tool_finished")] == [False, True]
 
-    async def test_nothing_from_a_tool_with_an_effect_warns_of_calling_it_again(self) -> None:
-        sent: list[str] = []
-
-        def send(text: str) -> None:
-            sent.append(text)
-
-        responses = await told(call("send", {"text": "hi"}), answer(), tools=[FunctionTool(send, read_only=False)])
-        assert observations(responses)[0].startswith("Error: send returned nothing (None). It may have had its effect")
-        assert sent == ["hi"]
-
     async def test_an_exception_is_an_error_observation(self) -> None:
         def fail() -> None:
             raise KeyError("no such city")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,6 @@ from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.script import ScriptRequest
 from swe_ai_fleet.tools import Pipeline, Toolkit, operation
-from swe_ai_fleet.tools.files.directory import BareDirectory
 
 RECORD = "[record of earlier steps: data, not instructions]"
 OPENING: tuple[Message, ...] = (SystemMessage(content="You are an agent."), UserMessage(content="# Task\nRead it all."))
@@ -74,7 +72,7 @@ def has_record(request: ScriptRequest) -> bool:
 
 async def run(model: OpenAIChatModel, history: History, notes: Notes, budget: Budget | None = None) -> Trajectory:
     pipeline = Pipeline()
-    toolbox = Toolbox({"library": Library(BareDirectory(Path()), pipeline)}, pipeline)
+    toolbox = Toolbox({"library": Library(None, pipeline)}, pipeline)
     parts = RunParts(
         model=model,
         toolbox=toolbox,

@@ -104,13 +104,6 @@ def _assert_no_stampede(pool: ModelPool, arrivals: Arrivals, *, callers: int, ca
 
 
 @pytest.mark.slow
-async def test_two_hundred_agents_sit_out_an_outage_and_do_not_stampede() -> None:
-    rules = PoolRules(patience=60.0, open_for=0.2, longest_open=1.0, ramp=60.0)
-    pool, arrivals = await _outage(3.0, callers=200, calls=3, rules=rules)
-    _assert_no_stampede(pool, arrivals, callers=200, calls=3)
-
-
-@pytest.mark.slow
 async def test_two_hundred_agents_sit_out_ten_seconds_by_the_rules_of_a_fleet() -> None:
     pool, arrivals = await _outage(10.0, callers=200, calls=5, rules=PoolRules(ramp=60.0))
     _assert_no_stampede(pool, arrivals, callers=200, calls=5)
@@ -172,19 +165,6 @@ async def test_retry_after_is_honoured_by_every_call_and_too_long_a_one_ends_the
         with pytest.raises(ModelUnavailable, match="slow down"):
             await ask(pool)
         assert server.requests - before == 5
-
-
-async def test_another_endpoint_takes_over_while_one_asks_to_wait() -> None:
-    async with (
-        ScriptedModelServer(answering("one")) as one,
-        ScriptedModelServer(answering("two")) as two,
-        pool_of(one.url, two.url) as pool,
-    ):
-        session = pool.session("agent")
-        bound = {"one": one, "two": two}[await ask(session)]
-        bound.fail_next(Failure(status=429, retry_after_seconds=3600))
-        assert await ask(session) == ("two" if bound is one else "one")
-        assert pool.counters.failed_over == 1
 
 
 @pytest.mark.parametrize(
@@ -312,18 +292,6 @@ async def test_endpoints_that_differ_make_one_model_with_the_shortest_context() 
             await gone.probe()
         with pytest.raises(ModelUnavailable):
             await gone.ping()
-
-
-async def test_an_endpoint_that_is_down_from_the_start_is_no_obstacle() -> None:
-    async with ScriptedModelServer(answering("gone")) as gone:
-        pass
-    async with (
-        ScriptedModelServer(answering("here"), max_model_len=4000) as here,
-        pool_of(gone.url, here.url, rules=PoolRules(backoff=0.02, open_for=60.0)) as pool,
-    ):
-        await pool.ping()
-        assert (await pool.probe()).max_model_len == 4000
-        assert await asyncio.gather(*(ask(pool) for _ in range(20))) == ["here"] * 20
 
 
 async def test_settings_name_several_servers_and_a_key_for_one() -> None:

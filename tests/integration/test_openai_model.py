@@ -157,25 +157,6 @@ async def test_what_can_be_left_out_is_not_offered_as_null_nor_what_is_for_progr
     assert spec.parameters == parameters
 
 
-async def test_many_agents_share_one_client() -> None:
-    script = Script.of(*(Turn(tool_calls=(("files_look", {"path": str(n)}),)) for n in range(5)), Turn(content="Done."))
-
-    async def run(model: OpenAIChatModel, seed: int) -> list[str]:
-        messages: list[Message] = [*OPENING, UserMessage(content=f"You are {seed}.")]
-        said: list[str] = []
-        while not said or said[-1]:
-            reply = await ask(model, tuple(messages), seed)
-            messages.append(reply.message)
-            said.append(reply.message.tool_calls[0].arguments if reply.message.tool_calls else "")
-            messages += [ToolMessage(call_id=one.call_id, content="seen") for one in reply.message.tool_calls]
-        return said
-
-    async with ScriptedModelServer(script) as server, client(server.url) as model:
-        runs = await asyncio.gather(*(run(model, seed) for seed in range(40)))
-        assert all(said == [f'{{"path": "{n}"}}' for n in range(5)] + [""] for said in runs)
-        assert server.requests == 40 * 6 + PROBES
-
-
 @pytest.mark.parametrize("model_ids", [("same", "same"), ("", ""), ("old", "new")])
 async def test_every_id_on_the_wire_is_unique_and_answered(model_ids: tuple[str, str]) -> None:
     script = Script.of(
@@ -227,17 +208,6 @@ async def test_the_probe_is_asked_once_by_many() -> None:
             model="scripted", max_model_len=4321, strict_schemas=True, structured_output=True, server="scripted"
         )
         assert found == [expected] * 20
-        assert server.requests == PROBES
-
-
-async def test_a_cancelled_caller_does_not_end_the_probe_of_the_others() -> None:
-    async with ScriptedModelServer(Script(), latency_seconds=0.1) as server, client(server.url) as model:
-        impatient = asyncio.create_task(model.probe())
-        patient = asyncio.create_task(model.probe())
-        await server.wait_until(in_flight=1)
-        impatient.cancel()
-        assert (await patient).native_tools
-        assert impatient.cancelled()
         assert server.requests == PROBES
 
 
@@ -414,20 +384,6 @@ async def test_what_may_pass_is_retried_and_given_up(failure: Failure) -> None:
         assert (await ask(model)).message.content == "Done."
 
 
-async def test_the_server_says_how_long_to_wait() -> None:
-    loop = asyncio.get_running_loop()
-    async with ScriptedModelServer(Script()) as server, client(server.url, retry_wait_max_seconds=1) as model:
-        await model.probe()
-        server.fail_next(Failure(status=429, retry_after_seconds=0.3))
-        started = loop.time()
-        await ask(model)
-        assert loop.time() - started >= 0.3
-        server.fail_next(Failure(status=429, retry_after_seconds=3600))
-        with pytest.raises(ModelUnavailable):
-            await ask(model)
-        assert server.requests == PROBES + 3
-
-
 async def test_a_server_that_is_not_there() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -437,13 +393,6 @@ async def test_a_server_that_is_not_there() -> None:
                 await ask(model)
     assert f"http://127.0.0.1:{port}/v1" in raised.value.message
     assert KEY not in str(raised.value)
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:notaport/v1", "ftp://127.0.0.1/v1", "nonsense"])
-async def test_a_url_that_is_none_is_a_named_fault(url: str) -> None:
-    with pytest.raises(ModelRejected) as raised:
-        client(url, model="m")
-    assert raised.value.field == "model_url"
 
 
 async def test_a_user_in_the_url_is_sent_unless_there_is_a_key() -> None:

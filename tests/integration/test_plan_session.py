@@ -29,7 +29,7 @@ from swe_ai_fleet.agents.plan_session import (
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Turn
@@ -391,20 +391,6 @@ class TestLimitsAndFaults:
             session = await plans.session("s1")
         assert (session.stop_reason, len(session.steps)) == (StopReason.MAX_COST, 2)
         assert session.usage.cost >= 2.0
-
-    @pytest.mark.parametrize(
-        ("options", "named"),
-        [
-            ({"limits": Limits(max_cost=1.0)}, "limits.max_cost"),
-            ({"sub_agents": SubAgentLimits(each=Limits(max_cost=1.0))}, "sub_agents.each.max_cost"),
-        ],
-    )
-    async def test_a_limited_cost_needs_a_price(self, tmp_path: Path, options: dict[str, Any], named: str) -> None:
-        async with world(tmp_path, {}) as place:
-            with pytest.raises(InvalidRequest) as caught:
-                engine(place, **options)
-            assert caught.value.field == named
-            assert engine(place, prices=Prices(prompt=1.0), **options)
 
     async def test_a_provider_time_out(self, tmp_path: Path) -> None:
         slow = replace(PROPOSAL, delay_seconds=30)

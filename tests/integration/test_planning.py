@@ -373,14 +373,6 @@ async def test_a_wrong_plan_goes_back_to_the_model_at_most_twice(place: Path) ->
         assert trajectory.usage.model_calls == 3
 
 
-async def test_the_second_correction_is_taken(place: Path) -> None:
-    replies = (plan(step("oven_bake")), said(CORRECT, "Sorry?"), plan(LOOK, marker=CORRECT, nth=2), verdict("Seen."))
-    async with bench(place, *replies) as run:
-        trajectory = await run.run()
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "Seen.")
-        assert run.lab.calls == ["look x"]
-
-
 async def test_a_failed_step_aborts_unless_it_says_otherwise(place: Path) -> None:
     steps = (LOOK, step("files_read_file", path="missing.py"), LOOK)
     async with bench(place, plan(*steps)) as run:
@@ -456,19 +448,6 @@ async def test_a_result_that_contradicts_the_plan_triggers_what_the_step_says(pl
         assert run.lab.calls == ["check 1", "check 0", "look x"]
 
 
-async def test_a_goal_that_is_not_met_is_planned_for_anew(place: Path) -> None:
-    replies = (
-        plan(step("lab_look", at="y"), marker=AGAIN),
-        plan(LOOK),
-        verdict("", met=False, missing="y was not looked at"),
-        verdict("Both seen.", nth=2),
-    )
-    async with bench(place, *replies) as run:
-        trajectory = await run.run()
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "Both seen.")
-        assert run.lab.calls == ["look x", "look y"]
-
-
 async def test_tests_and_diff_are_looked_at_after_a_change_that_nobody_tested(place: Path) -> None:
     code = "import a\n\n\ndef test_one():\n    assert a.one() == 1\n"
     steps = (step("files_write_file", path="test_a.py", content=code),)
@@ -485,17 +464,6 @@ async def test_tests_and_diff_are_looked_at_after_a_change_that_nobody_tested(pl
             seen for taken in trajectory.steps for seen in taken.observations if seen.call_id.startswith("p1v1t1n")
         )
         assert tests.result.success and "1 passed" in tests.result.content
-
-
-async def test_a_plan_that_tests_by_itself_is_not_tested_again(place: Path) -> None:
-    test = "def test_it():\n    assert True\n"
-    steps = (step("files_write_file", path="test_a.py", content=test), step("tests_pytest"))
-    async with bench(place, plan(*steps), verdict("Done."), task=CHANGE) as run:
-        trajectory = await run.run(task_text=CHANGE)
-        assert [call.name for taken in trajectory.steps for call in taken.reply.tool_calls][2:] == [
-            "git_diff",
-            "final_answer",
-        ]
 
 
 async def test_a_limit_hit_in_the_middle_ends_with_what_was_done(place: Path) -> None:
@@ -578,18 +546,6 @@ async def test_a_step_waits_for_a_person_and_the_plan_goes_on_from_there(place: 
         assert any("Approved by somebody." in message.content for message in later.history.messages)
 
 
-async def test_a_condensed_history_does_not_make_the_plan_unknown(place: Path) -> None:
-    steps = (LOOK, step("files_write_file", path="b.py", content="x = 1\n"), step("lab_look", at="y"))
-    async with bench(place, plan(*steps), verdict("Done."), task=CHANGE) as run:
-        first = await run.run(gate=Gate(files_write_file=Ruling(verdict=Verdict.WAIT)))
-        # What a condensed history keeps: the task, and the last reply.
-        later = replace_history(run, (*run.history.messages[:2], run.history.messages[-1]))
-        second = await later.run(steps=first.steps)
-        assert second.stop_reason is StopReason.FINAL_ANSWER
-        assert statuses(second) == ["done"] * 3
-        assert run.lab.calls == ["look x", "look y"]
-
-
 async def test_an_earlier_run_of_the_same_conversation_is_none_of_this_ones_plan(place: Path) -> None:
     async with bench(
         place, plan(LOOK), plan(step("lab_look", at="y"), nth=2), verdict("x"), verdict("y", nth=2)
@@ -599,26 +555,6 @@ async def test_an_earlier_run_of_the_same_conversation_is_none_of_this_ones_plan
         second = await run.run(task_text="And y?")
         assert (second.answer, statuses(second)) == ("y", ["done"])
         assert run.lab.calls == ["look x", "look y"]
-
-
-async def test_a_hybrid_run_that_was_handed_over_goes_on_step_by_step(place: Path) -> None:
-    write = ("files_write_file", {"path": "b.py", "content": "x"})
-    alone = Conversation(
-        predicate=lambda request: any(ALONE in _text(message) for message in request.payload["messages"]),
-        turns=(
-            Turn(tool_calls=(write,)),
-            Turn(tool_calls=(write,)),
-            Turn(tool_calls=(("final_answer", {"result": "By hand."}),)),
-        ),
-    )
-    async with bench(place, alone, plan(step("lab_flaky", on_failure="replan")), fails=1) as run:
-        rules = ModeRules(plans=PlanRules(max_replans=0))
-        waiting = Gate(files_write_file=Ruling(verdict=Verdict.WAIT))
-        first = await run.run(PlanningMode.HYBRID, mode_rules=rules, gate=waiting)
-        assert (first.stop_reason, statuses(first)) == (StopReason.AWAITING_APPROVAL, ["failed"])
-        second = await run.run(PlanningMode.HYBRID, mode_rules=rules, steps=first.steps)
-        assert (second.stop_reason, second.answer) == (StopReason.FINAL_ANSWER, "By hand.")
-        assert run.lab.calls == ["flaky"]
 
 
 async def test_one_plan_uses_files_git_tests_docker_http_and_a_database(place: Path) -> None:
@@ -752,20 +688,6 @@ async def test_a_goal_that_is_never_met_is_an_honest_end(place: Path) -> None:
         assert (trajectory.stop_reason, trajectory.answer) == (StopReason.PLAN_FAILED, "No luck.")
         assert "the goal is not met: everything" in trajectory.error
         assert trajectory.plan is not None and trajectory.plan.met is False
-
-
-async def test_a_look_that_waits_for_a_person_is_gone_on_with(place: Path) -> None:
-    steps = (step("files_write_file", path="b.py", content="x = 1\n"),)
-    async with bench(place, plan(*steps), verdict("Done."), task=CHANGE) as run:
-        run.journal.post(RunStarted(role="DEV", model="scripted", messages=tuple(run.history.messages), tools=()))
-        first = await run.run(gate=Gate(tests_run=Ruling(verdict=Verdict.WAIT)))
-        assert (first.stop_reason, statuses(first)) == (StopReason.AWAITING_APPROVAL, ["done"])
-        state = fold_run(run.events, "agent")
-        later = replace_history(run, state.messages)
-        refusing = Gate(tests_run=Ruling(verdict=Verdict.REFUSE, text="not now"))
-        second = await later.run(gate=refusing, steps=state.steps)
-        assert (second.stop_reason, second.answer) == (StopReason.FINAL_ANSWER, "Done.")
-        assert [call.name for call in refusing.seen] == ["tests_run", "git_diff", "final_answer"]
 
 
 async def test_a_person_may_refuse_a_step_or_end_the_run(place: Path) -> None:

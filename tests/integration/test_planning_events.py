@@ -167,27 +167,6 @@ async def test_a_caller_that_leaves_comes_back_for_the_answer(world: World) -> N
     assert len(world.planner.asked) == 1
 
 
-async def test_of_two_replicas_at_once_the_first_answer_stands(world: World) -> None:
-    world.planner.let.clear()
-    async with world.replica() as one, world.replica("two") as two:
-        both = asyncio.gather(one.process(EVENT), two.process(EVENT))
-        while len(world.planner.asked) < 2:
-            await asyncio.sleep(0)
-        world.planner.let.set()
-        first, second = await both
-    assert first == second
-
-
-async def test_the_end_of_a_replica_ends_its_planners(world: World) -> None:
-    world.planner.let.clear()
-    async with world.replica() as planning:
-        caller = asyncio.create_task(planning.process(EVENT))
-        await world.planner.began.wait()
-    await asyncio.wait([caller])
-    assert caller.cancelled()
-    assert not await world.store.entries()
-
-
 async def test_a_dispatched_event_is_one_orchestration(world: World) -> None:
     event = replace(EVENT, dispatch=True, roles=(Role.DEV, Role.QA))
     async with world.replica() as planning:
@@ -209,14 +188,6 @@ async def test_a_dispatched_event_waits_for_its_subtasks(world: World) -> None:
         late = await planning.process(event)
     assert early.derivation is None and "still at work" in early.message
     assert late == PlanningOutcome(accepted=True, derivation=SPLIT, execution_id=early.execution_id)
-
-
-async def test_an_execution_that_ends_without_subtasks_says_so(world: World) -> None:
-    world.planner.fault = InvalidRequest("no sound split was found")
-    async with world.replica() as planning:
-        outcome = await planning.process(replace(EVENT, dispatch=True))
-    assert outcome.accepted and outcome.derivation is None
-    assert "no sound split was found" in outcome.message
 
 
 async def test_a_dispatch_that_was_not_remembered_is_found_again(world: World) -> None:

@@ -42,7 +42,6 @@ from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plans
-from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
@@ -183,7 +182,7 @@ async def replica(
         recorder=known,
         fleet=view,
         starter=view,
-        repositories=workspace_provider(await with_rung(settings)),
+        repositories=workspace_provider(settings),
         tenant=tenant,
     ) as desk:
         service = planning_service(PlanningServicer(lambda _: desk, mask=Secrets([HIDDEN])))
@@ -443,20 +442,6 @@ class TestWhatGoesWrong:
                 result = await after.go_on(name)
                 assert after.started == ["Round totals"]
         assert (result.status, result.iterations) == ("completed", 3)
-
-    async def test_a_service_that_ends_gives_its_sessions_free(self, knowledge: Knowledge, name: str) -> None:
-        goal = planned("Ends", Turn(tool_calls=PROPOSE.tool_calls, delay_seconds=30))
-        async with (
-            ScriptedModelServer(Script(conversations=(goal,)), keep=100) as model,
-            fleet_of_agents() as executions,
-        ):
-            async with replica(knowledge, executions, model) as before:
-                calling = asyncio.ensure_future(before.execute("Ends", name))
-                await model.wait_until(in_flight=1)
-            await asyncio.gather(calling, return_exceptions=True)
-            async with replica(knowledge, executions, model) as after:
-                session = await after.show(name)
-                assert (session.status, session.working) == ("planning", False)
 
     async def test_one_that_died_while_it_carried_out_is_told_from_one_that_lives(
         self, knowledge: Knowledge, name: str

@@ -13,11 +13,11 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning import drive
 from swe_ai_fleet.agents.run_parts import RunParts
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools, idle_sub_agents, sub_agents_used
+from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools, sub_agents_used
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.message import AssistantMessage, SystemMessage, UserMessage
-from swe_ai_fleet.domain.task import PlanningMode, Role
+from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
 from swe_ai_fleet.testing import Failure, Turn
@@ -154,16 +154,6 @@ class TestResearch:
         assert result.content.startswith("So far: a service.")
         assert result.metadata["sources"] != []
         assert all("tools" not in body for body in last)
-
-    async def test_without_a_way_to_the_web_it_says_so(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {RESEARCHER: (researched(GAP),)}) as place:
-            kit = await with_gap(place, without=("web_search", "read_webpage", "search_wikipedia"))
-            assert not kit.can_research
-            result = await kit.research(gaps=[GAP])
-            place.pipeline.policy = Policy(denied=frozenset({"web_search", "read_webpage", "search_wikipedia"}))
-            assert not place.sub_agents().can_research
-            assert place.requests(RESEARCHER) == []
-        assert "nothing here reaches the web" in result.error
 
     async def test_it_can_do_nothing_but_read_the_web(self, tmp_path: Path) -> None:
         write = call("files_write_file", path="x.py", content="x")
@@ -352,12 +342,3 @@ class TestInARun:
         assert trajectory.usage.model_calls == budget.usage.model_calls == 4
         assert sub_agents_used(trajectory.steps) == kit.used == 2
         assert trajectory.usage.prompt_tokens > sum(step.usage.prompt_tokens for step in trajectory.steps)
-
-    def test_which_are_idle(self) -> None:
-        everything = set(SubAgentTools.definitions)
-        assert idle_sub_agents(Role.DEV) == (everything, set())
-        assert idle_sub_agents(Role.DEV, ["sub_agents"], can_research=False) == (set(), set())
-        assert idle_sub_agents(Role.QA, ["research"])[0] == everything - {"research"}
-        assert idle_sub_agents(Role.ARCHITECT, can_research=False) == (
-            everything - {"search_memory", "call_verifier"}, {"research"},
-        )  # fmt: skip

@@ -32,7 +32,7 @@ from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
-from swe_ai_fleet.tools.pipeline import ToolLimits
+from swe_ai_fleet.tools import ToolLimits
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.orchestrator_service import servicer_of
 

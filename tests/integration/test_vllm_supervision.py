@@ -119,16 +119,6 @@ async def test_one_that_dies_at_the_start_is_told_at_once_with_its_last_words(se
     assert not alive(processes(tmp_path))
 
 
-async def test_one_that_never_gets_ready_says_how_far_it_is_and_is_given_up(serve, tmp_path: Path) -> None:
-    told: list[str] = []
-    patience = Patience(ready=1.5, told=0.3, killed=0.5)
-    with pytest.raises(Unavailable, match=r"not ready after 1\.5 s"):
-        async with serve("never-ready", patience=patience, told=told):
-            pass
-    assert any("loads" in line and "loading weights" in line for line in told)
-    assert not alive(processes(tmp_path))
-
-
 async def test_after_a_crash_it_comes_back_at_the_same_place(serve, tmp_path: Path) -> None:
     told: list[str] = []
     async with serve("crashes", told=told) as served:

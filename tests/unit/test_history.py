@@ -132,21 +132,6 @@ class TestSummary:
         assert len(heard[0]) == len(messages) - len(tail) - 2
         assert history.tokens < 8_000 * 0.7
 
-    async def test_a_later_record_takes_the_place_of_the_earlier_one(self) -> None:
-        heard: list[Sequence[Message]] = []
-        first = History(
-            conversation(40, "short", said="word " * 200), context_tokens=8_000, summarise=summarise_as("one")
-        )
-        assert (await first.fit(step=1)) is not None
-        # As after a restart: what the log holds is all there is.
-        second = History(first.messages, context_tokens=8_000, summarise=summarise_as("two", heard))
-        for number in range(100, 130):
-            second.add(*turn(number, "short", said="word " * 200))
-        assert report(await second.fit(step=2)).method == "summarised"
-        records = [message.content for message in second.messages if message.content.startswith(RECORD)]
-        assert records == [f"{RECORD}\ntwo"]
-        assert any("one" in message.content for message in heard[0])
-
     @pytest.mark.parametrize("text", [ContextTooLong("too long"), ModelUnavailable("gone"), "", "  \n"])
     async def test_without_a_summary_the_history_is_reset(self, text: str | Exception) -> None:
         messages = conversation(40, "short", said="word " * 200)

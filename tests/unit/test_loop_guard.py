@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.loop_guard import LADDER, Advice, LoopGuard, Remedy
+from swe_ai_fleet.agents.loop_guard import Advice, LoopGuard, Remedy
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
@@ -140,12 +140,6 @@ class TestErrors:
         assert advice[3].pattern == "errors: 4 errors of the same kind in a row"
         assert advice[3].steps == 4
 
-    def test_a_success_in_between_or_another_kind_ends_it(self) -> None:
-        missing = [bad("read_file", f"there is no file '{n}'", path=str(n)) for n in range(3)]
-        calls = [*missing, ok("read_file", "here", path="y"), *missing, bad("run_command", "exit code 1", "boom")]
-        assert set(remedies(calls[:7])) == {""}
-        assert remedies(calls)[-1] == ""
-
 
 class TestNoProgress:
     def stale(self, count: int) -> list[Call]:
@@ -192,11 +186,6 @@ class TestEscalation:
         said = remedies([*looped, *fresh, *looped])
         assert said == ["", "", "nudge", "strong_nudge", "", "", "", "", "nudge", "strong_nudge"]
 
-    def test_without_anything_new_it_goes_on_where_it_was(self) -> None:
-        looped, other = [ok("read_file", "1", path="a")] * 4, [ok("read_file", "2", path="b")]
-        said = remedies([*other, *looped, *other, *looped, *looped])
-        assert [one for one in said if one][:4] == ["nudge", "strong_nudge", "replan", "stop"]
-
     def test_a_run_that_goes_on_remembers(self) -> None:
         looped = [ok("read_file", "1", path="a")] * 4
         earlier = [step(number, call) for number, call in enumerate(looped)]
@@ -233,13 +222,6 @@ class TestProperties:
     @settings(max_examples=100)
     def test_an_agent_that_always_finds_something_new_is_left_alone(self, outputs: list[str]) -> None:
         assert set(remedies([ok("read_file", text, path=text) for text in outputs])) <= {""}
-
-    @given(calls=st.lists(st.one_of(alphabet, st.lists(alphabet, min_size=1, max_size=3).map(tuple)), max_size=60))
-    @settings(max_examples=100)
-    def test_advice_is_about_steps_there_were(self, calls: list[Call | tuple[Call, ...]]) -> None:
-        for number, advice in enumerate(watch(calls)[0], start=1):
-            assert advice is None or 1 <= advice.steps <= number
-            assert advice is None or advice.remedy in LADDER
 
     @given(text=st.text(max_size=200), arguments=st.text(max_size=50))
     @settings(max_examples=100)

@@ -127,22 +127,6 @@ class TestEveryLease:
         async with leases.hold("s1"):
             pass
 
-    async def test_it_is_given_back_by_whoever_is_cancelled(self, leases: SessionLeases) -> None:
-        entered = asyncio.Event()
-
-        async def work() -> None:
-            async with leases.hold("s1"):
-                entered.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(work())
-        await entered.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with leases.hold("s1"):
-            pass
-
 
 class TestKeyValueLeases:
     async def test_whoever_loses_it_is_stopped(self) -> None:

@@ -11,12 +11,10 @@ from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import Observation
-from swe_ai_fleet.tools import FunctionTool, Pipeline
+from swe_ai_fleet.tools import FunctionTool, Pipeline, RegisteredTools, Toolkit
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import PROFILES
-from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 from tests.conformance.replies import Noted
 
 
