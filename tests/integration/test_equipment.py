@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet import ToolEnabledAgent
 from swe_ai_fleet.domain.budget import Totals
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.message import ModelRequest, UserMessage
-from swe_ai_fleet.domain.task import Constraints, Limits, PinnedRepository, PlanningMode, RepoRef, Task, TaskKind
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.task import Constraints, Limits, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.councils import assignments
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.equipment import model_prices, open_equipment, profile_settings
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.audit import AuditTrail
 
@@ -122,23 +117,3 @@ def test_a_total_that_leaves_an_agent_nothing_is_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
         replace(TASK, constraints=Constraints(totals=Totals(max_tool_calls=2))).validated(max_agents=3)
     assert caught.value.field == "constraints.total_max_tool_calls"
-
-
-async def test_the_installation_says_how_tasks_are_planned(tmp_path: Path) -> None:
-    """A task without a mode of its own goes by the settings: here one plan, made first and verified."""
-    plan = {"steps": [{"tool": "files", "operation": "write_file", "params": {"path": "b.py", "content": "y = 2\n"}}]}
-    script = Script(
-        default=Conversation(
-            turns=(
-                Turn(content=json.dumps(plan)),
-                Turn(content=json.dumps({"met": True, "missing": "", "answer": "b.py is there."})),
-            )
-        )
-    )
-    repository = make_repository(tmp_path / "r", {"a.py": "x = 1\n"})
-    async with ScriptedModelServer(script) as server:
-        settings = Settings(home=tmp_path / "home", model_url=server.url, planning_mode="simple")
-        result = await ToolEnabledAgent("agent-1", "DEV", repository, settings=settings).execute_task("Write b.py.")
-    assert result.stop_reason is StopReason.FINAL_ANSWER and result.artifacts["answer"] == "b.py is there."
-    assert (repository / "b.py").read_text() == "y = 2\n"
-    assert Settings(planning_mode="hybrid").planning_mode == PlanningMode.HYBRID

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.endpoint import EndpointRules
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunClaimed, RunFinished, RunStarted
-from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
@@ -470,20 +469,15 @@ async def test_tls_and_the_token_for_agents(place: Place, repository: Path, tmp_
     assert len(harness.assignments) == 1
 
 
-class Executed:
-    """Executions over agents of this process and councils of the test's own."""
+async def test_an_outside_agent_wins_against_our_own(place: Place, repository: Path) -> None:
+    async def only_code(clone: Path, assignment: pb.Assignment) -> str:
+        with (clone / "utils.py").open("a") as file:
+            file.write(GOOD)
+        return "Added hello_world."
 
-    def __init__(self, executions: Executions, councils: CouncilBook) -> None:
-        self.executions = executions
-        self.councils = councils
-
-    async def run(self, task: Task) -> ExecutionState:
-        submitted = await self.executions.submit(task)
-        return await self.executions.wait(task.tenant, submitted.execution_id)
-
-
-@asynccontextmanager
-async def executing(place: Place, council: Council) -> AsyncIterator[Executed]:
+    endpoint = place.at(SmallHarness(only_code))
+    members = (CouncilMember(agent_id="ours"), CouncilMember(agent_id="theirs", endpoint=endpoint))
+    council = Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
     rules = CouncilRules(endpoints=EndpointRules(patterns=place.addresses))
     councils = CouncilBook(MemoryKeyValue(), defaults=(council,), rules=rules)
     surroundings = Surroundings(
@@ -496,28 +490,13 @@ async def executing(place: Place, council: Council) -> AsyncIterator[Executed]:
         owner="test",
     )
     async with Executions(surroundings, councils=councils) as executions:
-        yield Executed(executions, councils)
-
-
-def a_council(*members: CouncilMember) -> Council:
-    return Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
-
-
-async def test_an_outside_agent_wins_against_our_own(place: Place, repository: Path) -> None:
-    async def only_code(clone: Path, assignment: pb.Assignment) -> str:
-        with (clone / "utils.py").open("a") as file:
-            file.write(GOOD)
-        return "Added hello_world."
-
-    endpoint = place.at(SmallHarness(only_code))
-    council = a_council(CouncilMember(agent_id="ours"), CouncilMember(agent_id="theirs", endpoint=endpoint))
-    async with executing(place, council) as executed:
         check = CheckSpec(
             name="greets", command="python3 -c \"import utils; utils.hello_world() == 'Hello, World!' or 1/0\""
         )
         limits = Limits(timeout_seconds=60)
         task = a_task(repository, rounds=COUNCIL_ROUNDS, constraints=Constraints(limits=limits, checks=(check,)))
-        state = await executed.run(task)
+        submitted = await executions.submit(task)
+        state = await executions.wait(task.tenant, submitted.execution_id)
     assert state.council == council and (state.task.num_agents, state.task.rounds) == (2, 0)
     assert state.status is ExecutionStatus.COMPLETED
     assert state.winner_id == "theirs"

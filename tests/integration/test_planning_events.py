@@ -154,19 +154,6 @@ async def test_from_other_types_of_event_nothing_follows(world: World) -> None:
         assert (await planning.process(EVENT)).accepted
 
 
-async def test_a_caller_that_leaves_comes_back_for_the_answer(world: World) -> None:
-    world.planner.let.clear()
-    async with world.replica() as planning:
-        caller = asyncio.create_task(planning.process(EVENT))
-        await world.planner.began.wait()
-        caller.cancel()
-        await asyncio.wait([caller])
-        second = asyncio.create_task(planning.process(EVENT))
-        world.planner.let.set()
-        assert (await second).derivation is not None
-    assert len(world.planner.asked) == 1
-
-
 async def test_a_dispatched_event_is_one_orchestration(world: World) -> None:
     event = replace(EVENT, dispatch=True, roles=(Role.DEV, Role.QA))
     async with world.replica() as planning:

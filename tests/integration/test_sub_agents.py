@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.planning import drive
-from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools, sub_agents_used
-from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.message import AssistantMessage, SystemMessage, UserMessage
-from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
+from swe_ai_fleet.domain.message import AssistantMessage
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.trajectory import Observation, Step
 from swe_ai_fleet.testing import Failure, Turn
 from swe_ai_fleet.tools.policy import Policy
 from tests.sub_agent_world import (
@@ -311,34 +306,3 @@ class TestFaults:
             await place.server.wait_until(in_flight=0)
         assert budget.tokens_left == 5_000
         assert place.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
-
-
-class TestInARun:
-    async def test_several_calls_of_one_reply_run_in_parallel(self, tmp_path: Path) -> None:
-        both = Turn(tool_calls=(("call_planner", {"goal": "a"}), ("call_executor", {"plan": "b"})))
-        schedule = says(steps=["one"], timeline="")
-        turns = {
-            PLANNER: (replace(PLAN, delay_seconds=0.3),),
-            EXECUTOR: (replace(schedule, delay_seconds=0.3),),
-            "You are the parent": (both, call("final_answer", result="done")),
-        }
-        async with world(tmp_path, turns) as place:
-            budget = Budget(Limits())
-            kit = place.sub_agents(budget)
-            parts = RunParts(
-                model=place.model,
-                toolbox=Toolbox({kit.name: kit}, place.pipeline),
-                history=History([SystemMessage(content="You are the parent"), UserMessage(content="Go.")]),
-                budget=budget,
-            )
-            driving = asyncio.create_task(drive(PlanningMode.AGENTIC, parts, task_text="Go."))
-            async with asyncio.timeout(10):
-                await place.server.wait_until(in_flight=2)
-                trajectory = await driving
-        assert trajectory.stop_reason is StopReason.FINAL_ANSWER
-        results: list[ToolResult] = [seen.result for seen in trajectory.steps[0].observations]
-        assert [result.operation for result in results] == ["call_planner", "call_executor"]
-        # Two replies of its own and one of each child are in the run's usage, and in the tree's root.
-        assert trajectory.usage.model_calls == budget.usage.model_calls == 4
-        assert sub_agents_used(trajectory.steps) == kit.used == 2
-        assert trajectory.usage.prompt_tokens > sum(step.usage.prompt_tokens for step in trajectory.steps)
