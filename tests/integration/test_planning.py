@@ -705,7 +705,7 @@ async def test_a_person_may_refuse_a_step_or_end_the_run(place: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "stop", "answer"),
     [
-        ('```json\n{"goal_met": "yes", "result": "Done."}\n```', StopReason.FINAL_ANSWER, "Done."),
+        ('```json\n{"goal_met": "no", "missing": "b", "result": "Half."}\n```', StopReason.PLAN_FAILED, "Half."),
         ('<think>{"met": true}</think>{"met": false, "missing": "b", "answer": "a"}', StopReason.PLAN_FAILED, "a"),
         ("The answer is 3.", StopReason.FINAL_ANSWER, "The answer is 3."),
         ('{"answer": {"a": 1}}', StopReason.FINAL_ANSWER, '{"a": 1}'),
