@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from swe_ai_fleet.agents import FunctionCallingAgent
+from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 

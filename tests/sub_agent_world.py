@@ -20,11 +20,16 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, Pipeline
-from swe_ai_fleet.tools.files import FileTool
-from swe_ai_fleet.tools.git import GitTool
-from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.shell import ShellTool
+from swe_ai_fleet.tools import (
+    BuiltinSettings,
+    BuiltinTools,
+    FileTool,
+    GitTool,
+    HttpPolicy,
+    Pipeline,
+    ShellTool,
+    Toolkit,
+)
 
 FILES = {
     "README.md": "# Billing\n\n## Rounding\n\nInvoice totals are rounded half up to whole cents.\n",

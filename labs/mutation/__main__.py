@@ -19,7 +19,6 @@ _RANKING = ("tests/unit/test_selection.py", "tests/unit/test_behaviour.py", "tes
 _ADMISSION = (
     "tests/unit/test_model_admission.py",
     "tests/unit/test_model_leases.py",
-    "tests/unit/test_model_ledger.py",
     "tests/unit/test_model_pool_policy.py",
 )
 _REPLICAS = ("tests/unit/test_executions.py", "tests/unit/test_queue.py", "tests/simulation/test_take_over.py")

@@ -11,23 +11,20 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
-from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.planning import drive
 from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import AssistantMessage, SystemMessage, ToolMessage, UserMessage
-from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.task import PlanningMode, Role
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Trajectory
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.testing import Conversation, Failure, Script, Turn
+from swe_ai_fleet.tools import Pipeline, Toolkit
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
-from swe_ai_fleet.tools.definition import Definition
-from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.pipeline import Pipeline
 
 CASES = Path(__file__).parent / "cases"
 DONE = "It is done."
@@ -138,7 +135,7 @@ class Noted(Toolkit):
 
 
 class _Noting:
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Any) -> None:
         self._definition = definition
 
     @property
@@ -170,9 +167,7 @@ class Ran:
         return "\n".join(m.content for m in messages if isinstance(m, ToolMessage | UserMessage))
 
 
-async def run_agent(
-    model: ChatModel, prompt: str, *, stream: bool = False, limits: Limits | None = None, rules: Rules | None = None
-) -> Ran:
+async def run_agent(model: ChatModel, prompt: str, *, stream: bool = False, limits: Limits | None = None) -> Ran:
     """One agent with a note-taking toolbox, driven to its end."""
     pipeline = Pipeline()
     kit = Noted(pipeline)
@@ -185,10 +180,9 @@ async def run_agent(
         toolbox=toolbox,
         history=history,
         budget=Budget(limits or Limits(max_iterations=12, max_tool_calls=40, timeout_seconds=20.0)),
-        rules=rules or Rules(),
         on_delta=heard.append if stream else None,
     )
-    trajectory = await AgentRun(parts).drive()
+    trajectory = await drive(PlanningMode.AGENTIC, parts, task_text=prompt)
     return Ran(trajectory=trajectory, calls=kit.calls, history=history)
 
 

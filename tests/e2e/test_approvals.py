@@ -209,18 +209,6 @@ async def test_one_waits_while_the_other_works(client: Client, repository: Path)
     }
 
 
-async def test_cancelled_while_it_waits(client: Client, repository: Path, fleet: FleetUnderTest) -> None:
-    execution_id = await client.submit(PROPOSING, repository)
-    await client.asked(execution_id)
-    cancel = pb.CancelExecutionRequest(execution_id=execution_id, reason="no longer needed")
-    answer = await client.stub.CancelExecution(cancel, **client.call)
-    assert answer.status == pb.DELIBERATION_STATUS_CANCELLED
-    with pytest.raises(grpc.aio.AioRpcError) as late:
-        await client.resolve(execution_id, "APPROVED")
-    assert late.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert not list((fleet.settings.home / "workspaces").glob(f"{execution_id}/*/tree"))
-
-
 async def test_answers_that_are_none(client: Client, repository: Path) -> None:
     execution_id = await client.submit(PROPOSING, repository)
     (asked,) = (await client.asked(execution_id)).pending_approvals

@@ -6,39 +6,20 @@ import asyncio
 import shutil
 import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swe_ai_fleet import ToolEnabledAgent
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import FunctionCallingAgent
-from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.planning import drive
-from swe_ai_fleet.agents.run_parts import RunParts
-from swe_ai_fleet.agents.solving import Consent, solve
-from swe_ai_fleet.agents.toolbox import Toolbox
-from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.message import SystemMessage, UserMessage
-from swe_ai_fleet.domain.task import ApprovalPolicy, PlanningMode, RepoRef, Task, TaskKind
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet import FunctionCallingAgent, ToolEnabledAgent
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from swe_ai_fleet.tools.pipeline import Pipeline
-from tests.planning_requests import COMPLEX, FAST, SCRIPT, SIMPLE
+from tests.function_calling import asked, make, observations, run, serving
 
 SMALL_SERVER = Path(__file__).with_name("small_mcp_server.py")
 PLANNER = "You make plans for another agent"
@@ -51,33 +32,9 @@ LOOK = Turn(tool_calls=(("look", {}),))
 ANSWER = Turn(tool_calls=(("final_answer", {"result": "done"}),))
 
 
-@asynccontextmanager
-async def serving(*turns: Turn | Failure, **options: Any) -> AsyncGenerator[ScriptedModelServer]:
-    async with ScriptedModelServer(Script.of(*turns), keep=100, **options) as server:
-        yield server
-
-
-def caller(server: ScriptedModelServer, *tools: Any, **options: Any) -> FunctionCallingAgent:
-    given: dict[str, Any] = {"retry_waits": (0.001, 0.001), "settings": Settings(), **options}
-    return FunctionCallingAgent("scripted", list(tools), model_params={"base_url": server.url}, **given)
-
-
-async def run(agent: FunctionCallingAgent) -> list[Any]:
-    return [response async for response in agent.run("Do it.", use_planning=False)]
-
-
-def asked(server: ScriptedModelServer) -> list[dict[str, Any]]:
-    """The chat requests, probes aside."""
-    return [body for body in server.bodies if body["messages"][0]["content"] != "Say ok."]
-
-
 def look() -> str:
     """Look around."""
     return "seen"
-
-
-def observations(responses: list[Any]) -> list[str]:
-    return [r["value"] for r in responses if (r["type"], r["channel"]) == ("step", "tool")]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +69,7 @@ class TestMcpTools:
             Sandbox(policy).workspace(tmp_path) as workspace,
             McpTool(workspace, servers=(small,), sandbox=policy) as kit,
         ):
-            responses = await run(caller(server, kit))
+            responses = await run(make(server, kit))
             shown = [tool["function"] for tool in asked(server)[0]["tools"]]
         assert [function["name"] for function in shown] == ["small_add", "final_answer"]
         assert shown[0]["description"].endswith("Add two numbers.")
@@ -127,26 +84,6 @@ class TestMcpTools:
 
 class TestSettings:
     """Names of the environment that users of such agents know do what they say."""
-
-    async def test_parallel_calls_are_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        at_once, most = 0, 0
-
-        async def wait(number: int) -> int:
-            nonlocal at_once, most
-            at_once += 1
-            most = max(most, at_once)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            at_once -= 1
-            return number
-
-        turn = Turn(tool_calls=tuple(("wait", {"number": number}) for number in range(4)))
-        for value, expected in (("true", 4), ("false", 1)):
-            most = 0
-            monkeypatch.setenv("AGENTIC_ENABLE_PARALLEL", value)
-            async with serving(turn, ANSWER) as server:
-                responses = await run(caller(server, wait))
-            assert (most, len(observations(responses))) == (expected, 4)
 
     @pytest.mark.parametrize(
         ("name", "value", "stop"),
@@ -167,7 +104,7 @@ class TestSettings:
 
         tools = ("look", "look_long" if stop == "timeout" else "look")
         async with serving(Turn(tool_calls=tuple((tool, {}) for tool in tools)), ANSWER) as server:
-            agent = caller(server, look, look_long, limits=FunctionCallingAgent.chat_profile(Settings()))
+            agent = make(server, look, look_long, limits=FunctionCallingAgent.chat_profile(Settings()))
             final = (await run(agent))[-1]
         assert (final["metadata"]["stop_reason"], final["metadata"]["success"]) == (stop, False)
         assert final["value"]
@@ -197,7 +134,7 @@ class TestWaits:
     async def test_a_failing_model_is_waited_for_longer_each_time(self) -> None:
         began = time.monotonic()
         async with serving(LOOK, Failure(times=2), ANSWER) as server:
-            responses = await run(caller(server, look, retry_waits=(0.02, 0.08)))
+            responses = await run(make(server, look, retry_waits=(0.02, 0.08)))
         failed = [r for r in responses if r["metadata"]["event"] == "model_failed"]
         assert ["0.02 s" in r["value"] for r in failed] == [True, False]
         assert "0.08 s" in failed[1]["value"]
@@ -217,7 +154,7 @@ class TestWaits:
 class TestEnds:
     async def test_after_a_hard_stop_of_the_model_it_is_not_asked_again(self) -> None:
         async with serving(Turn(content="I was", finish_reason="content_filter"), ANSWER) as server:
-            responses = await run(caller(server))
+            responses = await run(make(server))
             assert len(asked(server)) == 1
         final = responses[-1]
         assert (final["value"], final["metadata"]["stop_reason"]) == ("I was", "model_stopped")
@@ -230,7 +167,7 @@ class TestEnds:
         two = Turn(tool_calls=(("fail", {"number": 1}), ("fail", {"number": 2})))
         one = Turn(tool_calls=(("fail", {"number": 3}),))
         async with serving(two, one, Turn(content="It can't be done."), ANSWER) as server:
-            responses = await run(caller(server, fail))
+            responses = await run(make(server, fail))
         assert responses[-1]["metadata"]["stop_reason"] == "tool_error"
         assert responses[-1]["value"] == "It can't be done."
 
@@ -287,78 +224,7 @@ class TestChatHistory:
         ]
         async with serving(ANSWER) as server:
             with pytest.raises(ValueError, match="it calls 'look'; the tools are: final_answer"):
-                await anext(caller(server).run("And now?", use_planning=False, chat_history=history))
+                await anext(make(server).run("And now?", use_planning=False, chat_history=history))
             assert server.requests == 0
-            responses = [r async for r in caller(server, look).run("And now?", chat_history=history)]
+            responses = [r async for r in make(server, look).run("And now?", chat_history=history)]
         assert responses[-1]["metadata"]["success"]
-
-
-class TestApproval:
-    async def test_a_question_shows_what_memory_gave_so_far(self, clone: Path, tmp_path: Path) -> None:
-        asked_for: list[ApprovalRequest] = []
-
-        async def approver(request: ApprovalRequest) -> ApprovalResolution:
-            asked_for.append(request)
-            return ApprovalResolution(approval_id="", decision=ApprovalDecision.APPROVED, approver="ann")
-
-        turns = (
-            Turn(tool_calls=(("search_memory", {"entities": ["Rounding"]}),)),
-            Turn(tool_calls=(("propose_approach", {"approach": "Round in a.py", "reasoning": "It is small."}),)),
-            ANSWER,
-        )
-        repo = RepoRef(location=str(clone))
-        task = Task(
-            task_id="t", kind=TaskKind.DELIBERATE, description="Round it.", repo=repo, approval=ApprovalPolicy.PLAN
-        )
-        provider = GitWorkspaceProvider(
-            tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
-        )
-        pinned = await provider.pin(task.tenant, repo)
-        async with (
-            serving(*turns) as server,
-            OpenAIChatModel(base_url=server.url) as model,
-            provider.open(task.execution_id, "agent-dev-1", pinned, Environment()) as held,
-        ):
-            solution = await solve(
-                task,
-                held,
-                equipment=Equipment(models={"": model}),
-                trail=AuditTrail(agent_id="agent-dev-1"),
-                consent=Consent(approver=approver),
-            )
-        (request,) = asked_for
-        assert (request.goal, request.approach) == ("Round it.", "Round in a.py\n\nIt is small.")
-        assert request.memory.startswith("Coverage: 100 %.")
-        assert "Numbers are rounded half up" in request.memory
-        assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
-
-
-class TestSpeed:
-    """Under 3 seconds for a simple request and 10 for a complex one with replies of half a second each."""
-
-    @pytest.mark.parametrize(("request_", "replies", "seconds"), [(FAST, 0, 3.0), (SIMPLE, 2, 3.0), (COMPLEX, 5, 10.0)])
-    async def test_replies_in_a_row_and_the_time_beside_them(
-        self, clone: Path, request_: str, replies: int, seconds: float
-    ) -> None:
-        (clone / "b.py").write_text("def two():\n    return 2\n")
-        policy = SandboxPolicy(rung=Rung.NONE)
-        async with (
-            ScriptedModelServer(SCRIPT, keep=100) as server,
-            OpenAIChatModel(base_url=server.url) as model,
-            Sandbox(policy).workspace(clone) as workspace,
-        ):
-            await model.probe()
-            pipeline = Pipeline()
-            kit = FileTool(workspace, pipeline)
-            before, began = server.requests, time.monotonic()
-            parts = RunParts(
-                model=model,
-                toolbox=Toolbox({kit.name: kit}, pipeline),
-                history=History((SystemMessage(content="You are an agent."), UserMessage(content=request_))),
-                budget=Budget(Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)),
-            )
-            trajectory = await drive(PlanningMode.HYBRID, parts, task_text=request_)
-            took = time.monotonic() - began
-            assert server.requests - before == replies
-        assert trajectory.stop_reason is StopReason.FINAL_ANSWER
-        assert took + 0.5 * replies < seconds

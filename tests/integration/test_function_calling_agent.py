@@ -19,8 +19,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import swe_ai_fleet.agents
-from swe_ai_fleet.agents import FunctionCallingAgent
+from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Turn
 from swe_ai_fleet.tools import BaseTool, HttpPolicy
@@ -34,7 +33,6 @@ from tests.function_calling import (
     observations,
     run,
     serving,
-    stop_of,
     told,
     weather,
 )
@@ -168,6 +166,8 @@ class TestConversation:
             assert "Previous" not in str(asked(server)[0])
             await run(agent, "Tell me about the second one.", recurrent_mode=True)
             text = asked(server)[1]["messages"][-1]["content"]
+            await run(agent, "And now?")
+            assert asked(server)[2]["messages"][-1]["content"] == "And now?"
         order = [
             "Previous task",
             "Name two cities.",
@@ -180,13 +180,6 @@ class TestConversation:
         assert places == sorted(places)
         assert "item 2: Oslo" in text
         assert "('the second one' is: Oslo)" in text
-
-    async def test_without_it_nothing_is_carried_over(self) -> None:
-        async with serving(answer("Rome")) as server:
-            agent = make(server)
-            await run(agent, "Name a city.")
-            await run(agent, "And now?")
-            assert asked(server)[1]["messages"][-1]["content"] == "And now?"
 
     async def test_a_chat_history_is_gone_on_with_and_left_alone(self) -> None:
         history: list[dict[str, Any]] = [
@@ -201,6 +194,10 @@ class TestConversation:
             agent = make(server, weather, system_prompt="Be brief.")
             responses = await run(agent, "Read that file.", chat_history=history)
             sent = asked(server)[0]["messages"]
+            # A system message of the history stays.
+            theirs = [{"role": "system", "content": "Theirs."}]
+            await run(make(server, system_prompt="Ours."), chat_history=theirs)
+            assert [m["content"] for m in asked(server)[1]["messages"]] == ["Theirs.", "Do it."]
         assert history == before
         assert sent[0] == {"role": "system", "content": "Be brief."}
         assert sent[1:4] == [history[0], history[1], history[2]]
@@ -210,21 +207,6 @@ class TestConversation:
         assert agent.messages[1] == history[0]
         agent.messages[1]["content"] = "changed"
         assert history == before
-
-    async def test_the_conversation_of_one_run_is_a_history_of_the_next(self) -> None:
-        async with serving(call("weather", {"city": "Rome"}), answer("Sunny.")) as server:
-            agent = make(server, weather)
-            await run(agent, "The weather?")
-            first = agent.messages
-            responses = await run(agent, "And now?", chat_history=first)
-        assert stop_of(responses) == ("final_answer", True)
-        assert agent.messages[: len(first)] == first
-
-    async def test_a_system_message_of_the_history_stays(self) -> None:
-        async with serving(answer()) as server:
-            history = [{"role": "system", "content": "Theirs."}]
-            await run(make(server, system_prompt="Ours."), chat_history=history)
-            assert [m["content"] for m in asked(server)[0]["messages"]] == ["Theirs.", "Do it."]
 
     async def test_the_system_prompt_may_hold_the_documentation_of_the_tools(self) -> None:
         async with serving(answer()) as server:
@@ -281,12 +263,17 @@ class TestFiles:
         (tmp_path / "notes.txt").write_text("Rome is ```sunny```.")
         (tmp_path / "long.txt").write_text("x" * 60_000)
         (tmp_path / "a.bin").write_bytes(b"\0\1\2\3")
+        (tmp_path / "a.png").write_bytes(PIXEL)
         os.mkfifo(tmp_path / "pipe")
         given = [tmp_path / name for name in ("notes.txt", "a.bin", "gone", "pipe")]
-        files = [*given, str(tmp_path / "long.txt"), tmp_path]
+        files = [*given, str(tmp_path / "long.txt"), tmp_path, tmp_path / "a.png"]
         async with serving(answer()) as server:
             responses = await run(make(server), files=files)
             text = asked(server)[0]["messages"][-1]["content"]
+            await run(make(server), files=[str(tmp_path / "long.txt")] * 5)
+            all_together = asked(server)[1]["messages"][-1]["content"]
+        assert "## a.png\n[a picture (image/png), which this model can't view]" in text
+        assert "the files before it have 200000 characters already" in all_together
         assert text.startswith("# Task\nDo it.\n\n# Files")
         assert "## notes.txt\n````\nRome is ```sunny```.\n````" in text
         assert "the first 50000 of 60000 characters" in text
@@ -294,22 +281,14 @@ class TestFiles:
             assert f"## {name}\n[{name} could not be read: " in text
         assert len(events(responses, "file_unread")) == 4
 
-    async def test_all_files_together_have_a_bound(self, tmp_path: Path) -> None:
-        for number in range(6):
-            (tmp_path / f"{number}.txt").write_text("x" * 45_000)
-        async with serving(answer()) as server:
-            await run(make(server), files=[tmp_path / f"{number}.txt" for number in range(6)])
-            text = asked(server)[0]["messages"][-1]["content"]
-        assert text.count("x" * 45_000) == 4
-        assert "the first 20000 of 45000 characters" in text
-        assert "5.txt could not be read: the files before it have 200000 characters already" in text
-
     async def test_pages_and_pictures_come_by_the_http_rules(self, site: str) -> None:
         policy = HttpPolicy(allowed_hosts=(), private_hosts=("127.0.0.1",), ports=(int(site.rpartition(":")[2]),))
         files = [f"{site}/news?token=secret", f"{site}/a.png", f"{site}/a.zip", f"{site}/nothing"]
         async with serving(answer()) as server:
             await run(make(server, pages=policy, images=True), files=files)
             content = asked(server)[0]["messages"][-1]["content"]
+            (refused,) = events(await run(make(server), files=files[:1]), "file_unread")
+        assert "could not be read" in refused["value"]  # a private address, without a policy that names it
         text = next(part["text"] for part in content if part["type"] == "text")
         pictures = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
         assert pictures == [f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"]
@@ -320,18 +299,6 @@ class TestFiles:
         assert "picture 1 of this message" in text
         assert "no text at this address" in text
         assert "answered HTTP 404" in text
-
-    async def test_a_model_that_takes_no_pictures_hears_that_there_is_one(self, tmp_path: Path) -> None:
-        (tmp_path / "a.png").write_bytes(PIXEL)
-        async with serving(answer()) as server:
-            await run(make(server), files=[tmp_path / "a.png"])
-            content = asked(server)[0]["messages"][-1]["content"]
-        assert "## a.png\n[a picture (image/png), which this model can't view]" in content
-
-    async def test_private_addresses_are_refused(self, site: str) -> None:
-        responses = await told(answer(), files=[f"{site}/news"])
-        (fault,) = events(responses, "file_unread")
-        assert "could not be read" in fault["value"]
 
 
 class TestModel:
@@ -352,13 +319,6 @@ class TestModel:
             responses = await run(make(server, weather), use_planning=True)
             assert not any(body.get("tools") for body in asked(server))
         assert (observations(responses), responses[-1]["value"]) == (["Rome: sunny for 1"], "Sunny.")
-
-    async def test_several_servers_stand_in_for_each_other(self) -> None:
-        async with serving(answer("Sunny.")) as server:
-            gone = "http://127.0.0.1:9/v1"
-            settings = Settings(model_url=f"{gone},{server.url}", model="scripted")
-            responses = await run(FunctionCallingAgent(settings=settings))
-        assert stop_of(responses) == ("final_answer", True)
 
     async def test_litellm_params_are_model_params(self) -> None:
         async with serving(answer()) as server:
@@ -396,9 +356,9 @@ class TestModel:
         assert (of_run["refine_final_answer"], of_run["use_planning"], of_run["recurrent_mode"]) == (True, True, False)
 
     def test_the_doors_are_lazy(self) -> None:
-        program = "import sys, swe_ai_fleet.agents; sys.exit('swe_ai_fleet.runtime' in sys.modules)"
+        program = """if True:
+        import sys, swe_ai_fleet, swe_ai_fleet.agents as agents
+        assert "swe_ai_fleet.runtime" not in sys.modules
+        assert agents.FunctionCallingAgent is swe_ai_fleet.FunctionCallingAgent
+        assert not hasattr(agents, "NoSuchAgent")"""
         subprocess.run([sys.executable, "-c", program], check=True)
-        assert swe_ai_fleet.FunctionCallingAgent is FunctionCallingAgent
-        assert swe_ai_fleet.agents.ToolEnabledAgent is swe_ai_fleet.ToolEnabledAgent
-        with pytest.raises(ImportError):
-            from swe_ai_fleet.agents import NoSuchAgent  # noqa: F401

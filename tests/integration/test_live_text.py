@@ -125,20 +125,6 @@ async def test_events_and_text_come_in_one_stream_that_ends_with_the_events() ->
     assert closed.is_set()
 
 
-async def test_a_fault_of_the_events_is_raised() -> None:
-    async def events() -> AsyncGenerator[StoredEvent]:
-        yield _event(1)
-        raise LookupError("gone")
-
-    async def texts() -> AsyncGenerator[TextDelta]:
-        await asyncio.Event().wait()
-        yield TextDelta(agent_id="a", text="never")
-
-    with pytest.raises(LookupError):
-        async for _ in with_live_text(events(), texts()):
-            pass
-
-
 def _event(sequence: int) -> StoredEvent:
     writer = Writer(tenant="default", execution_id="e", task_id="t")
     body = ExecutionClaimed(generation=1, owner="me")

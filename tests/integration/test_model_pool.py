@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -10,8 +11,6 @@ from dataclasses import replace
 import pytest
 
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
-from swe_ai_fleet.adapters.model_pool.breaker import Circuit
-from swe_ai_fleet.adapters.model_pool.load import Load
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.pushback import pushback
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
@@ -80,7 +79,7 @@ async def _outage(seconds: float, *, callers: int, calls: int, rules: PoolRules)
         await server.aclose()
         await asyncio.sleep(seconds)  # the length of the outage
         assert not running.done()
-        assert pool.status().endpoints[0].circuit is Circuit.OPEN
+        assert pool.status().endpoints[0].circuit == "open"
         assert pool.status().waiting == callers
         second = ScriptedModelServer(
             arrivals.script, latency_seconds=0.05, port=int(first.url.split(":")[2].partition("/")[0])
@@ -102,13 +101,6 @@ def _assert_no_stampede(pool: ModelPool, arrivals: Arrivals, *, callers: int, ca
     assert failed <= callers + 2 * pool.counters.opened
     assert 1 <= pool.counters.opened <= 10
     assert pool.counters.gave_up == 0
-
-
-@pytest.mark.slow
-async def test_two_hundred_agents_sit_out_an_outage_and_do_not_stampede() -> None:
-    rules = PoolRules(patience=60.0, open_for=0.2, longest_open=1.0, ramp=60.0)
-    pool, arrivals = await _outage(3.0, callers=200, calls=3, rules=rules)
-    _assert_no_stampede(pool, arrivals, callers=200, calls=3)
 
 
 @pytest.mark.slow
@@ -135,7 +127,7 @@ async def test_a_failed_call_goes_to_another_endpoint_and_the_circuit_keeps_late
         assert session.endpoint == other.url
         assert (pool.counters.failed_over, pool.counters.opened, pool.counters.moved) == (3, 1, 1)
         states = {one.name: (one.circuit, one.sessions) for one in pool.status().endpoints}
-        assert states == {bound.url: (Circuit.OPEN, 0), other.url: (Circuit.CLOSED, 1)}
+        assert states == {bound.url: ("open", 0), other.url: ("closed", 1)}
         assert "answered 500" in pool.status().endpoints[(bound is two)].last_fault
         assert pool.status().summary == "1 of 2 endpoints up, 0 calls under way, 0 waiting"
 
@@ -147,7 +139,7 @@ async def test_overload_without_retry_after_is_waited_out_with_fewer_calls_at_on
         assert await asyncio.gather(*(ask(pool) for _ in range(20))) == ["done"] * 20
         assert pool.counters.turned_away == 10
         # All ten were under way together: one overload, not ten.
-        assert 10 <= pool.status().endpoints[0].limit < 32
+        assert 10 <= pool.status().endpoints[0].limit < 16
         assert pool.counters.opened == 0
 
 
@@ -173,19 +165,6 @@ async def test_retry_after_is_honoured_by_every_call_and_too_long_a_one_ends_the
         with pytest.raises(ModelUnavailable, match="slow down"):
             await ask(pool)
         assert server.requests - before == 5
-
-
-async def test_another_endpoint_takes_over_while_one_asks_to_wait() -> None:
-    async with (
-        ScriptedModelServer(answering("one")) as one,
-        ScriptedModelServer(answering("two")) as two,
-        pool_of(one.url, two.url) as pool,
-    ):
-        session = pool.session("agent")
-        bound = {"one": one, "two": two}[await ask(session)]
-        bound.fail_next(Failure(status=429, retry_after_seconds=3600))
-        assert await ask(session) == ("two" if bound is one else "one")
-        assert pool.counters.failed_over == 1
 
 
 @pytest.mark.parametrize(
@@ -315,18 +294,6 @@ async def test_endpoints_that_differ_make_one_model_with_the_shortest_context() 
             await gone.ping()
 
 
-async def test_an_endpoint_that_is_down_from_the_start_is_no_obstacle() -> None:
-    async with ScriptedModelServer(answering("gone")) as gone:
-        pass
-    async with (
-        ScriptedModelServer(answering("here"), max_model_len=4000) as here,
-        pool_of(gone.url, here.url, rules=PoolRules(backoff=0.02, open_for=60.0)) as pool,
-    ):
-        await pool.ping()
-        assert (await pool.probe()).max_model_len == 4000
-        assert await asyncio.gather(*(ask(pool) for _ in range(20))) == ["here"] * 20
-
-
 async def test_settings_name_several_servers_and_a_key_for_one() -> None:
     async with (
         ScriptedModelServer(answering("one"), api_key="k") as one,
@@ -346,9 +313,22 @@ async def test_settings_name_several_servers_and_a_key_for_one() -> None:
 
 async def test_a_page_of_metrics_is_bounded_and_may_be_anything() -> None:
     async with ScriptedModelServer(answering("one")) as server:
-        server.metrics = {"num_requests_running": 3, "num_requests_waiting": 2, "kv_cache_usage_perc": 0.5}
+        server.metrics = {
+            'num_requests_running{engine="0",model_name="a model} {b"}': 3,
+            'num_requests_running{engine="1",model_name="m"}': 2,
+            "num_requests_waiting": 7,
+            'num_requests_waiting_by_reason{reason="capacity"}': 7,
+            'kv_cache_usage_perc{engine="0"}': 0.25,
+            'kv_cache_usage_perc{engine="1"}': 0.75,
+            'prefix_cache_hits_total{engine="0"}': 99,
+        }
         async with VLLMMetrics(server.url) as metrics:
-            assert await metrics.load() == Load(running=3, waiting=2, cache=0.5)
+            load = await metrics.load()
+            assert load is not None
+            assert (load.running, load.waiting, load.cache, load.prefix_hits) == (5, 7, 0.75, 99)
+            server.metrics = {"num_requests_running": math.nan, "num_requests_waiting": -5}
+            load = await metrics.load()
+            assert load is not None and (load.running, load.waiting) == (0, 0)
             server.metrics = {"x" * (5 << 20): 1}
             assert await metrics.load() is None
             server.metrics = None

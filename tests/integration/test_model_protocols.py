@@ -1,9 +1,9 @@
 """The three ways to talk to a model, structured replies and streams, over real HTTP."""
 
-import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -111,6 +111,58 @@ async def test_calls_as_json_are_held_to_the_tools_and_shown_back_as_json() -> N
     assert body["messages"][3]["content"] == "Result of files_look:\nok\n\nResult of files_write:\nok"
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {}}},
+        {"type": "object", "description": "x" * 40_000},
+    ],
+)
+async def test_where_a_tools_parameters_do_not_fit_the_schema_its_name_alone_is_held(parameters: Any) -> None:
+    odd = OperationSpec(name="odd", tool="t", operation="odd", description="", parameters=parameters)
+    async with ScriptedModelServer(script(CALLS), **PROTOCOLS["json"]) as server, client(server) as model:
+        assert len((await model.reply(ModelRequest(OPENING, (LOOK, odd)))).message.tool_calls) == 2
+        items = json.dumps(server.bodies[-1]["response_format"]["json_schema"]["schema"]["properties"]["tool_calls"])
+    assert '"odd"' in items and "$ref" not in items and len(items) < 10_000
+
+
+@pytest.mark.parametrize("cut", [1, 3, 1000])
+async def test_a_stream_cut_anywhere_gives_the_same_reply(cut: int) -> None:
+    deltas = [{"content": "a😀"}, {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"é": 1}'}}]}]
+    events = [{"choices": [{"delta": one}]} for one in deltas] + [{"choices": [], "usage": {"prompt_tokens": 3}}]
+    lines = [json.dumps(event, ensure_ascii=False) for event in events] + ["[DONE]"]
+    body = "".join(f"data: {line}\r\n\r\n" for line in lines).encode()
+    said: list[str] = []
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        if not (await request.json()).get("stream"):
+            return web.json_response({"choices": [{"message": {"content": "ok"}}]})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for at in range(0, len(body), cut):
+            await response.write(body[at : at + cut])
+        return response
+
+    async with bare_server(chat) as url, client(url, model="m") as model:
+        reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
+    assert (reply.message.content, "".join(said), reply.usage.prompt_tokens) == ("a😀", "a😀", 3)
+    assert [(call.name, call.arguments) for call in reply.message.tool_calls] == [("f", '{"é": 1}')]
+
+
+@pytest.mark.parametrize(
+    "line", ["data: {", "x", 'data: {"choices":[{"delta":{"tool_calls":[{"id":"%d","function":{"name":"f"}}]}}]}']
+)
+async def test_a_flood_in_a_stream_costs_little(line: str) -> None:
+    body = "\n".join(line.replace("%d", str(number)) for number in range(10_000))
+    async with ScriptedModelServer(script(CALLS)) as server, client(server, max_retries=1) as model:
+        await model.probe()
+        server.fail_next(Failure(status=200, body=body))
+        began = time.process_time()
+        with suppress(ModelUnavailable):
+            await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
+        assert time.process_time() - began < 20
+
+
 async def test_a_schema_that_the_server_cannot_compile_is_given_up_in_steps() -> None:
     refused: list[str] = []
 
@@ -170,14 +222,6 @@ async def test_a_server_that_cannot_be_held_to_a_schema_is_asked_in_words_from_t
     assert "response_format" not in asked
     assert asked["messages"][-1]["content"].startswith("Fix it.\n\nAnswer with one JSON value")
     assert json.dumps(PLAN) in asked["messages"][-1]["content"]
-
-
-async def test_a_reply_by_schema_is_passed_on_as_it_is() -> None:
-    text = '```json\n{"name": "f", "arguments": {}}\n```'
-    turns = script(Turn(content=text))
-    async with ScriptedModelServer(turns, native_tools=False) as server, client(server) as model:
-        reply = await model.reply(ModelRequest(OPENING, schema=PLAN))
-        assert (reply.message.content, reply.message.tool_calls) == (text, ())
 
 
 # Streams
@@ -252,19 +296,6 @@ async def test_streams_of_lesser_servers() -> None:
         assert (said, reply.usage.total_tokens) == ([CALLS.content], 120)
 
 
-async def test_a_server_that_refuses_to_stream_is_asked_without() -> None:
-    said: list[str] = []
-
-    async def chat(request: web.Request) -> web.Response:
-        if (await request.json()).get("stream"):
-            return web.json_response({"error": {"message": "stream is not supported"}}, status=400)
-        return web.json_response({"choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}]})
-
-    async with bare_server(chat) as url, client(url, model="m") as model:
-        assert (await model.reply(ModelRequest(OPENING, on_delta=said.append))).message.content == "whole"
-    assert said == ["whole"]
-
-
 async def test_a_failure_that_only_sounds_like_a_refusal_takes_nothing_away() -> None:
     async with ScriptedModelServer(script(CALLS)) as server, client(server) as model:
         await model.probe()
@@ -276,45 +307,6 @@ async def test_a_failure_that_only_sounds_like_a_refusal_takes_nothing_away() ->
         await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
         assert all(body["stream_options"] == {"include_usage": True} for body in server.bodies[-4:])
         assert server.requests == 1 + 4
-
-
-async def test_a_stream_nobody_asked_for_is_read() -> None:
-    async def chat(request: web.Request) -> web.Response:
-        return web.Response(
-            text='data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[{"delta":{},'
-            '"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}\n\ndata: [DONE]\n\n',
-            content_type="text/event-stream",
-        )
-
-    async with bare_server(chat) as url, client(url, model="m") as model:
-        reply = await model.reply(ModelRequest(OPENING, TOOLS))
-        assert (reply.message.content, reply.finish_reason, reply.usage.prompt_tokens) == ("a", "stop", 3)
-
-
-async def test_cancelling_a_stream_ends_it_at_the_server() -> None:
-    closed = asyncio.Event()
-    begun = asyncio.Event()
-
-    async def chat(request: web.Request) -> web.StreamResponse:
-        if not (await request.json()).get("stream"):
-            return web.json_response({"choices": [{"message": {"content": "ok"}}]})
-        response = web.StreamResponse()
-        await response.prepare(request)
-        try:
-            await response.write(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
-            await asyncio.Event().wait()
-        finally:
-            closed.set()
-        return response
-
-    async with bare_server(chat) as url, client(url, model="m") as model:
-        waiting = asyncio.create_task(model.reply(ModelRequest(OPENING, on_delta=lambda _: begun.set())))
-        async with asyncio.timeout(5):
-            await begun.wait()
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            await closed.wait()
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -376,6 +368,14 @@ async def test_log_probabilities_of_the_first_token(protocol: str) -> None:
         assert (await model.probe()).logprobs
         assert (await model.reply(ModelRequest(OPENING))).top_logprobs == ()
         assert "logprobs" not in server.bodies[-1]
+        likely = [{"token": "Yes", "logprob": -0.1}, {"token": "far", "logprob": -(10**400)}, {"token": 7}, "yes"]
+        for found, garbage in (
+            ((("Yes", -0.1),), {"content": [{"token": "Yes", "top_logprobs": likely}]}),
+            *(((), each) for each in (None, [], {"content": None}, {"content": [{"top_logprobs": {"Yes": -1}}]})),
+        ):
+            choice = {"message": {"content": "Yes"}, "finish_reason": "stop", "logprobs": garbage}
+            server.fail_next(Failure(status=200, body=json.dumps({"choices": [choice]})))
+            assert (await model.reply(asked)).top_logprobs == found
 
 
 @pytest.mark.parametrize("logprobs", ["refused", "ignored"])

@@ -10,7 +10,6 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,8 @@ from swe_ai_fleet.agents.plan_session import (
     SessionStatus,
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
-from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Turn
@@ -83,13 +81,14 @@ async def awaiting(plans: PlanSessions, *entities: str, goal: str = GOAL) -> Awa
 class TestMemoryFirst:
     async def test_no_entities_selected(self, tmp_path: Path) -> None:
         async with world(tmp_path, {SESSION: (PROPOSAL,)}) as place:
-            answer = await engine(place).execute_plan(GOAL)
-            assert place.requests(RESEARCHER) == []
-        assert isinstance(answer, AwaitingApproval)
+            plans = engine(place)
+            answer = await awaiting(plans)
+            assert await awaiting(plans) == answer
+            # The same goal again while it waits asks nobody.
+            assert (len(place.requests(SESSION)), place.requests(RESEARCHER)) == (1, [])
         assert (answer.status, answer.goal, answer.approach, answer.reasoning) == (
             "awaiting_approval", GOAL, APPROACH, "It is small.",
         )  # fmt: skip
-        assert answer.session_id
         assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (100.0, [])
 
     async def test_everything_found_in_memory(self, tmp_path: Path) -> None:
@@ -173,13 +172,6 @@ class TestBeforeTheDecision:
         assert not shown & {"files_write_file", "shell_run_command", "git_commit"}
         assert "files_write_file" in first["messages"][0]["content"]
 
-    async def test_it_looks_around_before_it_proposes(self, tmp_path: Path) -> None:
-        look = call("search_memory", queries=["rounded totals"])
-        async with world(tmp_path, {SESSION: (look, PROPOSAL)}) as place:
-            await awaiting(engine(place))
-            (seen,) = told(place.requests(SESSION)[1])
-        assert seen.startswith("Coverage: 100 %.")
-
     async def test_several_calls_of_one_reply_in_parallel(self, tmp_path: Path) -> None:
         two = Turn(tool_calls=(("call_planner", {"goal": "a"}), ("call_planner", {"goal": "b"})))
         plan = replace(says(plan=["one"], reasoning=""), delay_seconds=0.2)
@@ -208,7 +200,14 @@ class TestBeforeTheDecision:
         assert fourth.startswith("Error: argument 'approach'")
 
     @pytest.mark.parametrize(
-        "text", ["I propose to round in total().", "## Proposed approach\n1. Round", "**Plan:** go"]
+        "text",
+        [
+            "I propose to round.",
+            "## Proposed approach\n1. Round",
+            "**Plan:** go",
+            "1. Round",
+            "Here\u2019s how I would",
+        ],
     )
     async def test_a_text_that_opens_with_a_proposal_counts(self, tmp_path: Path, text: str) -> None:
         async with world(tmp_path, {SESSION: (Turn(content=text), DONE)}) as place:
@@ -232,32 +231,22 @@ class TestBeforeTheDecision:
             (Turn(tool_calls=(("ProposeApproach", "```json\n{'approach': 'quoted',}\n```"),)), "quoted"),
             (Turn(tool_calls=(("propose_approach", '{"approach": "cut of'),), finish_reason="length"), APPROACH),
             (Turn(content=""), APPROACH),
+            (Turn(content="Let me see."), APPROACH),
+            (call("final_answer", answer="It is 42."), "It is 42."),
         ],
     )
     async def test_odd_proposals(self, tmp_path: Path, turn: Turn, approach: str) -> None:
+        """Text that only talks, and replies that say nothing, are reminded; an answer without action is proposed."""
         async with world(tmp_path, {SESSION: (turn, PROPOSAL)}) as place:
             plans = engine(place)
             answer = await awaiting(plans, "Inv\ud800", goal="Round \ud800 totals")
             kept = await plans.session("s1")
+            *_, last = place.requests(SESSION)
+        reminded = "call propose_approach with what you would do" in last["messages"][-1]["content"]
+        assert reminded is (turn.content in ("", "Let me see.") and not turn.tool_calls)
         assert (answer.approach, answer.goal, kept.selected_entities) == (
             approach, "Round \ufffd totals", ("Inv\ufffd",),
         )  # fmt: skip
-
-    async def test_a_text_that_only_talks_is_reminded(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {SESSION: (Turn(content="Let me see."), PROPOSAL)}) as place:
-            answer = await awaiting(engine(place))
-            _, second = place.requests(SESSION)
-        assert answer.approach == APPROACH
-        assert "call propose_approach with what you would do" in second["messages"][-1]["content"]
-
-    async def test_an_answer_without_action_is_proposed_too(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {SESSION: (call("final_answer", answer="It is 42."),)}) as place:
-            plans = engine(place)
-            assert (await awaiting(plans)).approach == "It is 42."
-            await plans.approve("s1", "approved")
-            result = await plans.continue_plan("s1")
-            assert len(place.requests(SESSION)) == 1
-        assert (result.status, result.results) == ("completed", "It is 42.")
 
     async def test_the_iteration_limit_gives_an_approach_all_the_same(self, tmp_path: Path) -> None:
         look = replace(call("files_list_files"), times=2)
@@ -273,12 +262,6 @@ class TestBeforeTheDecision:
         assert "max iterations" in last["messages"][-1]["content"]
         assert kept.stop_reason is StopReason.MAX_ITERATIONS
         assert kept.messages[-1].content == answer.approach
-
-    async def test_the_same_goal_again_while_it_waits_asks_no_model(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {SESSION: (PROPOSAL,)}) as place:
-            plans = engine(place)
-            assert await awaiting(plans) == await awaiting(plans)
-            assert len(place.requests(SESSION)) == 1
 
 
 class TestTheDecision:
@@ -325,7 +308,7 @@ class TestTheDecision:
         assert (result.final_plan, heard.outcomes[0].approach_ratio) == ("Use decimal", 0.5)
 
     async def test_approval_goes_on_from_the_exact_point_with_the_whole_conversation(self, tmp_path: Path) -> None:
-        look = call("files_read_file", path="billing.py")
+        look = Turn(tool_calls=tuple(("files_read_file", {"path": path}) for path in ("billing.py", "missing.py")))
         both = Turn(content="Here it is.", tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
         heard = Heard()
         async with world(tmp_path, {SESSION: (look, both, call("tests_run"), DONE)}) as place:
@@ -353,6 +336,7 @@ class TestTheDecision:
         )  # fmt: skip
         assert [(made.step, made.tool, made.success) for made in result.tool_calls_made] == [
             (1, "files_read_file", True),
+            (1, "files_read_file", False),
             (2, "propose_approach", True),
             (2, "files_write_file", True),
             (3, "tests_run", False),
@@ -364,28 +348,6 @@ class TestTheDecision:
         assert (outcome.goal_type, outcome.approach_ratio, outcome.agents_used) == ("other", 1.0, ())
         assert (outcome.status, outcome.coverage) == (SessionStatus.COMPLETED, 100.0)
 
-    async def test_a_new_process_goes_on_from_json(self, tmp_path: Path) -> None:
-        look = call("files_read_file", path="billing.py")
-        async with world(tmp_path, {SESSION: (look, PROPOSAL, WRITE, DONE)}) as place:
-            one = SessionsInMemory()
-            await awaiting(engine(place, store=one), "Invoice")
-            waiting = await one.get("s1")
-            assert waiting is not None
-            data = to_json(waiting)
-            again = from_json(PlanSession, data)
-            assert again == waiting
-            assert to_json(again) == data
-
-            other = SessionsInMemory()
-            await other.put(replace(again, revision=1))
-            plans = engine(place, store=other)
-            await plans.approve("s1", "approved")
-            result = await plans.continue_plan("s1")
-            requests = place.requests(SESSION)
-        assert (result.status, result.iterations) == ("completed", 4)
-        for earlier, later in pairwise(requests):
-            assert later["messages"][: len(earlier["messages"])] == earlier["messages"]
-
     async def test_a_new_proposal_after_the_approval_changes_nothing(self, tmp_path: Path) -> None:
         async with world(tmp_path, {SESSION: (PROPOSAL, PROPOSAL, DONE)}) as place:
             plans = engine(place)
@@ -394,25 +356,6 @@ class TestTheDecision:
             result = await plans.continue_plan("s1")
             assert "the approach is approved and stands" in told(place.requests(SESSION)[-1])[-1]
         assert result.status == "completed"
-
-    async def test_a_process_that_died_while_it_carried_out(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {SESSION: (PROPOSAL, replace(WRITE, delay_seconds=30), DONE)}) as place:
-            store = SessionsInMemory()
-            plans = engine(place, store=store)
-            await awaiting(plans)
-            await plans.approve("s1", "approved")
-            running = asyncio.create_task(plans.continue_plan("s1"))
-            await place.server.wait_until(in_flight=1)
-            with pytest.raises(PreconditionFailed, match="being worked on"):
-                await plans.continue_plan("s1")
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            plans = engine(place, store=store)
-            result = await plans.continue_plan("s1")
-            assert await plans.continue_plan("s1") == result
-        assert (result.status, "stands in the audit" in result.error) == ("error", True)
-        assert not (place.root / "rounding.py").exists()
 
     @pytest.mark.parametrize("noticed", [True, False])
     @pytest.mark.parametrize("turn", [PROPOSAL, Turn(content="I propose to write the file.")])
@@ -449,20 +392,6 @@ class TestLimitsAndFaults:
         assert (session.stop_reason, len(session.steps)) == (StopReason.MAX_COST, 2)
         assert session.usage.cost >= 2.0
 
-    @pytest.mark.parametrize(
-        ("options", "named"),
-        [
-            ({"limits": Limits(max_cost=1.0)}, "limits.max_cost"),
-            ({"sub_agents": SubAgentLimits(each=Limits(max_cost=1.0))}, "sub_agents.each.max_cost"),
-        ],
-    )
-    async def test_a_limited_cost_needs_a_price(self, tmp_path: Path, options: dict[str, Any], named: str) -> None:
-        async with world(tmp_path, {}) as place:
-            with pytest.raises(InvalidRequest) as caught:
-                engine(place, **options)
-            assert caught.value.field == named
-            assert engine(place, prices=Prices(prompt=1.0), **options)
-
     async def test_a_provider_time_out(self, tmp_path: Path) -> None:
         slow = replace(PROPOSAL, delay_seconds=30)
         async with world(tmp_path, {SESSION: (slow,)}) as place:
@@ -489,19 +418,6 @@ class TestLimitsAndFaults:
         assert (result.status, result.iterations) == ("completed", 3)
         assert (place.root / "rounding.py").exists()
 
-    async def test_a_failing_tool(self, tmp_path: Path) -> None:
-        fails = call("files_read_file", path="missing.py")
-        async with world(tmp_path, {SESSION: (fails, PROPOSAL, fails, DONE)}) as place:
-            plans = engine(place)
-            await awaiting(plans)
-            await plans.approve("s1", "approved")
-            result = await plans.continue_plan("s1")
-            observed = told(place.requests(SESSION)[-1])
-        assert [text.startswith("Error: ") for text in observed] == [True, False, True]
-        assert (result.status, [made.success for made in result.tool_calls_made]) == (
-            "completed", [False, True, False, True],
-        )  # fmt: skip
-
     @pytest.mark.parametrize(
         ("limits", "stop"),
         [
@@ -523,17 +439,6 @@ class TestLimitsAndFaults:
         assert (result.status, result.stop_reason, result.results) == ("limit_reached", stop, "Half of it is done.")
         assert str(stop) in result.error
         assert heard.outcomes[0].stop_reason is stop
-
-    async def test_each_request_has_the_limits_for_itself(self, tmp_path: Path) -> None:
-        look = replace(call("files_list_files"), times=2)
-        # The proposal itself counts as a call when it is carried out, after the approval.
-        limits = Limits(max_iterations=3, max_tool_calls=4, timeout_seconds=30)
-        async with world(tmp_path, {SESSION: (look, PROPOSAL, look, DONE)}) as place:
-            plans = engine(place, limits=limits)
-            await awaiting(plans)
-            await plans.approve("s1", "approved")
-            result = await plans.continue_plan("s1")
-        assert (result.status, result.iterations, len(result.tool_calls_made)) == ("completed", 6, 6)
 
     async def test_sub_agents_are_counted_over_the_whole_session(self, tmp_path: Path) -> None:
         plan = call("call_planner", goal="a")
@@ -563,25 +468,6 @@ class TestLimitsAndFaults:
         assert "# Goal\nSomething else" in then["messages"][-1]["content"]
         assert (result.iterations, [made.step for made in result.tool_calls_made]) == (2, [1, 2])
 
-    async def test_tools_that_cannot_be_opened(self, tmp_path: Path) -> None:
-        def tools(session: PlanSession) -> AbstractAsyncContextManager[PlanTools]:
-            raise Unavailable("no sandbox here")
-
-        async with world(tmp_path, {}) as place:
-            answer = await PlanSessions(model=place.model, tools=tools).execute_plan(GOAL, (), "s1")
-        assert answer == PlanFailed(session_id="s1", error="no sandbox here")
-
-    async def test_secrets_are_masked_before_they_are_kept(self, tmp_path: Path) -> None:
-        propose = call("propose_approach", approach="Use the key hunter2hunter2", reasoning="hunter2hunter2")
-        done = call("final_answer", result="Used hunter2hunter2")
-        async with world(tmp_path, {SESSION: (propose, done)}) as place:
-            plans = engine(place, mask=Secrets(["hunter2hunter2"]))
-            answer = await awaiting(plans)
-            await plans.approve("s1", "approved")
-            result = await plans.continue_plan("s1")
-        assert "hunter2" not in answer.approach + answer.reasoning
-        assert "hunter2" not in result.results + result.final_plan + repr(result.tool_calls_made)
-
     async def test_secrets_are_masked_in_faults_too(self, tmp_path: Path) -> None:
         def tools(session: PlanSession) -> AbstractAsyncContextManager[PlanTools]:
             raise Unavailable("no answer from https://hunter2hunter2@example.org/app")
@@ -604,46 +490,3 @@ class TestLimitsAndFaults:
             await awaiting(plans)
             await plans.approve("s1", "approved")
             assert (await plans.continue_plan("s1")).status == "completed"
-
-
-class TestRequests:
-    async def test_what_cannot_be_asked(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {SESSION: (PROPOSAL,)}) as place:
-            plans = engine(place)
-            for goal, entities, session_id, name in (
-                (" ", (), None, "goal"),
-                ("x" * 20_001, (), None, "goal"),
-                (GOAL, [str(number) for number in range(31)], None, "selected_entities"),
-                (GOAL, ["x" * 201], None, "selected_entities"),
-                (GOAL, (), "../../etc", "session_id"),
-            ):
-                with pytest.raises(InvalidRequest) as fault:
-                    await plans.execute_plan(goal, entities, session_id)
-                assert fault.value.field == name
-            # Whoever lists sessions would read it.
-            with pytest.raises(InvalidRequest, match="must not carry a password") as told:
-                await plans.execute_plan(GOAL, (), "s9", repository="https://ada:hunter2@example.org/app.git")
-            assert (told.value.field, "hunter2" in str(told.value)) == ("repository", False)
-            for answer in (plans.approve("none", "approved"), plans.continue_plan("none"), plans.session("none")):
-                with pytest.raises(NotFound):
-                    await answer
-            await awaiting(plans)
-            for decision, name in (("maybe", "decision"), ("adjusted", "adjustment")):
-                with pytest.raises(InvalidRequest) as fault:
-                    await plans.approve("s1", decision)
-                assert fault.value.field == name
-            with pytest.raises(PreconditionFailed, match="awaiting_approval"):
-                await plans.continue_plan("s1")
-            assert place.requests(SESSION)[1:] == []
-
-    async def test_two_stores_of_one_revision(self) -> None:
-        store = SessionsInMemory(most=1)
-        session = PlanSession(session_id="s1", goal="g", revision=1)
-        await store.put(session)
-        with pytest.raises(PreconditionFailed, match="changed by somebody else"):
-            await store.put(session)
-        await store.put(replace(session, revision=2))
-        await store.put(PlanSession(session_id="s2", goal="g", revision=1))
-        assert (await store.get("s1"), (await store.get("s2"))) == (
-            None, PlanSession(session_id="s2", goal="g", revision=1),
-        )  # fmt: skip

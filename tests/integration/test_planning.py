@@ -1,40 +1,283 @@
-"""Plans over a real model server: made, checked, carried out step by step, and mended where a step fails."""
+"""Plans over a real model server, their modes, their bounds, and where they wait for people."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from aiohttp import web
 
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.planning import ModeRules, PlanRules, drive
+from swe_ai_fleet.agents.run_parts import RunParts
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.event import (
+    Event,
+    HistoryCondensed,
+    MessageAdded,
     ModelReplied,
     PlanMade,
+    RunStarted,
     ToolFinished,
+    Writer,
 )
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from swe_ai_fleet.domain.run import fold_run
+from swe_ai_fleet.domain.task import PlanningMode
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.ports import Journal
+from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, ScriptRequest, Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.plan_bench import (
-    AGAIN,
-    CHANGE,
-    CORRECT,
-    LOOK,
-    PLAN,
-    VERIFY,
-    _text,
-    bench,
-    plan,
-    said,
-    statuses,
-    step,
-    verdict,
+from swe_ai_fleet.tools import (
+    BuiltinTools,
+    DatabaseTool,
+    FileTool,
+    GitTool,
+    HttpPolicy,
+    HttpTool,
+    Pipeline,
+    TestTool,
+    ToolFailure,
+    Toolkit,
+    operation,
 )
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool
+from tests.planning_requests import COMPLEX, FAST, FILES, SCRIPT, SIMPLE
+from tests.with_pytest import WITH_PYTEST
+
+TASK = "Look at a.py and say what one() returns."
+
+CHANGE = "Create the file b.py."
+
+PLAN, CORRECT, AGAIN, VERIFY, ALONE = (
+    "# Operations",
+    "cannot be carried out",
+    "The plan no longer holds",
+    "Is the goal met?",
+    "choose each next step yourself",
+)
+
+WRITER = Writer(tenant="default", execution_id="e", task_id="t", agent_id="agent", generation=1)
+
+
+class Lab(Toolkit):
+    """Operations that do as they are told."""
+
+    name: ClassVar[str] = "lab"
+
+    def __init__(self, workspace: Any, pipeline: Pipeline, *, fails: int = 0) -> None:
+        super().__init__(workspace, pipeline)
+        self.fails = fails
+        self.calls: list[str] = []
+
+    @operation(read_only=True)
+    async def look(self, at: str = "") -> ToolResult:
+        """Look at something."""
+        self.calls.append(f"look {at}".strip())
+        return ToolResult(success=True, operation="lab_look", content=f"saw {at}")
+
+    @operation(read_only=True)
+    async def flaky(self) -> ToolResult:
+        """Fail as often as the lab says."""
+        self.calls.append("flaky")
+        if len([call for call in self.calls if call == "flaky"]) <= self.fails:
+            raise ToolFailure("it is out of order")
+        return ToolResult(success=True, operation="lab_flaky", content="works")
+
+    @operation(read_only=True)
+    async def wait(self) -> ToolResult:
+        """Wait for what never comes."""
+        self.calls.append("wait")
+        await asyncio.Event().wait()
+        return ToolResult(success=True, operation="lab_wait")
+
+    @operation(executes=True)
+    async def check(self, code: int) -> ToolResult:
+        """End with an exit code."""
+        self.calls.append(f"check {code}")
+        error = f"exit code {code}" if code else ""
+        outcome = Outcome.ERROR if code else Outcome.SUCCESS
+        return ToolResult(
+            success=not code, operation="lab_check", content="red", error=error, exit_code=code, outcome=outcome
+        )
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One agent's surroundings: a repository, tools, a log, a scripted model."""
+
+    server: ScriptedModelServer
+    model: OpenAIChatModel
+    toolbox: Toolbox
+    lab: Lab
+    root: Path
+    log: MemoryLog
+    journal: Journal
+    budget: Budget
+    history: History = field(default_factory=lambda: opening(TASK))
+
+    async def run(
+        self,
+        mode: PlanningMode = PlanningMode.SIMPLE,
+        *,
+        task_text: str = TASK,
+        mode_rules: ModeRules | None = None,
+        answer_at_limit: bool = False,
+        **others: Any,
+    ) -> Trajectory:
+        parts = RunParts(
+            model=self.model, toolbox=self.toolbox, history=self.history, budget=self.budget, journal=self.journal
+        )
+        parts = replace(parts, rules=replace(parts.rules, answer_at_limit=answer_at_limit))
+        trajectory = await drive(mode, replace(parts, **others), task_text=task_text, mode_rules=mode_rules)
+        await self.journal.flush()
+        well_formed(self.history.messages)
+        return trajectory
+
+    @property
+    def asked(self) -> int:
+        """How many requests the model server got, its probing left out."""
+        return len([body for body in self.server.bodies if any(m["role"] == "system" for m in body["messages"])])
+
+    @property
+    def told(self) -> list[str]:
+        """What the fleet itself said to the model."""
+        added = [event.body.message for event in self.events if isinstance(event.body, MessageAdded)]
+        return [message.content for message in added if isinstance(message, UserMessage)]
+
+    @property
+    def events(self) -> list[Event]:
+        return self.log.events
+
+
+Extra = Callable[[LocalWorkspace, Pipeline], Sequence[Toolkit]]
+
+
+@asynccontextmanager
+async def bench(
+    place: Path,
+    *conversations: Conversation,
+    fails: int = 0,
+    task: str = TASK,
+    context: int = 131_072,
+    extra: Extra | None = None,
+    **limits: Any,
+) -> AsyncIterator[Bench]:
+    root = place / "clone"
+    log = MemoryLog()
+    async with (
+        ScriptedModelServer(Script(conversations=conversations), max_model_len=context) as server,
+        OpenAIChatModel(base_url=server.url, retry_wait_seconds=0.001, max_retries=2) as model,
+        open_workspace(root, environment=WITH_PYTEST) as workspace,
+        log.journal(WRITER) as journal,
+    ):
+        pipeline = Pipeline(trail=AuditTrail(execution_id="e", agent_id="agent", journal=journal))
+        lab = Lab(workspace, pipeline, fails=fails)
+        kits: list[Toolkit] = [
+            FileTool(workspace, pipeline),
+            GitTool(workspace, pipeline),
+            TestTool(workspace, pipeline),
+            BuiltinTools(workspace, pipeline),
+            lab,
+            *(extra(workspace, pipeline) if extra else ()),
+        ]
+        toolbox = Toolbox({kit.name: kit for kit in kits}, pipeline)
+        yield Bench(
+            server=server,
+            model=model,
+            toolbox=toolbox,
+            lab=lab,
+            root=root,
+            log=log,
+            journal=journal,
+            budget=Budget(Limits(**limits)),
+            history=opening(task),
+        )
+
+
+def opening(task: str) -> History:
+    return History((SystemMessage(content="You are an agent."), UserMessage(content=task)))
+
+
+def said(marker: str, content: object, *, nth: int = 1) -> Conversation:
+    """What the model answers where the last thing it was told holds the marker, for the nth time."""
+
+    def fits(request: ScriptRequest) -> bool:
+        told = [_text(message) for message in request.payload["messages"] if message["role"] == "user"]
+        return marker in told[-1] and len([text for text in told if marker in text]) == nth
+
+    text = content if isinstance(content, str) else json.dumps(content)
+    return Conversation(predicate=fits, turns=(Turn(content=text),))
+
+
+def _text(message: dict[str, Any]) -> str:
+    return message["content"] if isinstance(message["content"], str) else json.dumps(message["content"])
+
+
+def plan(*steps: dict[str, Any], marker: str = PLAN, nth: int = 1) -> Conversation:
+    return said(marker, {"reasoning": "so", "steps": steps}, nth=nth)
+
+
+def step(name: str, *, on_failure: str = "", expect: str = "", **params: object) -> dict[str, Any]:
+    tool, _, rest = name.partition("_")
+    given = {"tool": tool, "operation": rest, "params": params, "why": "why not"}
+    return given | ({"on_failure": on_failure} if on_failure else {}) | ({"expect": expect} if expect else {})
+
+
+def verdict(answer: str, *, met: bool = True, missing: str = "", nth: int = 1) -> Conversation:
+    return said(VERIFY, {"met": met, "missing": missing, "answer": answer}, nth=nth)
+
+
+def statuses(trajectory: Trajectory) -> list[str]:
+    assert trajectory.plan is not None
+    return [str(report.status) for report in trajectory.plan.steps]
+
+
+def well_formed(messages: Sequence[Message]) -> None:
+    """Each call is answered exactly once, right behind its message; only the last message's calls may still wait."""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            assert message.call_id in open_calls
+            open_calls.remove(message.call_id)
+            continue
+        assert not open_calls
+        if isinstance(message, AssistantMessage):
+            open_calls = [call.call_id for call in message.tool_calls]
+            assert not seen & set(open_calls)
+            seen |= set(open_calls)
+
+
+LOOK = step("lab_look", at="x")
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_repository(tmp_path_factory.mktemp("template") / "clone", {"a.py": "def one():\n    return 1\n"})
+    return make_repository(tmp_path_factory.mktemp("template") / "clone", {"a.py": FILES["a.py"]})
 
 
 @pytest.fixture
@@ -42,6 +285,41 @@ def place(template: Path, tmp_path: Path) -> Path:
     """A directory with a clone in it."""
     shutil.copytree(template, tmp_path / "clone")
     return tmp_path
+
+
+class Gate:
+    """Rules as it was told to, by the name of the operation."""
+
+    def __init__(self, **rulings: Ruling) -> None:
+        self.rulings = rulings
+        self.seen: list[ToolCall] = []
+
+    async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
+        self.seen += calls
+        return [self.rulings.get(call.name, Ruling()) for call in calls]
+
+
+def replace_history(run: Bench, messages: Sequence[Message]) -> Bench:
+    return replace(run, history=History(messages))
+
+
+@asynccontextmanager
+async def engine(socket: Path) -> AsyncIterator[str]:
+    """As much of a docker engine as listing containers takes."""
+
+    async def answer(request: web.Request) -> web.Response:
+        body: object = [] if request.path.endswith("/containers/json") else {"ApiVersion": "1.44", "Version": "27"}
+        return web.json_response(body)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.UnixSite(runner, str(socket)).start()
+        yield f"unix://{socket}"
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_plan_is_carried_out_step_by_step_and_verified(place: Path) -> None:
@@ -93,37 +371,6 @@ async def test_a_wrong_plan_goes_back_to_the_model_at_most_twice(place: Path) ->
         assert "there is no operation 'oven bake'" in trajectory.error
         assert trajectory.steps == ()
         assert trajectory.usage.model_calls == 3
-
-
-async def test_the_second_correction_is_taken(place: Path) -> None:
-    replies = (plan(step("oven_bake")), said(CORRECT, "Sorry?"), plan(LOOK, marker=CORRECT, nth=2), verdict("Seen."))
-    async with bench(place, *replies) as run:
-        trajectory = await run.run()
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "Seen.")
-        assert run.lab.calls == ["look x"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "```json\n%s\n```",
-        "Here you are: %s Shall I?",
-        "<think>[{]</think>\n%s",
-        '{"plan": {"reasoning": "r", "steps": %s}}',
-    ],
-)
-async def test_a_plan_is_read_however_it_is_wrapped(place: Path, text: str) -> None:
-    wrapped = said(PLAN, text.replace("%s", json.dumps([LOOK])))
-    async with bench(place, wrapped, verdict("Seen.")) as run:
-        assert (await run.run()).stop_reason is StopReason.FINAL_ANSWER
-        assert run.lab.calls == ["look x"]
-
-
-async def test_a_task_that_needs_no_step_is_answered(place: Path) -> None:
-    async with bench(place, plan(), verdict("Forty-two.")) as run:
-        trajectory = await run.run()
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "Forty-two.")
-        assert run.asked == 2
 
 
 async def test_a_failed_step_aborts_unless_it_says_otherwise(place: Path) -> None:
@@ -201,29 +448,6 @@ async def test_a_result_that_contradicts_the_plan_triggers_what_the_step_says(pl
         assert run.lab.calls == ["check 1", "check 0", "look x"]
 
 
-async def test_a_goal_that_is_not_met_is_planned_for_anew(place: Path) -> None:
-    replies = (
-        plan(step("lab_look", at="y"), marker=AGAIN),
-        plan(LOOK),
-        verdict("", met=False, missing="y was not looked at"),
-        verdict("Both seen.", nth=2),
-    )
-    async with bench(place, *replies) as run:
-        trajectory = await run.run()
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "Both seen.")
-        assert run.lab.calls == ["look x", "look y"]
-
-
-async def test_a_goal_that_is_never_met_is_an_honest_end(place: Path) -> None:
-    replies = [verdict("No luck.", met=False, missing="everything", nth=nth) for nth in (1, 2, 3)]
-    plans = [plan(LOOK, marker=AGAIN, nth=nth) for nth in (1, 2)]
-    async with bench(place, *replies, *plans, plan(LOOK)) as run:
-        trajectory = await run.run()
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.PLAN_FAILED, "No luck.")
-        assert "the goal is not met: everything" in trajectory.error
-        assert trajectory.plan is not None and trajectory.plan.met is False
-
-
 async def test_tests_and_diff_are_looked_at_after_a_change_that_nobody_tested(place: Path) -> None:
     code = "import a\n\n\ndef test_one():\n    assert a.one() == 1\n"
     steps = (step("files_write_file", path="test_a.py", content=code),)
@@ -242,12 +466,267 @@ async def test_tests_and_diff_are_looked_at_after_a_change_that_nobody_tested(pl
         assert tests.result.success and "1 passed" in tests.result.content
 
 
-async def test_a_plan_that_tests_by_itself_is_not_tested_again(place: Path) -> None:
-    test = "def test_it():\n    assert True\n"
-    steps = (step("files_write_file", path="test_a.py", content=test), step("tests_pytest"))
+async def test_a_limit_hit_in_the_middle_ends_with_what_was_done(place: Path) -> None:
+    async with bench(place, plan(LOOK, LOOK, LOOK, LOOK), max_tool_calls=2) as run:
+        trajectory = await run.run()
+        assert trajectory.stop_reason is StopReason.MAX_TOOL_CALLS
+        assert statuses(trajectory) == ["done", "done", "unreached", "unreached"]
+        assert trajectory.answer.splitlines()[-1] == "4. lab look: unreached"
+        assert run.lab.calls == ["look x", "look x"]
+        assert trajectory.usage.tool_calls == 2
+        assert run.budget.limits.max_iterations == Limits().max_iterations
+    words = said("The run ends here", "Half of it is done.")
+    async with bench(place, words, plan(LOOK, LOOK, LOOK), max_tool_calls=2) as run:
+        trajectory = await run.run(answer_at_limit=True)
+        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.MAX_TOOL_CALLS, "Half of it is done.")
+
+
+async def test_a_step_is_no_iteration_but_a_reply_is(place: Path) -> None:
+    async with bench(place, plan(*[LOOK] * 8), verdict("Seen."), max_iterations=2) as run:
+        assert (await run.run()).stop_reason is StopReason.FINAL_ANSWER
+    async with bench(place, plan(LOOK), verdict("Seen."), max_iterations=1) as run:
+        trajectory = await run.run()
+        assert trajectory.stop_reason is StopReason.MAX_ITERATIONS
+        assert statuses(trajectory) == ["done"]
+
+
+async def test_tokens_are_limited_while_planning(place: Path) -> None:
+    wrong = plan(step("oven_bake"))
+    async with bench(place, wrong, plan(LOOK, marker=CORRECT), max_tokens=10) as run:
+        trajectory = await run.run()
+        assert trajectory.stop_reason is StopReason.MAX_TOKENS
+        assert run.asked == 1
+
+
+async def test_time_runs_out_in_the_middle(place: Path) -> None:
+    async with bench(place, plan(LOOK, step("lab_wait"), LOOK)) as run:
+        await run.model.probe()
+        run.budget = Budget(Limits(timeout_seconds=1.5))
+        trajectory = await run.run()
+        assert trajectory.stop_reason is StopReason.TIMEOUT
+        assert statuses(trajectory) == ["done", "unreached", "unreached"]
+        assert run.lab.calls == ["look x", "wait"]
+
+
+async def test_a_prompt_is_made_to_fit_or_ends_the_run(place: Path) -> None:
+    long = step("lab_look", at="x" * 4000)
+    again = plan(LOOK, marker=AGAIN)
+    broken = plan(long, long, step("lab_flaky", on_failure="replan"))
+    async with bench(place, again, broken, verdict("Done."), fails=1, context=4500) as run:
+        trajectory = await run.run()
+        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "Done.")
+        assert any(isinstance(event.body, HistoryCondensed) for event in run.events)
+        assert statuses(trajectory) == ["done", "done", "failed", "done"]
+    async with bench(place, plan(LOOK), context=500) as run:
+        trajectory = await run.run()
+        assert (trajectory.stop_reason, statuses(trajectory)) == (StopReason.CONTEXT_TOO_LONG, [])
+
+
+async def test_a_step_waits_for_a_person_and_the_plan_goes_on_from_there(place: Path) -> None:
+    steps = (LOOK, step("files_write_file", path="b.py", content="x = 1\n"), step("lab_look", at="y"))
     async with bench(place, plan(*steps), verdict("Done."), task=CHANGE) as run:
-        trajectory = await run.run(task_text=CHANGE)
-        assert [call.name for taken in trajectory.steps for call in taken.reply.tool_calls][2:] == [
-            "git_diff",
-            "final_answer",
+        run.journal.post(RunStarted(role="DEV", model="scripted", messages=tuple(run.history.messages), tools=()))
+        waiting = Gate(files_write_file=Ruling(verdict=Verdict.WAIT))
+        first = await run.run(gate=waiting)
+        assert first.stop_reason is StopReason.AWAITING_APPROVAL
+        assert statuses(first) == ["done", "unreached", "unreached"]
+        assert [call.name for call in run.history.unanswered()] == ["files_write_file"]
+        assert not (run.root / "b.py").exists()
+
+        # Another process goes on from the log alone.
+        state = fold_run(run.events, "agent")
+        later = replace_history(run, state.messages)
+        approving = Gate(files_write_file=Ruling(text="Approved by somebody."))
+        second = await later.run(gate=approving, steps=state.steps, budget=Budget(Limits(), spent=state.usage))
+        assert second.stop_reason is StopReason.FINAL_ANSWER
+        assert statuses(second) == ["done", "done", "done"]
+        assert run.lab.calls == ["look x", "look y"]
+        assert (run.root / "b.py").read_text() == "x = 1\n"
+        assert run.asked == 2
+        assert any("Approved by somebody." in message.content for message in later.history.messages)
+
+
+async def test_an_earlier_run_of_the_same_conversation_is_none_of_this_ones_plan(place: Path) -> None:
+    async with bench(
+        place, plan(LOOK), plan(step("lab_look", at="y"), nth=2), verdict("x"), verdict("y", nth=2)
+    ) as run:
+        assert (await run.run()).answer == "x"
+        run.history.add(UserMessage(content="And y?"))
+        second = await run.run(task_text="And y?")
+        assert (second.answer, statuses(second)) == ("y", ["done"])
+        assert run.lab.calls == ["look x", "look y"]
+
+
+async def test_one_plan_uses_files_git_tests_docker_http_and_a_database(place: Path) -> None:
+    async with engine(place / "engine.sock") as host, ScriptedModelServer(Script()) as site:
+        port = int(site.url.split(":")[2].split("/")[0])
+
+        def extra(workspace: LocalWorkspace, pipeline: Pipeline) -> Sequence[Toolkit]:
+            pages = HttpPolicy(private_hosts=("127.0.0.1",), ports=(port,))
+            return (
+                DockerTool(workspace, pipeline, policy=DockerPolicy(host=host)),
+                HttpTool(workspace, pipeline, policy=pages),
+                DatabaseTool(workspace, pipeline),
+            )
+
+        test = "def test_it():\n    assert True\n"
+        steps = (
+            step("files_write_file", path="test_a.py", content=test),
+            step("git_status", expect="test_a.py"),
+            step("tests_run", expect="exit 0"),
+            step("docker_ps"),
+            step("http_get", url=f"{site.url}/models", expect="scripted"),
+            step("db_sqlite_query", path="data.db", sql="create table t (x)", read_only=False),
+        )
+        async with bench(place, plan(*steps), verdict("All six."), task=CHANGE, extra=extra) as run:
+            trajectory = await run.run(task_text=CHANGE)
+            assert (trajectory.stop_reason, trajectory.error) == (StopReason.FINAL_ANSWER, "")
+            assert statuses(trajectory) == ["done"] * 6
+            audited = [event.body.entry.tool for event in run.events if isinstance(event.body, ToolFinished)]
+            assert audited[:6] == ["files", "git", "tests", "docker", "http", "db"]
+
+
+async def test_a_single_operation_is_answered_without_a_model(place: Path) -> None:
+    async with bench(place) as run:
+        for mode in (PlanningMode.SIMPLE, PlanningMode.HYBRID):
+            run.history, text = opening("read file a.py"), "read file a.py"
+            trajectory = await run.run(mode, task_text=text)
+            assert trajectory.stop_reason is StopReason.FINAL_ANSWER
+            assert "return 1" in trajectory.answer
+        run.history = opening("what is 2+3*4")
+        assert (await run.run(task_text="what is 2+3*4")).answer == "2+3*4 = 14"
+        assert run.server.requests == 0
+
+
+async def test_a_fast_path_that_fails_goes_to_the_model(place: Path) -> None:
+    again = plan(step("files_read_file", path="a.py"), marker=AGAIN)
+    async with bench(place, again, verdict("You mean a.py.")) as run:
+        trajectory = await run.run(task_text="read file aa.py")
+        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "You mean a.py.")
+        assert statuses(trajectory) == ["failed", "done"]
+        assert run.asked == 2
+
+
+async def test_hybrid_goes_by_complexity(place: Path) -> None:
+    agentic = Conversation(match="Implement", turns=(Turn(tool_calls=(("final_answer", {"result": "Built."}),)),))
+    async with bench(place, plan(LOOK), verdict("Seen."), agentic) as run:
+        simple = await run.run(PlanningMode.HYBRID)
+        assert (simple.answer, simple.plan is not None) == ("Seen.", True)
+        text = "Implement a cache for the HTTP client."
+        run.history = opening(text)
+        stepwise = await run.run(PlanningMode.HYBRID, task_text=text)
+        assert (stepwise.answer, stepwise.plan) == ("Built.", None)
+        assert all("tools" in body for body in run.server.bodies[-1:])
+        # The threshold is a setting.
+        run.history = opening(TASK)
+        low = await run.run(PlanningMode.HYBRID, mode_rules=ModeRules(threshold=0.0))
+        assert low.plan is None
+
+
+async def test_hybrid_hands_a_plan_that_fails_over(place: Path) -> None:
+    broken = step("files_read_file", path="missing.py", on_failure="replan")
+    alone = Conversation(
+        predicate=lambda request: any(ALONE in _text(message) for message in request.payload["messages"]),
+        turns=(Turn(tool_calls=(("final_answer", {"result": "By hand."}),)),),
+    )
+    rules = ModeRules(plans=PlanRules(max_replans=0))
+    async with bench(place, alone, plan(broken), max_iterations=2) as run:
+        trajectory = await run.run(PlanningMode.HYBRID, mode_rules=rules)
+        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "By hand.")
+        assert statuses(trajectory) == ["failed"]
+        assert [taken.number for taken in trajectory.steps] == [1, 2]
+        assert run.asked == 2
+
+
+async def test_without_a_model_what_can_be_answered_is(place: Path) -> None:
+    async with bench(place) as run:
+        await run.model.probe()
+        run.server.fail_next(Failure(status=503, times=0))
+        for mode in PlanningMode:
+            run.history = opening("git status")
+            trajectory = await run.run(mode, task_text="git status")
+            assert trajectory.stop_reason is StopReason.FINAL_ANSWER, mode
+            assert "branch" in trajectory.answer.lower() or "clean" in trajectory.answer.lower()
+            run.history = opening(TASK)
+            trajectory = await run.run(mode)
+            assert trajectory.stop_reason is StopReason.MODEL_ERROR, mode
+            assert trajectory.error
+
+
+async def test_agentic_chooses_each_step(place: Path) -> None:
+    turns = (Turn(tool_calls=(("lab_look", {"at": "x"}),)), Turn(tool_calls=(("final_answer", {"result": "Seen."}),)))
+    async with bench(place, Conversation(match="You are an agent", turns=turns)) as run:
+        trajectory = await run.run(PlanningMode.AGENTIC)
+        assert (trajectory.answer, trajectory.plan) == ("Seen.", None)
+        assert run.lab.calls == ["look x"]
+
+
+async def test_step_by_step_begins_with_an_outline_where_that_is_wanted(place: Path) -> None:
+    done = Conversation(
+        predicate=lambda request: "Carry it out now" in _text(request.payload["messages"][-1]),
+        turns=(Turn(tool_calls=(("final_answer", {"result": "Seen."}),)),),
+    )
+    async with bench(place, done, said("Before you begin", "1. Look.\n2. Answer.")) as run:
+        trajectory = await run.run(PlanningMode.AGENTIC, mode_rules=ModeRules(outline=True))
+        assert (trajectory.answer, trajectory.plan) == ("Seen.", None)
+        assert [type(message).__name__ for message in run.history.messages[2:5]] == [
+            "UserMessage",
+            "AssistantMessage",
+            "UserMessage",
         ]
+        assert "lab_look" in run.told[0]
+        assert trajectory.usage.model_calls == 2
+        # A run that goes on writes no second one.
+        assert len(fold_run(run.events, "agent").steps) == 2
+
+
+async def test_a_goal_that_is_never_met_is_an_honest_end(place: Path) -> None:
+    replies = [verdict("No luck.", met=False, missing="everything", nth=nth) for nth in (1, 2, 3)]
+    plans = [plan(LOOK, marker=AGAIN, nth=nth) for nth in (1, 2)]
+    async with bench(place, *replies, *plans, plan(LOOK)) as run:
+        trajectory = await run.run()
+        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.PLAN_FAILED, "No luck.")
+        assert "the goal is not met: everything" in trajectory.error
+        assert trajectory.plan is not None and trajectory.plan.met is False
+
+
+async def test_a_person_may_refuse_a_step_or_end_the_run(place: Path) -> None:
+    write = step("files_write_file", path="b.py", content="x")
+    async with bench(place, plan(LOOK, marker=AGAIN), plan(write), verdict("Only looked.")) as run:
+        trajectory = await run.run(gate=Gate(files_write_file=Ruling(verdict=Verdict.REFUSE, text="only look")))
+        assert (trajectory.stop_reason, statuses(trajectory)) == (StopReason.FINAL_ANSWER, ["failed", "done"])
+        assert any("only look" in message.content for message in run.history.messages)
+    async with bench(place, plan(write, LOOK)) as run:
+        trajectory = await run.run(gate=Gate(files_write_file=Ruling(verdict=Verdict.END, text="no")))
+        assert (trajectory.stop_reason, statuses(trajectory)) == (StopReason.REJECTED, ["failed", "unreached"])
+        assert not (run.root / "b.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "answer"),
+    [
+        ('```json\n{"goal_met": "no", "missing": "b", "result": "Half."}\n```', StopReason.PLAN_FAILED, "Half."),
+        ('<think>{"met": true}</think>{"met": false, "missing": "b", "answer": "a"}', StopReason.PLAN_FAILED, "a"),
+        ("The answer is 3.", StopReason.FINAL_ANSWER, "The answer is 3."),
+        ('{"answer": {"a": 1}}', StopReason.FINAL_ANSWER, '{"a": 1}'),
+        ('{"met": "perhaps", "answer": "x"}', StopReason.FINAL_ANSWER, "x"),
+    ],
+)
+async def test_a_verdict_is_read_however_it_is_wrapped(place: Path, text: str, stop: StopReason, answer: str) -> None:
+    async with bench(place, said(VERIFY, text), plan()) as run:
+        trajectory = await run.run(mode_rules=ModeRules(plans=PlanRules(max_replans=0)))
+        assert (trajectory.stop_reason, trajectory.answer) == (stop, answer)
+
+
+@pytest.mark.parametrize(("request_", "replies", "seconds"), [(FAST, 0, 3.0), (SIMPLE, 2, 3.0), (COMPLEX, 5, 10.0)])
+async def test_replies_in_a_row_and_the_time_beside_them(
+    place: Path, request_: str, replies: int, seconds: float
+) -> None:
+    """Under 3 seconds for a simple request and 10 for a complex one with replies of half a second each."""
+    (place / "clone/b.py").write_text(FILES["b.py"])
+    async with bench(place, *SCRIPT.conversations, task=request_, max_iterations=5, max_tool_calls=20) as run:
+        await run.model.probe()
+        began = time.monotonic()
+        trajectory = await run.run(PlanningMode.HYBRID, task_text=request_)
+        assert time.monotonic() - began + 0.5 * replies < seconds
+        assert (trajectory.stop_reason, run.asked) == (StopReason.FINAL_ANSWER, replies)

@@ -53,12 +53,3 @@ async def test_hosts_run_where_their_resource_is_and_end_without_work(fleet: Fle
         assert len(hosts.hosts) == 1
         # The one that stayed works.
         assert (await hosts.carry_out(assignment())).artifacts.files_changed == ("utils.py",)
-
-
-@pytest.mark.slow
-async def test_a_host_waits_for_a_node_that_offers_its_resource(fleet: FleetUnderTest) -> None:
-    settings = fleet.settings.model_copy(update={"ray_resources": {"no_such_thing": 1.0}})
-    async with open_ray_fleet(settings) as hosts:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2):
-                await hosts.warm()

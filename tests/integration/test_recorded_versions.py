@@ -149,32 +149,6 @@ async def test_npm_installs_for_a_candidate_what_its_base_had(
     assert newest.key != tested.key
 
 
-@needs_npm
-async def test_a_candidate_that_asks_npm_for_another_version_gets_it(
-    npm_provider: GitWorkspaceProvider, packages: dict[str, bytes], tmp_path: Path
-) -> None:
-    base = await npm_provider.pin("default", RepoRef(location=str(make_repository(tmp_path / "repo", NODE_FILES))))
-    await npm_provider.environment(base, SPEC)
-    packages["thing-2.0.0.tgz"] = npm_package("thing", "2.0.0")
-    wanted = MORE.replace('"thing": "*"', '"thing": "^2.0.0"')
-    candidate = await npm_provider.patched("e", base, patch("package.json", MANIFEST, wanted))
-    tested = await npm_provider.environment(candidate, SPEC)
-    assert await versions(npm_provider, candidate, tested) == "2.0.0 1.0.0"
-
-
-@needs_npm
-async def test_a_lock_that_npm_cannot_use_is_passed_over(
-    npm_provider: GitWorkspaceProvider, packages: dict[str, bytes], tmp_path: Path
-) -> None:
-    base = await npm_provider.pin("default", RepoRef(location=str(make_repository(tmp_path / "repo", NODE_FILES))))
-    await npm_provider.environment(base, SPEC)
-    # What was served under that version is another archive by now.
-    packages["thing-1.0.0.tgz"] = npm_package("thing", "1.0.0") + b"\0"
-    candidate = await npm_provider.patched("e", base, patch("package.json", MANIFEST, MORE))
-    tested = await npm_provider.environment(candidate, SPEC)
-    assert await versions(npm_provider, candidate, tested) == "1.0.0 1.0.0"
-
-
 def test_what_a_build_writes_as_npms_notes_is_read_as_text_of_a_strangers() -> None:
     packages = {
         "node_modules/@scope/good": {"version": "1.2.3-rc.1", "integrity": "sha512-" + "A" * 86 + "=="},

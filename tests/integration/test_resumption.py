@@ -17,7 +17,7 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
-from swe_ai_fleet.agents.solving import Consent, solve
+from swe_ai_fleet.agents.solving import Consent, Solution, solve
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import verify
@@ -40,7 +40,7 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
-from swe_ai_fleet.domain.run import RunState, fold_run
+from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, PlanningMode, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.domain.tool import Outcome
@@ -91,6 +91,22 @@ SCRIPT = Script(
             ),
         ),
         Conversation(
+            match="[adjusted]",
+            turns=(
+                Turn(content=json.dumps({"steps": [WRITE_ONE]})),
+                Turn(content=json.dumps({"steps": [WRITE_TWO]})),
+                Turn(content='{"met": true, "missing": "", "answer": "two is written"}'),
+            ),
+        ),
+        Conversation(
+            match="[remember]",
+            turns=(
+                Turn(tool_calls=(("search_memory", {"entities": ["Rounding"]}),)),
+                Turn(tool_calls=(("propose_approach", {"approach": "Round in app.py", "reasoning": "It is small."}),)),
+                Turn(tool_calls=(("final_answer", {"result": "rounded"}),)),
+            ),
+        ),
+        Conversation(
             match="[delete]",
             turns=(Turn(tool_calls=(shell("rm -f app.py"),)), Turn(tool_calls=(("final_answer", {"result": "did"}),))),
         ),
@@ -120,7 +136,8 @@ class World:
     """A provider, a model server, and a task."""
 
     def __init__(self, tmp_path: Path, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
-        self.repository = make_repository(tmp_path / "repository", {"app.py": "a = 1\n"})
+        files = {"app.py": "a = 1\n", "README.md": "# Numbers\n\n## Rounding\n\nNumbers are rounded half up.\n"}
+        self.repository = make_repository(tmp_path / "repository", files)
         self.provider = GitWorkspaceProvider(
             tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
         )
@@ -316,33 +333,71 @@ async def test_a_plan_pauses_at_each_step_and_goes_on_with_the_rest(world: World
     well_formed(world.messages)
 
 
-async def _resolve(log: MemoryLog, task: Task, request: ApprovalRequest) -> None:
+async def test_a_person_adjusts_a_plan_and_approves_the_next(world: World) -> None:
+    log, task = MemoryLog(), replace(world.task("[adjusted]", ApprovalPolicy.PLAN), planning_mode=PlanningMode.SIMPLE)
+    asked: list[ApprovalRequest] = []
+    for decision in (ApprovalDecision.ADJUSTED, ApprovalDecision.APPROVED):
+        paused = await world.run(log, task, generation=len(asked) + 1, resume=bool(asked))
+        assert paused.stop_reason is StopReason.AWAITING_APPROVAL
+        asked = [event.body.request for event in log.events if isinstance(event.body, ApprovalRequested)]
+        await _resolve(log, task, asked[-1], decision, text="call it two.txt")
+    done = await world.run(log, task, generation=3, resume=True)
+    assert (done.stop_reason, done.summary) == (StopReason.FINAL_ANSWER, "two is written")
+    assert ["one.txt" in asked[0].approach, "two.txt" in asked[1].approach] == [True, True]
+    assert "call it two.txt" in json.dumps(world.messages)
+    assert "one.txt" not in world.files and world.files["two.txt"] == "two.txt\n"
+
+
+async def _resolve(
+    log: MemoryLog,
+    task: Task,
+    request: ApprovalRequest,
+    decision: ApprovalDecision = ApprovalDecision.APPROVED,
+    text: str = "",
+) -> None:
     resolution = ApprovalResolution(
-        approval_id=request.approval_id, decision=ApprovalDecision.APPROVED, approver="ada", caller="test"
+        approval_id=request.approval_id, decision=decision, text=text, approver="ada", caller="test"
     )
     await log.tell(control(task), ApprovalResolved(resolution=resolution))
 
 
-@pytest.mark.parametrize(("word", "left"), [("approved", False), ("rejected", True)])
-async def test_an_approver_in_the_same_process(world: World, word: str, left: bool) -> None:
+async def solved(world: World, task: Task, word: str) -> tuple[Solution, list[ApprovalRequest], AuditTrail, bool]:
+    """What became of a task with somebody who decides in the same process, or nobody; and whether app.py is left."""
     asked: list[ApprovalRequest] = []
 
     async def approver(request: ApprovalRequest) -> ApprovalResolution:
         asked.append(request)
         return ApprovalResolution(approval_id="", decision=ApprovalDecision(word), approver="me")
 
-    task = world.task("[delete]", ApprovalPolicy.RISKY)
-    trail = AuditTrail(agent_id=AGENT)
+    trail, consent = AuditTrail(agent_id=AGENT), Consent(approver=approver) if word else Consent()
     async with world.clone(task) as clone:
-        solution = await solve(
-            task, clone, equipment=Equipment(models={"": world.model}), trail=trail, consent=Consent(approver=approver)
-        )
-        assert (clone.root / "app.py").exists() is left
+        equipment = Equipment(models={"": world.model})
+        solution = await solve(task, clone, equipment=equipment, trail=trail, consent=consent)
+        return solution, asked, trail, (clone.root / "app.py").exists()
+
+
+@pytest.mark.parametrize(("word", "left"), [("approved", False), ("rejected", True)])
+async def test_an_approver_in_the_same_process(world: World, word: str, left: bool) -> None:
+    task = world.task("[delete]", ApprovalPolicy.RISKY)
+    solution, asked, trail, kept = await solved(world, task, word)
+    assert kept is left
     assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
     assert [one.call.name for one in asked] == ["shell_run_command"]
     (entry,) = [one for one in trail.entries if one.tool == "approval"]
     assert entry.reason == f"{word} by me"
     assert verify(trail.entries, head=trail.head) is None
+
+
+async def test_without_anybody_to_ask_it_is_refused(world: World) -> None:
+    solution, _, _, kept = await solved(world, world.task("[delete]", ApprovalPolicy.RISKY), "")
+    assert kept and "nobody can be asked" in solution.trajectory.steps[0].observations[0].result.error
+
+
+async def test_a_question_shows_what_memory_gave_so_far(world: World) -> None:
+    solution, (request,), _, _ = await solved(world, world.task("[remember]", ApprovalPolicy.PLAN), "approved")
+    assert (request.goal, request.approach) == ("[remember]", "Round in app.py\n\nIt is small.")
+    assert request.memory.startswith("Coverage: 100 %.") and "Numbers are rounded half up" in request.memory
+    assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
 
 
 async def test_a_proposal_in_words_counts(world: World) -> None:
@@ -356,20 +411,6 @@ async def test_a_proposal_in_words_counts(world: World) -> None:
     assert candidate.stop_reason is StopReason.FINAL_ANSWER
     assert world.files["app.py"] == "a = 1\nb = 2\n"
     well_formed(world.messages)
-
-
-async def test_without_anybody_to_ask_it_is_refused(world: World) -> None:
-    task = world.task("[delete]", ApprovalPolicy.RISKY)
-    async with world.clone(task) as clone:
-        solution = await solve(
-            task, clone, equipment=Equipment(models={"": world.model}), trail=AuditTrail(agent_id=AGENT)
-        )
-        assert (clone.root / "app.py").exists()
-    assert "nobody can be asked" in solution.trajectory.steps[0].observations[0].result.error
-
-
-def test_a_run_that_never_began_has_nothing_to_resume() -> None:
-    assert fold_run([], AGENT) == RunState(agent_id=AGENT)
 
 
 NEWS = (
@@ -426,9 +467,3 @@ async def test_a_run_that_goes_on_is_not_told_the_baseline_again(world: World) -
         log = cut(whole.events, count, whole)
         await world.run(log, task, generation=2, resume=True)
         assert len(told_at(world)) == 1, count
-
-
-async def test_a_baseline_that_nobody_knows_is_not_spoken_of(world: World) -> None:
-    world.baselines = KnownAfter(1_000)
-    await world.run(MemoryLog(), world.task("[count]"))
-    assert "untouched commit" not in json.dumps(world.messages)

@@ -7,8 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -18,21 +17,16 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc
 from services.orchestrator.server import orchestrator_service
 from services.orchestrator.task_context import TaskContexts
-from swe_ai_fleet.agents.opening import opening_messages
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, WorkRecord
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
-from swe_ai_fleet.tools.pipeline import ToolLimits
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.orchestrator_service import servicer_of
 
@@ -129,7 +123,7 @@ async def test_the_context_of_a_role_is_what_the_project_knows_and_the_tools_it_
     assert not without.blocks.history
 
 
-async def test_an_agent_is_told_what_was_shown(service: Service):
+async def test_what_the_caller_asked_for_is_shown_and_secrets_are_not(service: Service):
     order = pb.OrchestrateRequest(
         task_id="T-1",
         task_description=f"Add the endpoint. The key is {SECRET}.",
@@ -143,40 +137,10 @@ async def test_an_agent_is_told_what_was_shown(service: Service):
     told = await service.get(task_id="T-1")
     task = (await service.executions.latest("default", "T-1")).task
     assert task.task_id == "T-1", accepted
-    request = context_request(task)
-    assert request is not None
-    gathered = await service.source.gather(request)
-    system, first = opening_messages(
-        task,
-        workspace=ScriptedClone(),
-        limits=ToolLimits(),
-        perspective=Perspective(),
-        mask=MASK,
-        background=gathered.text,
-    )
-    assert told.blocks.system == system.content
-    # The same words, but for what was done before, which stands by itself, and so between other fences.
-    shown = [line for line in told.blocks.context.splitlines() if not framing(line)]
-    done = [line for line in told.blocks.history.splitlines() if not framing(line)]
-    agents = [line for line in first.content.splitlines() if not framing(line)]
-    assert set(agents) == {*shown, *done}
     for words in ("# Requirements", "- no new dependency", "small", "app/", "It lives in app/login.py.", "[masked]"):
         assert words in told.blocks.context
     assert SECRET not in told.context_text
     assert told.blocks.context.index("# Task") < told.blocks.context.index("# What is known from before")
-
-
-def framing(line: str) -> bool:
-    return not line.strip() or line.startswith(("<<<", ">>>", "What is known of this project"))
-
-
-class ScriptedClone:
-    root = Path("/workspace")
-    mount = "/workspace"
-    environment = Environment()
-
-    async def run(self, command: object) -> NoReturn:
-        raise AssertionError(command)
 
 
 async def test_the_version_changes_with_the_content_and_only_then(service: Service):

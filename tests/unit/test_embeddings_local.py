@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from swe_ai_fleet.adapters.embeddings import LocalEmbedder, is_installed
-from swe_ai_fleet.adapters.embeddings.local import batches
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="the extra `embeddings` is not installed")
 
@@ -61,15 +60,6 @@ async def test_a_text_has_the_same_vector_in_every_company(embedder: LocalEmbedd
         assert one == pytest.approx(other, abs=1e-6)
 
 
-async def test_a_question_lies_nearest_to_its_answer(embedder: LocalEmbedder) -> None:
-    question, *answers = await embedder.embed(
-        ["Which colour does the user like?", "My favourite colour is blue.", "The build needs Go 1.22."]
-    )
-    near, far = (cosine(question, answer) for answer in answers)
-    assert near > 0.4
-    assert far < 0.2
-
-
 async def test_callers_at_once_get_their_own(embedder: LocalEmbedder) -> None:
     texts = [f"text {number}" for number in range(6)]
     found = await asyncio.gather(*(embedder.embed([text]) for text in texts))
@@ -80,16 +70,5 @@ async def test_callers_at_once_get_their_own(embedder: LocalEmbedder) -> None:
 async def test_half_a_surrogate_pair_and_a_huge_text_do_no_harm(embedder: LocalEmbedder) -> None:
     odd, huge, start = await embedder.embed(["half \ud83d", "word " * 1_000_000, "word " * 600])
     assert len(odd) == 384
-    assert huge == pytest.approx(start, abs=1e-6)
-
-
-async def test_no_texts_are_no_vectors(embedder: LocalEmbedder) -> None:
     assert await embedder.embed([]) == []
-
-
-def test_batches_are_bounded_hold_each_text_once_and_what_is_alike() -> None:
-    lengths = [3, 256, 4, 250, 3, *([100] * 50)]
-    made = list(batches(lengths))
-    assert sorted(place for batch in made for place in batch) == list(range(len(lengths)))
-    assert all(len(batch) * max(lengths[place] for place in batch) <= 1024 for batch in made)
-    assert {1, 3} <= set(made[0])
+    assert huge == pytest.approx(start, abs=1e-6)

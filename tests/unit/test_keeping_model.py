@@ -9,7 +9,7 @@ import pytest
 
 from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import Fenced, FleetError, ModelUnavailable, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.tools.audit import AuditTrail
 
@@ -91,16 +91,6 @@ async def test_only_what_changed_is_stored_and_the_reply_waits_for_it() -> None:
     assert store.kept == [5]
 
 
-async def test_not_more_often_than_asked() -> None:
-    thinker, store = Thinker(), Store()
-    thinker.go.set()
-    store.go.set()
-    model, trail = a_model(thinker, store, every=3600)
-    trail.revision += 1
-    await ask(model)
-    assert store.kept == []
-
-
 async def test_a_workspace_that_cannot_be_stored_costs_the_checkpoint_only() -> None:
     thinker, store = Thinker(), Store(fault=Unavailable("no room"))
     thinker.go.set()
@@ -121,19 +111,6 @@ async def test_whoever_was_fenced_stops() -> None:
     trail.revision += 1
     with pytest.raises(Fenced):
         await ask(model)
-
-
-async def test_a_fault_of_the_model_waits_for_the_store() -> None:
-    thinker, store = Thinker(fault=ModelUnavailable("away")), Store()
-    thinker.go.set()
-    model, trail = a_model(thinker, store)
-    trail.revision += 1
-    asking = asyncio.create_task(ask(model))
-    await store.begun.wait()
-    store.go.set()
-    with pytest.raises(ModelUnavailable):
-        await asking
-    assert store.kept == [4]
 
 
 async def test_a_cancellation_ends_both() -> None:

@@ -1,10 +1,10 @@
-"""The fleet's limits on calls to models: the ledger's rules, and how a process hands its lease out."""
+"""The fleet's limits on calls to models: the ledger's arithmetic, and how a process hands its lease out."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +70,64 @@ class Host:
 FIFTY = Quota(max_in_flight=50)
 
 
+@dataclass
+class Counting:
+    """A ledger's calls, counted; it fails while `broken`."""
+
+    ledger: MemoryLedger = field(default_factory=MemoryLedger)
+    calls: int = 0
+    broken: bool = False
+
+    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+        self.calls += 1
+        if self.broken:
+            raise Unavailable("gone")
+        return await self.ledger.renew(demand, quota)
+
+
+class Replying:
+    """A model that answers with the usage it is told."""
+
+    def __init__(self, usage: Usage, fault: ModelUnavailable | None = None) -> None:
+        self.usage, self.fault, self.calls = usage, fault, 0
+
+    async def probe(self) -> ModelCapabilities:
+        return ModelCapabilities(model="m")
+
+    async def ping(self) -> None:
+        return
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        self.calls += 1
+        if self.fault is not None:
+            raise self.fault
+        return ModelReply(message=AssistantMessage(content="x"), finish_reason="stop", usage=self.usage)
+
+
+@dataclass
+class Recording:
+    """An admission that lets everything through."""
+
+    admitted: list[int] = field(default_factory=list[int])
+    settled: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    async def admit(self, tokens: int) -> None:
+        self.admitted.append(tokens)
+
+    def settle(self, reserved: int, spent: int) -> None:
+        self.settled.append((reserved, spent))
+
+
+RATE = Quota(tokens_per_minute=6000)
+
+"""100 a second; the bucket holds 1,000."""
+
+
+async def thirsty(ledger: MemoryLedger, host: str, tokens: int, head: int | None = None) -> Grant:
+    asked = Demand(host=host, waiting=1, tokens=tokens, head=tokens if head is None else head)
+    return await ledger.renew(asked, RATE)
+
+
 async def test_a_host_alone_gets_what_it_needs_and_a_little_to_spare() -> None:
     ledger = MemoryLedger(clock=Clock())
     assert (await ledger.renew(Demand(host="a", waiting=3, spare=2), FIFTY)).slots == 5
@@ -79,23 +137,6 @@ async def test_a_host_alone_gets_what_it_needs_and_a_little_to_spare() -> None:
     assert ledger.held == {"a": 50, "b": 0}
     assert (await ledger.renew(Demand(host="a"), FIFTY)).slots == 0
     assert ledger.held == {"b": 0}
-
-
-async def test_hosts_get_equal_parts_and_who_needs_less_gets_what_it_needs() -> None:
-    clock = Clock()
-    ledger = MemoryLedger(clock=clock)
-    hosts = [Host(name, ledger, clock, waiting=waiting) for name, waiting in (("a", 90), ("b", 90), ("c", 4))]
-    for _ in range(12):
-        for host in hosts:
-            await host.renew(FIFTY)
-            host.start()
-            assert sum(one.using for one in hosts) <= 50
-        clock.now += 1.0
-        for host in hosts[:2]:
-            done = min(10, host.using)
-            host.using, host.waiting = host.using - done, host.waiting + done
-    assert hosts[2].using == 4
-    assert [host.slots for host in hosts] == [23, 23, 4]
 
 
 async def test_a_host_hears_whether_others_wait_for_what_it_holds() -> None:
@@ -109,14 +150,6 @@ async def test_a_host_hears_whether_others_wait_for_what_it_holds() -> None:
     for host, waiting in (("b", 3), ("c", 1)):
         assert (await ledger.renew(Demand(host=host, waiting=waiting), FIFTY)).slots == waiting
     assert not (await ledger.renew(Demand(host="a", using=10), FIFTY)).contended
-
-
-async def test_a_host_without_calls_keeps_its_lease_while_it_wants_some_to_spare() -> None:
-    ledger = MemoryLedger(clock=Clock())
-    assert (await ledger.renew(Demand(host="a", spare=2), FIFTY)).slots == 2
-    assert ledger.held == {"a": 2}
-    assert (await ledger.renew(Demand(host="a", tokens=5), Quota(tokens_per_minute=60))).tokens == 5
-    assert ledger.held == {"a": 0}
 
 
 async def test_a_host_with_nothing_to_ask_takes_nothing_of_the_bucket() -> None:
@@ -179,28 +212,6 @@ async def test_a_successor_lets_nobody_have_more_than_before_until_old_leases_ha
     assert [(await host.renew(FIFTY)).slots for host in (newcomer, hosts[1])] == [10, 20]
 
 
-async def test_more_hosts_than_calls_take_turns() -> None:
-    clock = Clock()
-    ledger = MemoryLedger(clock=clock)
-    quota = Quota(max_in_flight=5)
-    hosts = [Host(f"h{number}", ledger, clock, waiting=1) for number in range(60)]
-    for _ in range(30):
-        for host in hosts:
-            clock.now += 0.001
-            await host.renew(quota)
-            host.start()
-            assert sum(one.using for one in hosts) <= 5
-        clock.now += 0.6
-        for host in hosts:
-            if host.using:
-                host.using, host.waiting = 0, 1
-                await host.renew(quota)
-    served = [host.served for host in hosts]
-    assert sum(served) >= 5 * 28
-    assert min(served) >= 1
-    assert max(served) <= 6
-
-
 @given(
     st.integers(1, 20),
     st.lists(
@@ -240,23 +251,6 @@ def test_hosts_that_keep_to_their_leases_never_have_more_under_way_than_allowed(
     asyncio.run(play())
 
 
-async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
-    clock = Clock()
-    ledger = MemoryLedger(clock=clock)
-    quota = Quota(tokens_per_minute=60_000)
-    hosts = [Host(name, ledger, clock, waiting=9) for name in "abc"]
-    poured = Counter[str]()
-    for _ in range(1200):
-        clock.now += 0.1
-        for host in hosts:
-            # One host's calls are larger than the whole bucket.
-            want = 40_000 if host.name == "a" else 3000
-            poured[host.name] += (await host.renew(quota, tokens=want, head=want)).tokens
-    seconds = 1200 * 0.1
-    assert 0.95 * 1000 * seconds <= sum(poured.values()) <= 1000 * (seconds + 10) + 40_000
-    assert min(poured.values()) > 0
-
-
 async def test_tokens_that_come_back_can_be_had_by_others() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
@@ -265,21 +259,6 @@ async def test_tokens_that_come_back_can_be_had_by_others() -> None:
     assert (await ledger.renew(Demand(host="b", waiting=1, tokens=500, head=500), quota)).tokens == 0
     await ledger.renew(Demand(host="a", returned=700), quota)
     assert (await ledger.renew(Demand(host="b", waiting=1, tokens=500, head=500), quota)).tokens == 500
-
-
-@dataclass
-class Counting:
-    """A ledger's calls, counted; it fails while `broken`."""
-
-    ledger: MemoryLedger = field(default_factory=MemoryLedger)
-    calls: int = 0
-    broken: bool = False
-
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
-        self.calls += 1
-        if self.broken:
-            raise Unavailable("gone")
-        return await self.ledger.renew(demand, quota)
 
 
 async def test_three_hundred_agents_share_the_limit_without_a_round_trip_each() -> None:
@@ -333,107 +312,6 @@ async def test_tokens_are_spent_no_faster_than_the_fleet_may() -> None:
     assert ledger.calls < 100
 
 
-async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_nothing() -> None:
-    async with LeasedAdmission(MemoryLedger(), Quota(max_in_flight=1)) as admission:
-        await admission.admit(0)
-        order: list[int] = []
-
-        async def agent(number: int) -> None:
-            await admission.admit(0)
-            order.append(number)
-            admission.settle(0, 0)
-
-        agents = [asyncio.create_task(agent(number)) for number in range(6)]
-        await asyncio.sleep(0)
-        assert admission.waiting == 6
-        agents[2].cancel()
-        await asyncio.wait(agents[2:3])
-        # This one is let through and cancelled at the same moment.
-        admission.settle(0, 0)
-        agents[0].cancel()
-        await asyncio.wait(agents)
-        assert order == [1, 3, 4, 5]
-        assert (admission.using, admission.waiting) == (0, 0)
-
-
-async def test_nothing_begins_without_a_lease_and_all_goes_on_when_the_ledger_is_back() -> None:
-    ledger = Counting(broken=True)
-    clock = Clock()
-    async with LeasedAdmission(ledger, Quota(max_in_flight=5), clock=clock) as admission:
-        agents = [asyncio.create_task(admission.admit(0)) for _ in range(3)]
-        async with asyncio.timeout(10):
-            while ledger.calls < 2:
-                await asyncio.sleep(0.01)
-            assert not any(agent.done() for agent in agents)
-            ledger.broken = False
-            await asyncio.gather(*agents)
-            assert admission.using == 3
-            # The lease has ended and can't be renewed: what is under way goes on, nothing begins.
-            ledger.broken = True
-            clock.now += 60.0
-            late = asyncio.create_task(admission.admit(0))
-            calls = ledger.calls
-            while ledger.calls == calls:
-                await asyncio.sleep(0.01)
-            assert not late.done()
-            ledger.broken = False
-            await late
-    assert ledger.ledger.held == {}
-
-
-async def test_an_idle_host_gives_back_what_it_holds() -> None:
-    ledger = MemoryLedger(lease_seconds=0.3)
-    quota = Quota(max_in_flight=4)
-    async with LeasedAdmission(ledger, quota) as first, LeasedAdmission(ledger, quota) as second:
-        for _ in range(4):
-            await first.admit(0)
-        waiting = asyncio.create_task(second.admit(0))
-        async with asyncio.timeout(10):
-            # Its share shrinks as soon as another host wants something; it starts nothing until it is below.
-            while sum(ledger.held.values()) != 4 or len(ledger.held) < 2:
-                await asyncio.sleep(0.005)
-            first.settle(0, 0)
-            await waiting
-            for _ in range(3):
-                first.settle(0, 0)
-            second.settle(0, 0)
-            while ledger.held:
-                await asyncio.sleep(0.01)
-
-
-class Replying:
-    """A model that answers with the usage it is told."""
-
-    def __init__(self, usage: Usage, fault: ModelUnavailable | None = None) -> None:
-        self.usage, self.fault, self.calls = usage, fault, 0
-
-    async def probe(self) -> ModelCapabilities:
-        return ModelCapabilities(model="m")
-
-    async def ping(self) -> None:
-        return
-
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        self.calls += 1
-        if self.fault is not None:
-            raise self.fault
-        return ModelReply(message=AssistantMessage(content="x"), finish_reason="stop", usage=self.usage)
-
-
-@dataclass
-class Recording:
-    """An admission that lets everything through."""
-
-    admitted: list[int] = field(default_factory=list[int])
-    settled: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-
-    async def admit(self, tokens: int) -> None:
-        self.admitted.append(tokens)
-
-    def settle(self, reserved: int, spent: int) -> None:
-        self.settled.append((reserved, spent))
-
-
 @pytest.mark.parametrize(
     ("model", "spent"),
     [
@@ -458,3 +336,145 @@ def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
     call = ToolCall(call_id="1", model_call_id="1", name="look", arguments="x" * 36)
     messages: list[Message] = [UserMessage(content="y" * 400), AssistantMessage(content="", tool_calls=(call,))]
     assert estimated_tokens(ModelRequest(messages)) == 100 + 10 + 1024
+
+
+@given(st.integers(1, 30), st.lists(st.integers(1, 12), min_size=1, max_size=6), st.randoms(use_true_random=False))
+@settings(max_examples=150)
+def test_calls_come_to_be_shared_by_max_min_fairness(capacity: int, needs: list[int], random: Random) -> None:
+    async def shared() -> list[int]:
+        clock, quota = Clock(), Quota(max_in_flight=capacity)
+        ledger = MemoryLedger(clock=clock)
+        hosts = [Host(str(number), ledger, clock) for number in range(len(needs))]
+        for turn in range(6):
+            for number in random.sample(range(len(needs)), len(needs)):
+                clock.now += 0.01
+                if turn < 4:
+                    hosts[number].using, hosts[number].waiting = 0, needs[number]
+                await hosts[number].renew(quota)
+                hosts[number].start()
+        return [host.using for host in hosts]
+
+    using = asyncio.run(shared())
+    assert sum(using) == min(capacity, sum(needs))
+    short = [has for has, need in zip(using, needs, strict=True) if has < need]
+    if short:
+        # Nobody has more than one call more than somebody who lacks some.
+        assert max(using) <= min(short) + 1
+
+
+async def test_what_does_not_divide_goes_to_those_who_have_waited_longest() -> None:
+    clock, quota = Clock(), Quota(max_in_flight=8)
+    ledger = MemoryLedger(clock=clock)
+    full, a, b, late = (Host(name, ledger, clock, waiting=9) for name in ("full", "a", "b", "late"))
+    full.waiting = 8
+    for host in (full, b, a, late):
+        clock.now += 1.0
+        await host.renew(quota)
+        host.start()
+        assert host.using == (8 if host is full else 0)
+    full.using = 0
+    await full.renew(quota)
+    # The odd ones are kept for those who have waited longer, though they ask later.
+    for host in (late, a, b):
+        clock.now += 0.01
+        await host.renew(quota)
+        host.start()
+    assert (a.using, b.using, late.using) == (3, 3, 2)
+    for host in (late, b, a):
+        assert (await host.renew(quota)).slots <= host.using
+    assert ledger.held == {"a": 3, "b": 3, "late": 2}
+
+
+async def test_spare_calls_come_out_of_what_nobody_has_or_needs() -> None:
+    quota = Quota(max_in_flight=10)
+    ledger = MemoryLedger(clock=Clock())
+    assert (await ledger.renew(Demand(host="a", using=4, spare=20), quota)).slots == 10
+    assert (await ledger.renew(Demand(host="b", waiting=2, spare=1), quota)).slots == 0
+    assert (await ledger.renew(Demand(host="a", using=4, spare=20), quota)).slots == 8
+    assert (await ledger.renew(Demand(host="b", using=2, spare=1), quota)).slots == 2
+    assert (await ledger.renew(Demand(host="a", using=4, spare=1), quota)).slots == 5
+    assert (await ledger.renew(Demand(host="b", using=2, spare=9), quota)).slots == 5
+
+
+async def test_a_call_larger_than_the_bucket_is_served_and_leaves_a_debt() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    assert (await thirsty(ledger, "a", 2000)).tokens == 2000
+    dry = await thirsty(ledger, "b", 50)
+    assert (dry.tokens, dry.again_seconds) == (0, 1.0)
+    clock.now += 9.5
+    dry = await thirsty(ledger, "b", 50)
+    assert (dry.tokens, dry.again_seconds) == (0, 0.5)
+    clock.now += 0.8
+    poured = await thirsty(ledger, "b", 50)
+    assert (poured.tokens, poured.again_seconds) == (50, 0.05)
+
+
+async def test_whose_call_waits_longer_is_served_first() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    await thirsty(ledger, "rich", 1000)
+    assert (await thirsty(ledger, "first", 50)).tokens == 0
+    clock.now += 0.1
+    assert (await thirsty(ledger, "second", 30)).tokens == 0
+    clock.now += 0.2
+    await ledger.renew(Demand(host="rich"), RATE)
+    # 30 are there: they are for the first, whose call takes 50, and not for one that has no call yet either.
+    kept = await thirsty(ledger, "second", 30)
+    assert (kept.tokens, kept.again_seconds) == (0, pytest.approx(0.2))
+    kept = await thirsty(ledger, "third", 10, head=0)
+    assert (kept.tokens, kept.again_seconds) == (0, pytest.approx(0.5))
+    assert (await thirsty(ledger, "first", 50)).tokens == 50
+
+
+async def test_what_is_left_is_shared_among_those_whose_calls_wait() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    await thirsty(ledger, "rich", 1000)
+    await thirsty(ledger, "first", 10)
+    clock.now += 0.1
+    await thirsty(ledger, "second", 20)
+    await ledger.renew(Demand(host="rich"), RATE)
+    clock.now += 0.9
+    # 100 are there, 10 of them somebody's who has waited longer; of the others half.
+    assert (await thirsty(ledger, "second", 500, head=20)).tokens == 45
+    # Now that one has waited longest, and has a place in front again.
+    assert (await thirsty(ledger, "first", 500, head=10)).tokens == 27
+
+
+async def test_the_bucket_holds_ten_seconds_of_tokens() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    assert (await thirsty(ledger, "a", 5000, head=1)).tokens == 1000
+    clock.now += 60.0
+    assert (await thirsty(ledger, "a", 5000, head=1)).tokens == 1000
+    await ledger.renew(Demand(host="a", returned=5000), RATE)
+    assert (await thirsty(ledger, "a", 5000, head=1)).tokens == 1000
+
+
+async def test_a_successor_begins_with_an_empty_bucket_once() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    assert (await ledger.renew(Demand(host="a", epoch="before", waiting=1, tokens=9, head=9), RATE)).tokens == 0
+    clock.now += 1.0
+    assert (await thirsty(ledger, "new", 10)).tokens == 10
+    assert (await ledger.renew(Demand(host="b", epoch="before", waiting=1, tokens=9, head=9), RATE)).tokens == 9
+
+
+async def test_many_hosts_ask_seldom_and_their_leases_last_longer() -> None:
+    ledger = MemoryLedger(clock=Clock(), lease_seconds=5.0)
+    grants = [await ledger.renew(Demand(host=str(number), waiting=1), Quota(max_in_flight=1)) for number in range(600)]
+    asked = {
+        number: (grants[number - 1].again_seconds, grants[number - 1].lease_seconds) for number in (1, 20, 200, 600)
+    }
+    assert asked == {1: (0.05, 5.0), 20: (0.2, 5.0), 200: (2.0, 8.0), 600: (5.0, 20.0)}
+
+
+async def test_a_lease_counts_until_the_moment_it_ends() -> None:
+    clock, quota = Clock(), Quota(max_in_flight=1)
+    ledger = MemoryLedger(clock=clock, lease_seconds=5.0)
+    assert (await ledger.renew(Demand(host="a", waiting=1), quota)).slots == 1
+    clock.now += 4.999
+    assert (await ledger.renew(Demand(host="b", waiting=1), quota)).slots == 0
+    clock.now = 1005.0
+    assert (await ledger.renew(Demand(host="b", waiting=1), quota)).slots == 1

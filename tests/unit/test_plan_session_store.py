@@ -18,9 +18,8 @@ from swe_ai_fleet.agents.plan_session import (
     SessionStatus,
     SessionStore,
 )
-from swe_ai_fleet.agents.plan_session import kept as kept_module
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.agents.sub_agents import MemoryResults
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.message import UserMessage
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 
@@ -76,7 +75,7 @@ class TestKeyValueSessions:
         await store.put(session(messages=(UserMessage(content=noise),)))
         pieces = await parts.entries()
         assert len(pieces) > 2
-        assert max(len(piece.value) for piece in (*pieces, *await heads.entries())) <= kept_module.PART_BYTES
+        assert max(len(piece.value) for piece in (*pieces, *await heads.entries())) < 1024 * 1024
         found = await store.get("s1")
         assert found is not None
         assert found.messages[0].content == noise
@@ -96,15 +95,6 @@ class TestKeyValueSessions:
         assert found.answer == ("one" if told[0] is None else "other")
         assert len(await parts.entries()) == 1
 
-    async def test_a_body_that_is_gone_is_no_session(self) -> None:
-        parts = MemoryKeyValue()
-        store = KeyValueSessions(MemoryKeyValue(), parts, tenant="t")
-        await store.put(session())
-        for entry in await parts.entries():
-            await parts.delete(entry.key)
-        with pytest.raises(Unavailable, match="could not be read whole"):
-            await store.get("s1")
-
     async def test_one_that_cannot_be_read_hides_no_other(self) -> None:
         heads, parts = MemoryKeyValue(), MemoryKeyValue()
         store = KeyValueSessions(heads, parts, tenant="t")
@@ -121,19 +111,6 @@ class TestKeyValueSessions:
             await store.put(session("strange"))
         assert await store.get("good") == session("good")
 
-    async def test_tenants_do_not_see_each_other(self) -> None:
-        heads, parts = MemoryKeyValue(), MemoryKeyValue()
-        await KeyValueSessions(heads, parts, tenant="t").put(session())
-        other = KeyValueSessions(heads, parts, tenant="t2")
-        assert (await other.get("s1"), await other.listed()) == (None, ())
-
-    async def test_one_that_is_too_long_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(kept_module, "MAX_SESSION_BYTES", 1_000)
-        store = KeyValueSessions(MemoryKeyValue(), MemoryKeyValue(), tenant="t")
-        with pytest.raises(ResourceExhausted, match="too long"):
-            await store.put(session(answer="x" * 2_000))
-        assert await store.get("s1") is None
-
 
 class TestEveryLease:
     async def test_one_at_a_time(self, leases: SessionLeases) -> None:
@@ -149,27 +126,6 @@ class TestEveryLease:
         assert not await leases.held("s1")
         async with leases.hold("s1"):
             pass
-
-    async def test_it_is_given_back_by_whoever_is_cancelled(self, leases: SessionLeases) -> None:
-        entered = asyncio.Event()
-
-        async def work() -> None:
-            async with leases.hold("s1"):
-                entered.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(work())
-        await entered.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with leases.hold("s1"):
-            pass
-
-    async def test_a_time_out_of_the_work_itself_is_its_own(self, leases: SessionLeases) -> None:
-        with pytest.raises(TimeoutError):
-            async with leases.hold("s1"), asyncio.timeout(0):
-                await asyncio.Event().wait()
 
 
 class TestKeyValueLeases:
@@ -240,20 +196,3 @@ class TestKeyValueLeases:
                 while (entry := await store.get("t.s1")) is None or entry.revision < 4:
                     await asyncio.sleep(0.01)
         assert not await KeyValueLeases(store, tenant="t").held("s1")
-
-    async def test_it_is_renewed_as_long_as_it_is_held(self) -> None:
-        store = MemoryKeyValue()
-        renewed = asyncio.Event()
-
-        async def follow() -> None:
-            seen = 0
-            async for change in store.changes(follow=True):
-                seen += change is not None
-                if seen == 8:
-                    renewed.set()
-
-        following = asyncio.create_task(follow())
-        async with asyncio.timeout(10), KeyValueLeases(store, tenant="t", seconds=0.6).hold("s1"):
-            # Longer than it would have lived without.
-            await renewed.wait()
-        following.cancel()

@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.planning.call_ids import PlanCallId, Purpose
-from swe_ai_fleet.agents.planning.complexity import THRESHOLD, assess
-from swe_ai_fleet.agents.planning.contradiction import contradicts
+from swe_ai_fleet.agents.planning import ModeRules, PlanRun, assess, contradicts
 from swe_ai_fleet.agents.planning.fast_path import fast_path
 from swe_ai_fleet.agents.planning.operations import MAX_STEPS, Operations
-from swe_ai_fleet.agents.planning.plan_run import PlanRun
-from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
 from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.codec import to_json
@@ -32,16 +28,41 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
-from swe_ai_fleet.domain.plan import OnFailure, PlanReport, PlanStep, StepReport, StepStatus
+from swe_ai_fleet.domain.plan import OnFailure, PlanStep
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.catalogue import all_toolkits
-from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
+HOSTILE = (
+    *("[" * 300_000, '{"a":' * 60_000, '{"steps": [' * 30_000, "{'" * 150_000),
+    *("\n" * 200_000, "a/" * 100_000, "Aa" * 100_000, "`" * 200_000, "a.b." * 50_000),
+)
+DOUBTFUL = """read file src/app.py and fix the bug
+read a.py b.py
+read the README
+open 3.14
+read file -rf
+read file /etc/passwd
+read file src/
+delete file a.py
+git push
+git status && rm -rf .
+git status; ls
+run the tests and commit
+run rm -rf /
+what is 2024-01-02
+what is 2+
+what is __import__('os')
+search for bugs
+search for the error in parser.py
+search for .*
+list files in src newer than 3 days
+http get example.com"""
 READ = {"tool": "files", "operation": "read_file", "params": {"path": "a.py"}}
 
 
@@ -77,20 +98,15 @@ class TestReading:
             f"```json\n{json.dumps({'steps': [READ]})}\n```",
             f"Sure! Here is the plan you wanted:\n\n{json.dumps({'steps': [READ]})}\n\nShall I go on?",
             f'<think>maybe {{"steps": []}} or [1, 2]?</think>{json.dumps({"plan": [READ]})}',
-            f"[note] {json.dumps({'steps': [READ]})}",
             json.dumps({"plan": {"steps": [READ], "reasoning": "because"}}),
-            json.dumps({"result": {"plan": {"actions": [READ]}}}),
             json.dumps({"steps": json.dumps([READ])}),
             json.dumps({"Steps": [{"Tool": "files", "Operation": "read_file", "Arguments": {"path": "a.py"}}]}),
             json.dumps({"steps": [{"operation": "files_read_file", "params": {"path": "a.py"}}]}),
-            json.dumps({"steps": [{"tool": "files_read_file", "parameters": {"path": "a.py"}}]}),
-            json.dumps({"steps": [{"tool": "files", "operation": "files_read_file", "args": {"path": "a.py"}}]}),
             json.dumps({"steps": [{"tool": "files", "action": "read_file", "params": {"path": "a.py"}}]}),
             json.dumps({"steps": [{"name": "files_read_file", "arguments": '{"path": "a.py"}'}]}),
             json.dumps({"steps": [{"function": {"name": "files_read_file", "arguments": '{"path": "a.py"}'}}]}),
             json.dumps({"steps": [{"tool": "files", "operation": "read_file", "path": "a.py", "step": 1}]}),
             json.dumps({"steps": [{"tool": "FILES", "operation": "Read-File", "params": {"file_path": "a.py"}}]}),
-            json.dumps({"steps": [{"tool": "files.read_file", "params": {"path": "a.py"}}]}),
             json.dumps({"steps": [{"tool": "read_file", "params": {"path": "a.py"}}]}),
             json.dumps({"steps": [{"operation": "cat", "params": {"path": "a.py"}}]}),
             "{'steps': [{'tool': 'files', 'operation': 'read_file', 'params': {'path': 'a.py'}}]}",
@@ -125,9 +141,6 @@ class TestReading:
         assert problems == ()
         assert plan.steps[0].on_failure is meant
 
-    async def test_a_plan_may_need_no_step(self, operations: Operations) -> None:
-        assert operations.read('{"reasoning": "I know that.", "steps": []}')[1] == ()
-
     @pytest.mark.parametrize(
         ("step", "problem"),
         [
@@ -158,14 +171,12 @@ class TestReading:
         assert plan.steps == ()
         assert problems
 
-    async def test_a_plan_has_a_length(self, operations: Operations) -> None:
+    async def test_a_plan_and_what_is_told_of_its_problems_have_a_length(self, operations: Operations) -> None:
+        assert not operations.read('{"reasoning": "I know that.", "steps": []}')[1]
         assert not operations.read(json.dumps([READ] * MAX_STEPS))[1]
         assert operations.read(json.dumps([READ] * (MAX_STEPS + 1)))[1]
-
-    async def test_the_problems_told_have_a_number(self, operations: Operations) -> None:
         _, problems = operations.read(json.dumps({"steps": [{"tool": "oven", "operation": "bake"}] * 40}))
-        assert len(problems) == 13
-        assert problems[-1] == "and 28 problems more"
+        assert (len(problems), problems[-1]) == (13, "and 28 problems more")
 
     async def test_what_policy_denies_cannot_be_planned(self, tmp_path: Path) -> None:
         policy = Policy(role=Role.DEV, read_only=True, allowed_paths=("src/*",))
@@ -175,40 +186,17 @@ class TestReading:
         operations = await under(Policy(allowed_paths=("src/*",)), tmp_path)
         assert "lies outside the paths allowed" in operations.read(json.dumps([write]))[1][0]
 
-    async def test_what_the_model_is_not_shown_can_be_planned_all_the_same(self, operations: Operations) -> None:
-        assert "docker_ps" in operations.others()
-        assert not any(line.startswith("docker_ps(") for line in operations.signatures())
-        assert operations.read(json.dumps([{"tool": "docker", "operation": "ps", "params": {}}]))[1] == ()
-
     @given(text=st.text(alphabet="{}[]\",:steptolparams \n\\'`0", max_size=200))
-    def test_reading_never_raises(self, text: str) -> None:
-        draft = read_draft(text)
-        assert draft.problems or draft.steps or "steps" in text or "plan" in text
-        read_verdict(text)
+    def test_any_text_is_a_plan_or_has_a_problem(self, operations: Operations, text: str) -> None:
+        plan, problems = operations.read(text)
+        assert problems or plan.steps or "steps" in text or "plan" in text
 
-    @pytest.mark.parametrize("text", ["[" * 300_000, '{"a":' * 60_000, '{"steps": [' * 30_000, "{'" * 150_000])
-    def test_hostile_text_is_read_in_time(self, text: str) -> None:
-        began = time.perf_counter()
-        read_draft(text)
-        assert time.perf_counter() - began < 30
-
-
-class TestVerdict:
-    @pytest.mark.parametrize(
-        ("text", "met", "answer"),
-        [
-            ('{"met": true, "missing": "", "answer": "It is 3."}', True, "It is 3."),
-            ('```json\n{"goal_met": "yes", "result": "Done."}\n```', True, "Done."),
-            ('<think>{"met": true}</think>{"met": false, "missing": "tests", "answer": "Half."}', False, "Half."),
-            ("The answer is 3.", None, "The answer is 3."),
-            ('{"answer": {"a": 1}}', None, '{"a": 1}'),
-            ('{"met": "perhaps", "answer": "x"}', None, "x"),
-            ("", None, ""),
-        ],
-    )
-    def test_it_is_read_from_what_is_there(self, text: str, met: bool | None, answer: str) -> None:
-        verdict = read_verdict(text)
-        assert (verdict.met, verdict.answer) == (met, answer)
+    @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:8])
+    async def test_hostile_text_is_read_and_judged_in_time(self, operations: Operations, text: str) -> None:
+        began = time.process_time()
+        operations.read(text)
+        assert 0 <= assess(text).score <= 1
+        assert time.process_time() - began < 30
 
 
 def result(**fields: object) -> ToolResult:
@@ -240,61 +228,23 @@ class TestContradiction:
         assert bool(problem) is bool(said)
 
 
-class TestCallIds:
-    @given(
-        plan=st.integers(1, 9999),
-        purpose=st.sampled_from(Purpose),
-        number=st.integers(1, 9999),
-        attempt=st.integers(1, 9999),
-        nonce=st.sampled_from(["", "0a1b2c3d"]),
-    )
-    def test_an_id_says_what_it_was_made_of(
-        self, plan: int, purpose: Purpose, number: int, attempt: int, nonce: str
-    ) -> None:
-        call = PlanCallId(plan=plan, purpose=purpose, number=number, attempt=attempt, nonce=nonce)
-        assert PlanCallId.read(str(call)) == call
-        assert str(call).isalnum()
-
-    @pytest.mark.parametrize("text", ["", "call_0", "p1s1", "p0s1t1", "a1b2c3d4e5f6", "p1s1t1 ", "p1x1t1"])
-    def test_other_ids_say_nothing(self, text: str) -> None:
-        assert PlanCallId.read(text) is None
-
-
-def test_a_report_tells_what_became_of_each_step() -> None:
-    steps = [
-        StepReport(plan=1, number=1, step=PlanStep(tool="files", operation="read_file"), status=StepStatus.DONE),
-        StepReport(
-            plan=2, number=1, step=PlanStep(tool="git", operation="add"), status=StepStatus.FAILED, error="no such path"
-        ),
-    ]
-    told = PlanReport(steps=tuple(steps), plans=2).told()
-    assert told == "1. files read_file: done\n2/1. git add: failed (no such path)"
-
-
 class TestFastPath:
     @pytest.mark.parametrize(
         ("request_text", "name", "params"),
         [
             ("read file src/app.py", "files read_file", {"path": "src/app.py"}),
-            ("Please read the file README.", "files read_file", {"path": "README"}),
             ("Could you show me pyproject.toml?", "files read_file", {"path": "pyproject.toml"}),
-            ("show the contents of the file docs/a.md", "files read_file", {"path": "docs/a.md"}),
             ("cat ./setup.cfg", "files read_file", {"path": "./setup.cfg"}),
             ("git status", "git status", {}),
-            ("Show me the git status!", "git status", {}),
             ("git diff", "git diff", {}),
             ("show the last 5 commits", "git log", {"limit": 5}),
             ("run the tests", "tests run", {}),
-            ("Run all tests.", "tests run", {}),
             ("list files in src", "files list_files", {"path": "src"}),
-            ("list all files", "files list_files", {}),
             ("List the files in the src/app directory", "files list_files", {"path": "src/app"}),
             ("ls", "files list_files", {}),
             ("what files are in tests/?", "files list_files", {"path": "tests/"}),
             ("what is 2+3*4", "calculator calculator", {"expression": "2+3*4"}),
             ("calculate (1 + 2) * -3 / 4.5", "calculator calculator", {"expression": "(1 + 2) * -3 / 4.5"}),
-            ("2 ** 10 =", "calculator calculator", {"expression": "2 ** 10"}),
-            ("search for foo", "files search_in_files", {"pattern": "foo", "path": "."}),
             ("grep parse_args in src", "files search_in_files", {"pattern": "parse_args", "path": "src"}),
             ("search for 'a.b' in the repository", "files search_in_files", {"pattern": r"a\.b", "path": "."}),
         ],
@@ -311,36 +261,8 @@ class TestFastPath:
     @pytest.mark.parametrize(
         "request_text",
         [
+            *DOUBTFUL.splitlines(),
             "",
-            "read file src/app.py and fix the bug",
-            "read src/app.py, then run the tests",
-            "read a.py b.py",
-            "read the README",
-            "open 3.14",
-            "read file -rf",
-            "read file /etc/passwd",
-            "read file src/",
-            "show me the way",
-            "delete file a.py",
-            "write file a.py",
-            "git push",
-            "git status && rm -rf .",
-            "git status; ls",
-            "git checkout main",
-            "run the tests and commit",
-            "run rm -rf /",
-            "run the tests in production",
-            "what is 2024-01-02",
-            "what is love",
-            "what is 2+",
-            "what is __import__('os')",
-            "calculate 9**9**x",
-            "search for bugs",
-            "search for the error in parser.py",
-            "search for .*",
-            "search for foo|bar",
-            "list files in src newer than 3 days",
-            "http get example.com",
             "git log\n\nFix the parser",
             "read file a.py\0",
             "read file " + "a" * 300 + ".py",
@@ -348,12 +270,6 @@ class TestFastPath:
     )
     async def test_anything_doubtful_is_for_the_model(self, operations: Operations, request_text: str) -> None:
         assert fast_path(request_text, operations) is None
-
-    async def test_what_policy_does_not_permit_is_not_taken(self, tmp_path: Path) -> None:
-        operations = await under(Policy(denied=frozenset({"git"}), read_only=True), tmp_path)
-        assert fast_path("git status", operations) is None
-        assert fast_path("run the tests", operations) is None
-        assert fast_path("list files", operations) is not None
 
     @given(text=st.text(alphabet="readlistgwhcufo 0123456789+-*/().'`\n", max_size=250))
     def test_whatever_is_asked_only_reading_comes_of_it(self, operations: Operations, text: str) -> None:
@@ -366,33 +282,18 @@ class TestFastPath:
 
 SIMPLE = [
     "What does the function parse_args return?",
-    "What is the version of this package?",
     "Which files import requests?",
-    "How many tests are there?",
-    "Is there a Dockerfile in this repository?",
     "Show me the last commit.",
-    "Read README.md and summarise it.",
     "List the files in src and in tests.",
     "Read config.yaml and tell me which port the server listens on.",
-    "What changed between HEAD and main?",
     "Run the tests and tell me how many pass.",
     "Find all uses of get_user and list the files they are in.",
-    "Who wrote the function connect in db.py?",
     "Explain what utils.py does.",
-    "Count the lines of main.py.",
-    "Create a file notes.txt with the text hello.",
     "Append a line 'x = 1' to a.py.",
-    "Rename old.py to new.py.",
-    "Delete the file tmp.log.",
     "Bump the version in pyproject.toml to 1.2.0.",
     "Copy a.py to b.py and commit it.",
-    "Replace foo with bar in a.txt.",
-    "Create the directory docs.",
     "Format app.py.",
-    "Commit the changes with the message 'Tidy up'.",
-    "Move helpers.py to lib/helpers.py.",
     "Add a .gitignore with *.pyc in it.",
-    "Get the page at the address in README.md.",
     "Show the diff and commit everything as 'wip'.",
     "Read a.py, then read b.py, and tell me which one is longer.",
     "Print the table users of the database.",
@@ -401,32 +302,20 @@ AGENTIC = [
     "Fix the failing test in tests/test_parser.py.",
     "Implement a cache for the HTTP client.",
     "Refactor the parser into smaller functions.",
-    "Debug why the login page returns 500.",
     "Find out why test_upload is flaky and fix it.",
     "Investigate the memory leak in the worker and write down what causes it.",
     "Optimise the query in reports.py; it takes ten seconds.",
-    "Migrate the project from unittest to pytest.",
     "Rewrite the CLI with typer and keep all options working.",
-    "Implement OAuth login, add tests for it and update the docs.",
     "Add type annotations to all functions in src and make sure that the tests still pass.",
-    "Improve the error messages everywhere in the package and add tests.",
-    "Port the module to asyncio.",
-    "Review the whole code base for security problems and fix each one you find.",
     "Build a small web server that serves the files in public/.",
     "Extend the API with an endpoint for deleting users, with tests.",
-    "Resolve the merge conflicts on this branch.",
     "Design and implement a plugin system.",
-    "Make the build reproducible: find what differs between two runs, then fix it.",
     "The application crashes on start when the config is empty. Fix it.",
-    "Speed up the test suite; find the slow tests first, then parallelise what can be.",
     "Add hello_world() to utils.py so that the tests pass, then commit it, and if anything fails, investigate.",
-    "Integrate the payment provider and handle every error it can give.",
-    "Develop a command that exports all tables as CSV, if possible without loading them whole.",
     "1. Read the spec\n2. Implement it\n3. Write tests\n4. Run them\n5. Commit",
     "Analyse the log files and propose what to change.",
     "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'\n\nSolve this.",
     "Harden the upload handler against path traversal and add a regression test.",
-    "Research which library fits best and integrate it.",
     "Change every caller of old_api in src, tests and docs to new_api, remove old_api, update CHANGELOG.md, "
     "run the tests, and if one fails, repair it.",
 ]
@@ -436,30 +325,13 @@ class TestComplexity:
     @pytest.mark.parametrize("request_text", SIMPLE)
     def test_what_can_be_planned_stays_below_the_threshold(self, request_text: str) -> None:
         complexity = assess(request_text)
-        assert complexity.score < THRESHOLD, complexity.reasons
+        assert complexity.score < ModeRules().threshold, complexity.reasons
 
     @pytest.mark.parametrize("request_text", AGENTIC)
     def test_open_ended_work_goes_step_by_step(self, request_text: str) -> None:
         complexity = assess(request_text)
-        assert complexity.score >= THRESHOLD, complexity.reasons
+        assert complexity.score >= ModeRules().threshold, complexity.reasons
         assert complexity.reasons
-
-    def test_a_score_has_its_reasons(self) -> None:
-        complexity = assess("Implement a cache for the HTTP client, then add tests for all of it.")
-        assert 0 <= complexity.score <= 1
-        assert any(reason.startswith("open-ended work: implement (+") for reason in complexity.reasons)
-        assert any("all or every" in reason for reason in complexity.reasons)
-
-    @given(text=st.text(max_size=300))
-    def test_any_text_has_the_same_score_each_time(self, text: str) -> None:
-        assert 0 <= assess(text).score <= 1
-        assert assess(text) == assess(text)
-
-    @pytest.mark.parametrize("text", ["\n" * 200_000, "a/" * 100_000, "Aa" * 100_000, "`" * 200_000, "a.b." * 50_000])
-    def test_hostile_text_is_judged_in_time(self, text: str) -> None:
-        began = time.perf_counter()
-        assess(text)
-        assert time.perf_counter() - began < 10
 
 
 class Babbler:

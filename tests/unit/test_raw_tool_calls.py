@@ -14,29 +14,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
+TAGS = """<tool_call> </tool_call> <function=f> </function> <think> </think> [[[[{ [TOOL_CALLS] <|python_tag|> null
+<parameter=a> </parameter> <arg_key>a</arg_key><arg_value> <|tool_call_begin|>f ```json"""
 PIECES = st.sampled_from(
-    [
-        "<tool_call>",
-        "</tool_call>",
-        "<function=f>",
-        "</function>",
-        "<think>",
-        "</think>",
-        '{"name": "f", "arguments": {"a": 1}}',
-        '{"name": "f", ',
-        "[[[[{",
-        "[TOOL_CALLS]",
-        "<|python_tag|>",
-        "<parameter=a>",
-        "</parameter>",
-        "<arg_key>a</arg_key><arg_value>",
-        "<|tool_call_begin|>f",
-        "```json",
-        "null",
-        "\n",
-        "\ud800",
-        "9" * 5000,
-    ]
+    [*TAGS.split(), '{"name": "f", "arguments": {"a": 1}}', '{"name": "f", ', "\n", "\ud800", "9" * 5000]
 )
 
 
@@ -48,22 +29,15 @@ def call(name: str, arguments: str = "{}") -> RawToolCall:
     ("text", "content", "calls"),
     [
         ("just words", "just words", ()),
-        ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "", (call("f", '{"a": 1}'),)),
         ('I look.\n<tool_call>\n{"name": "f"}\n</tool_call>\nNow.', "I look.\n\nNow.", (call("f"),)),
-        ('<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', "", (call("f", '{"a": 1}'),)),
         ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", (call("f", '{"a": 1}'),)),
-        ('<tool_call>[{"name": "f"}, {"name": "g"}]</tool_call>', "", (call("f"), call("g"))),
-        ('<function=f>{"a": 1}</function>', "", (call("f", '{"a": 1}'),)),
         ("<function=f></function>", "", (call("f"),)),
         ("<function=f>{oops</function>", "", (call("f", "{oops"),)),
-        ('<tool_call>\n<function=f>{"a": 1}</function>\n</tool_call>', "", (call("f", '{"a": 1}'),)),
-        ('<tool_call>{"name": "f"}</tool_call><tool_call>{"name": "g"}</tool_call>', "", (call("f"), call("g"))),
         # Broken JSON that names its tool is a call with broken arguments.
         ('<tool_call>{"name": "f", "arguments": {</tool_call>', "", (call("f", "{"),)),
         ('<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>', "", (call("f", '{"a": 1}'),)),
         ('<tool_call>{"name": "f", "arguments": {"a" 1}}</tool_call>', "", (call("f", '{"a" 1}'),)),
         ('<tool_call>{"name": "f", oops}</tool_call>', "", (call("f", '{"name": "f", oops}'),)),
-        ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', "", (call("f", '{"a": "x\\ny"}'),)),
         ("<tool_call>nothing like it</tool_call>", "<tool_call>nothing like it</tool_call>", ()),
         ('<tool_call>{"no": "name"}</tool_call>', '<tool_call>{"no": "name"}</tool_call>', ()),
         # A missing closing tag is forgiven, as it may be where the model was told to stop.
@@ -72,7 +46,6 @@ def call(name: str, arguments: str = "{}") -> RawToolCall:
         ("a <function=f> in prose", "a <function=f> in prose", ()),
         ("<function=f> 5 of them", "<function=f> 5 of them", ()),
         ('<think><tool_call>{"name": "f"}</tool_call></think>No.', None, ()),
-        ('<think>hm</think><tool_call>{"name": "f"}</tool_call>', "<think>hm</think>", (call("f"),)),
     ],
 )
 def test_reads_calls_and_keeps_the_rest(text: str, content: str | None, calls: tuple[RawToolCall, ...]) -> None:
@@ -175,17 +148,6 @@ def test_a_call_behind_a_thought_is_read() -> None:
     assert parse('<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>')[1][0].name == "f"
 
 
-def test_half_a_surrogate_pair_keeps_its_escape() -> None:
-    _, (found,) = parse('<tool_call>{"name": "f", "arguments": {"a": "\\ud83d"}}</tool_call>')
-    assert found.arguments == '{"a": "\\ud83d"}'
-
-
-def test_an_argument_may_contain_a_closing_tag() -> None:
-    arguments = json.dumps({"text": "a </tool_call> b </function> c"})
-    assert parse(render(call("write", arguments))) == ("", (call("write", arguments),))
-    assert parse(f"<function=write>{arguments}</function>") == ("", (call("write", arguments),))
-
-
 @pytest.mark.parametrize(
     "partial",
     [
@@ -209,11 +171,6 @@ def test_any_text_is_taken(text: str, truncated: bool) -> None:
     assert all(found.name for found in calls)
 
 
-@given(st.lists(PIECES, max_size=12).map("".join))
-def test_truncation_never_adds_a_call(text: str) -> None:
-    assert len(parse(text, truncated=True)[1]) <= len(parse(text)[1])
-
-
 @given(
     st.text().filter(lambda text: "<" not in text),
     st.lists(st.tuples(st.from_regex(r"[a-z_]{1,20}", fullmatch=True), st.dictionaries(st.text(), JSON)), min_size=1),
@@ -223,12 +180,6 @@ def test_what_is_rendered_is_read_back(content: str, made: list[tuple[str, dict[
     rest, found = parse(text, truncated=True)
     assert rest == content.strip()
     assert [(one.name, json.loads(one.arguments)) for one in found] == made
-
-
-@given(st.text())
-def test_arguments_that_are_no_json_come_back_as_they_were(arguments: str) -> None:
-    _, (found,) = parse(render(call("f", arguments)))
-    assert found.arguments == arguments or json.loads(found.arguments) == json.loads(arguments)
 
 
 FLOODS = [

@@ -1,22 +1,13 @@
-"""Searching documents and history: terms, ranking, passages, and the whole of it in the sandbox."""
+"""A repository's documents, docstrings and history as a memory, searched in the sandbox."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.sub_agents import MemoryResults, RepositoryMemory
-from swe_ai_fleet.agents.sub_agents.recall.passages import MAX_CHARS, Passage, passages
-from swe_ai_fleet.agents.sub_agents.recall.program import recall
-from swe_ai_fleet.agents.sub_agents.recall.ranking import Index, names, terms
-from swe_ai_fleet.agents.sub_agents.repository_memory import MAX_ASKED_CHARS, THRESHOLD
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.sandbox import open_workspace
@@ -36,89 +27,15 @@ FILES = {
 }
 
 
-class TestTerms:
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [("invoices", "invoice"), ("fixes", "fix"), ("classes", "class"), ("Queries", "query"), ("notes", "NOTE")],
-    )
-    def test_plurals_meet(self, one: str, other: str) -> None:
-        assert list(terms(one)) == list(terms(other)) != []
-
-    def test_identifiers_are_found_by_their_parts(self) -> None:
-        assert {"tax", "rat"} <= set(terms("taxRate")) & set(terms("tax_rate"))
-        assert "httperror" in set(terms("HTTPError"))
-
-    def test_stop_words_say_nothing(self) -> None:
-        assert list(terms("how is it that we were the")) == []
-
-    @given(st.text(max_size=300))
-    def test_any_text_has_terms_of_bounded_length(self, text: str) -> None:
-        # Folding may lengthen a character threefold.
-        assert all(0 < len(term) <= 3 * 64 for term in terms(text))
-
-
-class TestRanking:
-    def test_the_best_comes_first_and_strangers_not_at_all(self) -> None:
-        index = Index(["tax rates of countries", "rounding of totals to cents", "totals and taxes", "nothing here"])
-        assert [number for _, number in index.rank("rounding totals")] == [1, 2]
-        assert index.rank("kubernetes") == []
-
-    def test_one_is_a_passage_of_average_length_with_each_word_once(self) -> None:
-        index = Index(["alpha beta gamma", "delta epsilon zeta", "eta theta iota"])
-        ((score, number),) = index.rank("alpha beta gamma")
-        assert (number, score) == (0, pytest.approx(1.0))
-
-    def test_unknown_words_of_a_query_count_against_it(self) -> None:
-        index = Index(["alpha beta gamma", "delta epsilon zeta"])
-        assert index.rank("alpha")[0][0] >= THRESHOLD > index.rank("alpha quantum entanglement")[0][0]
-
-    def test_a_rare_word_weighs_more_than_a_common_one(self) -> None:
-        index = Index(["common rare", "common plain", "common dull", "common grey"])
-        assert index.rank("rare")[0][1] == 0
-        both = {number: score for score, number in index.rank("common rare")}
-        assert both[0] > 2 * both[1] > 0
-
-    @given(st.lists(st.text(max_size=60), max_size=8), st.text(max_size=40))
-    def test_scores_are_positive_and_sorted(self, texts: list[str], query: str) -> None:
-        ranked = Index(texts).rank(query)
-        scores = [score for score, _ in ranked]
-        assert scores == sorted(scores, reverse=True)
-        assert all(score > 0 for score in scores)
-        asked = set(terms(query))
-        assert {number for _, number in ranked} == {n for n, text in enumerate(texts) if asked & set(terms(text))}
-
-
-class TestNames:
-    @pytest.mark.parametrize(
-        ("phrase", "text", "found"),
-        [
-            ("Invoice", "an invoice is", True),
-            ("Invoice", "class Invoice:", True),
-            ("Invoice", "Invoices", False),
-            ("Invoice", "load_invoice", False),
-            ("tax rate", "the Tax Rate of", True),
-            ("C++", "in C++.", True),
-            ("C", "in C++.", True),
-            ("", "anything", False),
-            ("x", "axa x", True),
-            ("x", "axa", False),
-        ],
-    )
-    def test_whole_words_only(self, phrase: str, text: str, found: bool) -> None:
-        assert names(phrase, text) is found
-
-    @given(st.text(alphabet="ab_ ", max_size=12), st.text(alphabet="ab_ ", max_size=12))
-    def test_a_phrase_between_spaces_is_found(self, before: str, phrase: str) -> None:
-        assert names(phrase, f"{before} {phrase} {before}") is bool(phrase.strip())
+async def search(root: Path, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> MemoryResults:
+    async with open_workspace(root) as workspace:
+        return await RepositoryMemory(workspace).search(entities, queries)
 
 
 class TestPassages:
-    def test_documents_by_section_docstrings_by_name_commits_by_message(self, tmp_path: Path) -> None:
+    async def test_documents_by_section_docstrings_by_name_commits_by_message(self, tmp_path: Path) -> None:
         root = make_repository(tmp_path / "r", FILES, message="Add billing\n\nFor the new shop.")
-        found = {passage.source: passage.text for passage in passages(str(root), seconds=10)}
-        commit = next(source for source in found if source.startswith("commit "))
-        assert found.pop(commit) == "Add billing\nFor the new shop."
-        assert found == {
+        expected = {
             "README.md#Billing": "What customers owe.",
             "README.md#Rounding rules": "Totals are rounded half up to whole cents.",
             "docs/taxes.md#Taxes": (
@@ -128,80 +45,64 @@ class TestPassages:
             "billing.py": "Money in whole cents.",
             "billing.py#Invoice": "What one customer owes at one time.",
         }
+        words = ["customers owe", "half up", "tax rate", "ten days", "Money in", "at one time", "new shop"]
+        found = await search(root, [*words, "Not a document", "not def"])
+        assert found.gaps == ("Not a document", "not def")
+        assert [f"[{source}]\n{text}" in found.content for source, text in expected.items()] == [True] * 6
+        (commit,) = set(found.sources) - expected.keys()
+        assert commit.startswith("commit ")
+        assert f"[{commit}]\nAdd billing\nFor the new shop." in found.content
 
-    def test_ignored_files_and_links_are_not_read(self, tmp_path: Path) -> None:
+    async def test_ignored_files_and_links_are_not_read(self, tmp_path: Path) -> None:
         (tmp_path / "secret.md").write_text("do not read")
         root = make_repository(tmp_path / "r", {".gitignore": "build.md\n", "a.md": "yes"})
         (root / "build.md").write_text("do not read")
         (root / "link.md").symlink_to("../secret.md")
         (root / "deep").symlink_to(tmp_path)
-        texts = [passage.text for passage in passages(str(root), seconds=10)]
-        assert "yes" in texts
-        assert "do not read" not in texts
+        assert (await search(root, ["yes", "do not read"])).gaps == ("do not read",)
 
-    def test_without_a_repository_the_directory_is_walked(self, tmp_path: Path) -> None:
+    async def test_without_a_repository_the_directory_is_walked_and_long_sections_are_cut(self, tmp_path: Path) -> None:
         (tmp_path / "docs").mkdir()
-        (tmp_path / "docs" / "a.md").write_text("# One\ntext")
+        (tmp_path / "docs" / "a.md").write_text(f"# One\nfirst\n\n{'word ' * 900}\n\nlast")
         (tmp_path / "node_modules").mkdir()
-        (tmp_path / "node_modules" / "b.md").write_text("no")
-        assert passages(str(tmp_path.resolve()), seconds=10) == [Passage("docs/a.md#One", "text")]
-
-    def test_long_sections_are_cut_between_paragraphs(self, tmp_path: Path) -> None:
-        paragraphs = [f"{number} " + "word " * 60 for number in range(20)]
-        (tmp_path / "a.md").write_text("# Long\n\n" + "\n\n".join(paragraphs) + "\n\n" + "x" * (3 * MAX_CHARS))
-        found = passages(str(tmp_path.resolve()), seconds=10)
-        assert all(len(passage.text) <= MAX_CHARS for passage in found)
-        assert {passage.source for passage in found} == {"a.md#Long"}
-        joined = "".join(passage.text for passage in found)
-        assert [f"{number} word" in joined for number in range(20)] == [True] * 20
-        assert joined.count("x") >= 3 * MAX_CHARS
+        (tmp_path / "node_modules" / "b.md").write_text("foreign")
+        found = await search(tmp_path, ["first", "last", "foreign"])
+        assert (found.sources, found.gaps) == (("docs/a.md#One",), ("foreign",))
+        assert len(found.content) < 4_500
 
 
 class TestRecall:
-    def test_entities_by_name_queries_by_weight(self) -> None:
-        found = [
-            Passage("a.md#Invoices", "An Invoice lists what is owed."),
-            Passage("b.md", "Totals are rounded half up."),
-            Passage("c.md", "Invoicing is not meant."),
-        ]
-        request = {"entities": ["Invoice", "Stripe"], "queries": ["rounded totals", "deployment"], "threshold": 0.5}
-        answer = recall(found, {**request, "hits": 2})
-        assert answer["found"] == [
-            {"asked": "Invoice", "passages": [0]},
-            {"asked": "Stripe", "passages": []},
-            {"asked": "rounded totals", "passages": [1]},
-            {"asked": "deployment", "passages": []},
-        ]
-        assert answer["passages"] == [
-            {"source": "a.md#Invoices", "text": "An Invoice lists what is owed."},
-            {"source": "b.md", "text": "Totals are rounded half up."},
-        ]
+    async def test_entities_by_name_queries_by_weight(self, tmp_path: Path) -> None:
+        files = {
+            "a.md": "# Invoices\n\nAn Invoice lists what is owed.\n",
+            "b.md": "Totals are rounded half up.\n",
+            "c.md": "Invoicing is not meant.\n",
+        }
+        root = make_repository(tmp_path / "r", files)
+        found = await search(root, ["Invoice", "Stripe"], ["rounded totals", "deployment"])
+        assert (found.sources, found.gaps, found.coverage) == (
+            ("a.md#Invoices", "b.md"), ("Stripe", "deployment"), 50.0,
+        )  # fmt: skip
 
-    def test_what_is_called_just_that_comes_first(self) -> None:
-        sources = ("x.py#Invoice.total", "a.md#On invoices", "x.py#billing.Invoice", "b.md#invoice", "Invoice")
-        found = [Passage(source, "The Invoice." + " More words." * (5 * n)) for n, source in enumerate(sources)]
-        request = {"entities": ["Invoice"], "queries": [], "threshold": 0.5, "hits": 3}
-        shown: Any = recall(found, request)["passages"]
-        assert {each["source"] for each in shown} == {"x.py#billing.Invoice", "b.md#invoice", "Invoice"}
+    @pytest.mark.parametrize(
+        ("phrase", "naming", "others"),
+        [
+            ("Invoice", ["an invoice is", "class Invoice:"], ["Invoices", "load_invoice"]),
+            ("tax rate", ["the Tax Rate of"], ["taxes rate"]),
+            ("C++", ["in C++."], ["C"]),
+            ("x", ["axa x"], ["axa"]),
+            ("__init__", ["an __init__ here"], ["init"]),
+        ],
+    )
+    async def test_whole_words_only(self, tmp_path: Path, phrase: str, naming: list[str], others: list[str]) -> None:
+        files = {f"{number}.md": text for number, text in enumerate([*naming, *others])}
+        found = await search(make_repository(tmp_path / "r", files), [phrase])
+        assert set(found.sources) == {f"{number}.md" for number in range(len(naming))}
 
-    def test_a_name_without_words_is_found_all_the_same(self) -> None:
-        request = {"entities": ["__init__", "->"], "queries": [], "threshold": 0.5, "hits": 1}
-        answer = recall([Passage("a", "none"), Passage("b", "an __init__ -> None")], request)
-        assert [each["passages"] for each in answer["found"]] == [[0], [0]]  # type: ignore[index,union-attr]
-        assert answer["passages"] == [{"source": "b", "text": "an __init__ -> None"}]
-
-    def test_the_program_needs_nothing_but_the_standard_library(self, tmp_path: Path) -> None:
-        import swe_ai_fleet.agents.sub_agents.recall as package
-
-        directory = Path(package.__file__).parent
-        program = (
-            "import sys; sys.path[:] = [sys.argv[1], *sys.path]; from recall.program import main; main(sys.argv[2])"
-        )
-        (tmp_path / "a.md").write_text("hello")
-        request = json.dumps({"entities": ["hello"], "queries": [], "threshold": 0.5, "hits": 1, "seconds": 5})
-        argv = [sys.executable, "-I", "-S", "-c", program, str(directory.parent), request]
-        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, check=True)
-        assert json.loads(done.stdout)["passages"] == [{"source": "a.md", "text": "hello"}]
+    async def test_plurals_meet(self, tmp_path: Path) -> None:
+        words = {"invoices": "invoice", "fixes": "fix", "classes": "class", "Queries": "query", "notes": "NOTE"}
+        root = make_repository(tmp_path / "r", {f"{word}.md": f"about a {word}" for word in words.values()})
+        assert (await search(root, [], list(words))).gaps == ()
 
 
 class Answering:
@@ -240,11 +141,6 @@ class TestRepositoryMemory:
         assert any(source.startswith("commit ") for source in found.sources)
         assert "[README.md#Rounding rules]\nTotals are rounded half up to whole cents." in found.content
 
-    async def test_nothing_asked_is_nothing_missing_and_nothing_searched(self) -> None:
-        workspace = answered("")
-        assert await RepositoryMemory(workspace).search([], [" "]) == MemoryResults(coverage=100.0)
-        assert workspace.commands == []
-
     @pytest.mark.parametrize(
         "text", ["", "{}", "[]", '{"found": [], "passages": [], "searched": "1"}', "x" * 1000, '{"found": null}']
     )
@@ -257,10 +153,3 @@ class TestRepositoryMemory:
             await RepositoryMemory(answered("boom", exit_code=1)).search(["a"], [])
         with pytest.raises(ToolTimeout, match="did not end within"):
             await RepositoryMemory(answered("", timed_out=True)).search(["a"], [])
-
-    async def test_too_much_at_once(self) -> None:
-        memory = RepositoryMemory(answered(""))
-        with pytest.raises(ToolFailure, match="at most 40"):
-            await memory.search([str(number) for number in range(41)], [])
-        with pytest.raises(ToolFailure, match=f"at most {MAX_ASKED_CHARS}"):
-            await memory.search([], ["x" * (MAX_ASKED_CHARS + 1)])

@@ -11,28 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
-from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
-from swe_ai_fleet.agents.sub_agents.limits import Allowance, SubAgentLimits
+from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.sub_agents.limits import Allowance
 from swe_ai_fleet.agents.sub_agents.shapes import (
-    MAX_ITEMS,
-    MAX_TEXT_CHARS,
     OutputShape,
     PlanShape,
     ResearchShape,
     ScheduleShape,
     Shape,
     VerdictShape,
-    objects_in,
     read,
     schema_of,
 )
-from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.goal import goal_type
-from swe_ai_fleet.domain.message import AssistantMessage, ToolCall, ToolMessage, UserMessage
-from swe_ai_fleet.tools.failure import ToolRefusal
+from swe_ai_fleet.tools import ToolRefusal
 
 SHAPES: tuple[type[Shape], ...] = (PlanShape, VerdictShape, ScheduleShape, OutputShape, ResearchShape)
 JSON = st.recursive(
@@ -70,20 +63,25 @@ class TestShapes:
         else:
             assert isinstance(found, shape)
 
-    @given(st.sampled_from(SHAPES), st.dictionaries(st.sampled_from(["plan", "output", "steps", "summary"]), JSON))
-    def test_fields_of_any_type_are_read_or_refused(self, shape: type[Shape], said: dict[str, object]) -> None:
-        try:
-            found = read(shape, json.dumps(said))
-        except ValueError as error:
-            assert str(error)
-        else:
-            for value in found.model_dump().values():
-                assert len(value) <= (MAX_TEXT_CHARS if isinstance(value, str) else MAX_ITEMS)
-
     @given(st.text(alphabet="ab \n`", max_size=40), st.text(alphabet="ab \n`", max_size=40))
     def test_an_object_is_found_between_other_text(self, before: str, after: str) -> None:
         said = before + json.dumps({"output": "x {y"}) + after
         assert read(OutputShape, said).output == "x {y"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            'Sure!\n```json\n{"plan": ["one", "two"], "reasoning": "r"}\n```',
+            '{"answer": {"plan": "- one\\n- two", "reasoning": "r"}}',
+            '{"plan": {"1": "one", "2": "two"}, "reasoning": ["r"]}',
+            '{"result": "{\\"plan\\": [\\"one\\", \\"two\\"], \\"reasoning\\": \\"r\\"}"}',
+            '{broken {"plan": ["one", "two"], "reasoning": "r", "mood": 3} and so on',
+        ],
+    )
+    def test_answers_are_read_loosely(self, text: str) -> None:
+        plan = read(PlanShape, text)
+        assert [step.removeprefix("1: ").removeprefix("2: ") for step in plan.plan] == ["one", "two"]
+        assert plan.reasoning == "r"
 
     @pytest.mark.parametrize("text", ["{" * 100_000, '{"a": ' * 50_000, "[" * 100_000, '{"plan": ' + "[" * 100_000])
     def test_hostile_nesting_is_refused(self, text: str) -> None:
@@ -95,18 +93,6 @@ class TestShapes:
     )
     def test_a_verdict_in_words(self, value: object, expected: bool) -> None:
         assert read(VerdictShape, {"is_feasible": value, "feedback": "f"}).is_feasible is expected
-
-    def test_a_verdict_that_is_none_is_no_verdict(self) -> None:
-        with pytest.raises(ValueError, match="is_feasible"):
-            read(VerdictShape, {"is_feasible": "perhaps", "feedback": "f"})
-
-    def test_answers_under_their_gaps(self) -> None:
-        found = read(ResearchShape, {"summary": "s", "answers": {"a": "one", "b": {"gap": "b", "answer": ""}}})
-        assert [(answer.gap, answer.answer) for answer in found.answers] == [("a", "one"), ("b", "")]
-
-    def test_the_second_candidate_counts_where_the_first_is_of_no_use(self) -> None:
-        assert read(OutputShape, "prose", {"result": {"output": "o"}}).output == "o"
-        assert list(objects_in(3)) == []
 
 
 class TestAllowance:
@@ -129,80 +115,13 @@ class TestAllowance:
             assert left < 512
         assert (parent.tokens_left, parent.tool_calls_left) == (left, calls_left)
 
-    def test_a_number_for_all_levels(self) -> None:
-        allowance, budget = Allowance(SubAgentLimits(number=2)), Budget(Limits())
-        with allowance.grant("outer", budget) as child, allowance.grant("inner", child, max_iterations=3) as grandchild:
-            assert grandchild.limits.max_iterations == 3
-            assert grandchild.limits.timeout_seconds <= child.limits.timeout_seconds / 2
-        with (
-            pytest.raises(ToolRefusal, match="third was not started: this run had its 2"),
-            allowance.grant("third", budget),
-        ):
-            pytest.fail("there may be no third")
 
-
-class TestProposals:
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "I propose X",
-            "**I'd** do X",
-            "> Proposal: X",
-            "# My plan\nX",
-            "1. First",
-            "Here\u2019s how I would",
-            "Approach: X",
-        ],
-    )
-    def test_openings_of_proposals(self, text: str) -> None:
-        assert opens_with_proposal(text)
-
-    @pytest.mark.parametrize("text", ["", "Let me look first.", "What do you mean?", "Reading the file now: 1. a"])
-    def test_other_openings(self, text: str) -> None:
-        assert not opens_with_proposal(text)
-
-    @given(st.text(max_size=600))
-    def test_any_text_is_one_or_not(self, text: str) -> None:
-        assert opens_with_proposal(text) in (True, False)
-
-
-class TestSession:
-    def session(self) -> PlanSession:
-        calls = tuple(ToolCall(call_id=f"c{n}", model_call_id=f"m{n}", name="x", arguments="{}") for n in range(2))
-        messages = (
-            UserMessage(content="go"),
-            AssistantMessage(tool_calls=calls),
-            ToolMessage(call_id="c0", content="done"),
-        )
-        return PlanSession(session_id="s", goal="Fix the login", messages=messages, proposals=2, revision=4)
-
-    def test_closing_answers_what_is_open(self) -> None:
-        session = self.session()
-        closed = session.closed("over")
-        assert (session.waits, closed.waits) == (True, False)
-        assert closed.messages[-1] == ToolMessage(call_id="c1", content="Error: over")
-        assert closed.closed("again") == closed
-
-    def test_another_goal_keeps_conversation_and_revision(self) -> None:
-        after = self.session().followed_by(PlanSession(session_id="other", goal="Next", selected_entities=("a",)))
-        assert (after.goal, after.revision, after.status, after.proposals) == ("Next", 4, SessionStatus.PLANNING, 0)
-        assert (after.session_id, after.selected_entities) == (self.session().session_id, ("a",))
-        assert after.messages[:3] == self.session().messages
-        assert from_json(PlanSession, to_json(after)) == after
-
-    @pytest.mark.parametrize(("status", "ratio"), [(SessionStatus.COMPLETED, 0.5), (SessionStatus.REJECTED, 0.0)])
-    def test_what_is_learned_from_it(self, status: SessionStatus, ratio: float) -> None:
-        from dataclasses import replace
-
-        outcome = PlanOutcome.of(replace(self.session(), status=status))
-        assert (outcome.goal_type, outcome.approach_ratio, outcome.rating) == ("fix", ratio, None)
-
-    @pytest.mark.parametrize(
-        ("goal", "kind"),
-        [
-            ("Add tests for billing", "build"), ("The build crashes!", "fix"), ("why is it slow?", "investigate"),
-            ("Update the README", "change"), ("Rename total()", "refactor"), ("Tests for x", "test"), ("", "other"),
-        ],
-    )  # fmt: skip
-    def test_kinds_of_goals(self, goal: str, kind: str) -> None:
-        assert goal_type(goal) == kind
+@pytest.mark.parametrize(
+    ("goal", "kind"),
+    [
+        ("Add tests for billing", "build"), ("The build crashes!", "fix"), ("why is it slow?", "investigate"),
+        ("Update the README", "change"), ("Rename total()", "refactor"), ("Tests for x", "test"), ("", "other"),
+    ],
+)  # fmt: skip
+def test_kinds_of_goals(goal: str, kind: str) -> None:
+    assert goal_type(goal) == kind

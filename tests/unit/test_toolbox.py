@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import Observation
-from swe_ai_fleet.tools import FunctionTool, Pipeline
+from swe_ai_fleet.tools import FunctionTool, Pipeline, RegisteredTools, Toolkit
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import PROFILES
-from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 from tests.conformance.replies import Noted
 
 
@@ -80,14 +75,6 @@ async def test_asking_for_what_is_not_there_says_what_is() -> None:
     assert shown(box) == before
 
 
-async def test_one_right_name_among_wrong_ones_is_shown() -> None:
-    box = toolbox()
-    seen = await asked(box, "teleport", "GitLog")
-    assert seen.result.success
-    assert "no tool 'teleport'" in seen.result.content
-    assert shown(box)[-1] == "git_log"
-
-
 async def test_what_policy_denies_can_be_neither_seen_nor_asked_for() -> None:
     box = toolbox(denied=frozenset({"git_log", "db"}))
     request = next(spec for spec in box.specs if spec.name == "request_tools")
@@ -95,24 +82,6 @@ async def test_what_policy_denies_can_be_neither_seen_nor_asked_for() -> None:
     assert "db_" not in request.description
     assert not (await asked(box, "git_log", "db")).result.success
     assert not {"git_log", "db_explain"} & set(shown(box))
-
-
-async def test_a_run_that_is_shown_everything_has_nothing_to_ask_for() -> None:
-    box = toolbox(idle=frozenset())
-    assert "request_tools" not in shown(box)
-    (seen,) = await box.call_all([call("request_tools", {"names": ["git_log"]})])
-    assert "there is no tool 'request_tools'" in seen.result.error
-    denied = toolbox(denied=frozenset({"request_tools"}))
-    assert "request_tools" not in shown(denied)
-
-
-async def test_requests_stand_in_the_audit() -> None:
-    trail = AuditTrail()
-    pipeline = Pipeline(trail=trail)
-    kit = Noted(pipeline)
-    box = Toolbox({kit.name: kit}, pipeline, idle={"git_log"})
-    await asked(box, "git_log")
-    assert [(entry.operation, entry.outcome) for entry in trail.entries] == [("request_tools", Outcome.SUCCESS)]
 
 
 async def test_a_mended_call_says_what_was_mended_and_is_carried_out_once() -> None:
@@ -141,56 +110,6 @@ async def test_what_is_judged_before_a_call_is_what_is_carried_out() -> None:
     assert kit.calls == [(understood.spec.name, understood.arguments)]
 
 
-async def test_a_refused_call_is_not_carried_out_and_keeps_its_name() -> None:
-    box = toolbox()
-    seen, other = await box.call_all(
-        [call("bash", {"command": "ls"}), call("git_status", call_id="2")], refusals={"1": "not now"}
-    )
-    assert (seen.result.outcome, seen.result.error) == (Outcome.REFUSED, "not now")
-    assert seen.result.operation == "shell_run_command"
-    assert other.result.success
-    kit = box.toolkits["noted"]
-    assert isinstance(kit, Noted)
-    assert kit.calls == [("git_status", {})]
-
-
-class Meeting(Toolkit):
-    """Two operations that share no lock and wait for one another."""
-
-    name = "meeting"
-
-    def __init__(self) -> None:
-        self.pipeline = Pipeline()
-        self.running = self.most = 0
-        self.met = asyncio.Event()
-
-    @operation(read_only=True, locks=())
-    async def come(self, wait: bool = True) -> ToolResult:
-        """Wait until two are here, or say how many ever were."""
-        self.running += 1
-        self.most = max(self.most, self.running)
-        if self.running > 1:
-            self.met.set()
-        if wait:
-            await asyncio.wait_for(self.met.wait(), 5)
-        await asyncio.sleep(0)
-        self.running -= 1
-        return ToolResult(success=True, operation="come", content=str(self.most))
-
-
-async def test_calls_run_side_by_side_unless_told_otherwise() -> None:
-    kit = Meeting()
-    box = Toolbox({kit.name: kit}, kit.pipeline)
-    seen = await box.call_all([call("meeting_come", call_id=str(number)) for number in range(2)])
-    assert [one.call_id for one in seen] == ["0", "1"]
-    assert kit.most == 2
-    alone = Meeting()
-    box = Toolbox({alone.name: alone}, alone.pipeline, parallel=False)
-    calls = [call("meeting_come", {"wait": False}, call_id=str(number)) for number in range(4)]
-    seen = await box.call_all(calls)
-    assert [one.result.content for one in seen] == ["1", "1", "1", "1"]
-
-
 async def test_names_of_plug_ins_are_found_by_their_letters_but_other_harnesses_names_are_not_taken_from_them() -> None:
     def bash(command: str) -> str:
         """Say what one would run."""
@@ -203,14 +122,3 @@ async def test_names_of_plug_ins_are_found_by_their_letters_but_other_harnesses_
     (seen,) = await box.call_all([call("Bash", {"command": "ls"})])
     assert seen.result.content == "would run ls"
     assert noted.calls == []
-
-
-@pytest.mark.parametrize("number", [3000])
-async def test_many_calls_in_one_reply_take_no_time_beyond_the_limit(number: int) -> None:
-    box = toolbox()
-    calls = [call("git_status", call_id=str(index)) for index in range(number)]
-    refusals = {str(index): "not run: too many" for index in range(5, number)}
-    async with asyncio.timeout(10):
-        seen = await box.call_all(calls, refusals=refusals)
-    assert [one.call_id for one in seen] == [str(index) for index in range(number)]
-    assert sum(one.result.success for one in seen) == 5
