@@ -22,7 +22,7 @@ _ADMISSION = (
     "tests/unit/test_model_ledger.py",
     "tests/unit/test_model_pool_policy.py",
 )
-_REPLICAS = ("tests/unit/test_executions.py", "tests/unit/test_queue.py", "tests/simulation/test_take_over.py")
+_REPLICAS = ("tests/unit/test_executions.py", "tests/unit/test_queue.py")
 
 TARGETS: Mapping[str, Sequence[str]] = {
     f"{_CORE}/orchestrator/selection.py": _RANKING,
