@@ -7,7 +7,7 @@ import pytest
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, Delivered
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.event import (
@@ -18,6 +18,8 @@ from swe_ai_fleet.domain.event import (
     CancelRequested,
     CandidateReviewed,
     CandidatesRanked,
+    CandidateSubmitted,
+    ChecksFinished,
     ContextGathered,
     Event,
     EventBody,
@@ -125,6 +127,39 @@ def ended(status: ExecutionStatus = ExecutionStatus.COMPLETED) -> EventBody:
 def test_what_an_execution_began_with_stays_known() -> None:
     state = after(first=40)
     assert (state.council, state.asked_approval, state.last_sequence) == (COUNCIL, ApprovalPolicy.PLAN, 41)
+
+
+def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
+    candidate = Candidate(
+        candidate_id="c",
+        agent_id=FIRST,
+        role=Role.DEV,
+        summary="Done.",
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(),
+        usage=Usage(model_calls=1),
+        audit_head="h",
+        submitted_at="",
+    )
+    report = CheckReport(candidate_id="c")
+    bodies: list[EventBody] = [
+        CandidateSubmitted(candidate=candidate),
+        ChecksFinished(report=report),
+        RunLost(lost_agent_id=SECOND, reason="its process died"),
+        CandidatesRanked(ranking=(), winner_id="c"),
+        ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="c", duration_ms=9),
+        ResultPublished(),
+    ]
+    state = after(claimed(SECOND), *bodies)
+    assert (state.execution_id, state.task, state.repository) == ("e", BEGUN[0].task, REPOSITORY)
+    assert (state.status, state.winner_id, state.generation, state.owner) == (ExecutionStatus.COMPLETED, "c", 1, "o")
+    assert (state.candidates, state.reports) == ({"c": candidate}, {"c": report})
+    assert (state.agents[SECOND].status, state.agents[SECOND].stop_reason) == ("lost", "lost")
+    assert (state.started_at[17:19], state.finished_at[17:19], state.updated_at[17:19]) == ("07", "14", "15")
+    assert state.result_published and ORCHESTRATOR not in state.agents
+    assert [fold(()), fold([said(7, ORCHESTRATOR, BEGUN[1])])] == [None, None]
+    begun = fold([said(7, ORCHESTRATOR, BEGUN[0])])
+    assert begun is not None and begun.status is ExecutionStatus.PENDING
 
 
 def test_an_event_at_or_before_the_first_ones_place_is_no_news() -> None:
