@@ -155,8 +155,7 @@ async def test_garbage_is_asked_for_once_more_and_kept_as_such(world: World) -> 
 
 
 async def test_a_second_reply_that_can_be_read_counts(world: World) -> None:
-    script = Script.of(says("Let me think."), chooses("B"))
-    async with ScriptedModelServer(script, json_schema="obeyed") as server:
+    async with ScriptedModelServer(Script.of(says("Let me think."), says("Choice: B"))) as server:
         votes = await world.judge(server, PLAIN, GUARDED)
         schema = ballots(server)[-1]["response_format"]["json_schema"]["schema"]
     assert [vote.choice == vote.order[1] and not vote.error for vote in votes] == [True, True]
