@@ -175,7 +175,7 @@ async def test_what_the_task_names_has_to_pass(world: World) -> None:
 
 
 def flaky(marker: Path, passes: str) -> str:
-    """A test that leaves a marker on the host and passes where an expression over `there` does."""
+    """A test that leaves a marker on the host and passes where an expression does."""
     return f"""\
 import pathlib
 import unittest
@@ -186,16 +186,17 @@ import app
 class Flaky(unittest.TestCase):
     def test_flaky(self):
         marker = pathlib.Path({str(marker)!r})
-        there = marker.exists()
-        marker.touch()
-        self.assertTrue({passes})
+        passes = {passes}
+        if not passes:
+            marker.touch()
+        self.assertTrue(passes)
 """
 
 
 @pytest.mark.parametrize(
     ("passes", "warnings"),
     # The second one fails once, on the untouched source, and passes there when it is tried again.
-    [("there", 1), ("hasattr(app, 'div') or there", 1)],
+    [("marker.exists()", 1), ("hasattr(app, 'div') or marker.exists()", 0)],
     ids=["with the change", "without it"],
 )
 async def test_a_flaky_test_is_named_and_does_not_count(unconfined: World, passes: str, warnings: int) -> None:
