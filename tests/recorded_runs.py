@@ -10,15 +10,15 @@ from typing import Any
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
-from swe_ai_fleet.domain.budget import Prices, Usage
+from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.candidates import a_candidate
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -50,17 +50,8 @@ class Runs:
 
     async def candidate(self, name: str, patch: bytes, summary: str, *, store: MemoryLog | None = None) -> Candidate:
         ref = await (store or self.log).put(self.task.tenant, self.task.execution_id, patch, "text/x-diff")
-        return Candidate(
-            candidate_id=name,
-            agent_id=name,
-            role=Role.DEV,
-            summary=summary,
-            stop_reason=StopReason.FINAL_ANSWER,
-            artifacts=Artifacts(patch=ref, files_changed=("app.py",), insertions=1),
-            usage=Usage(),
-            audit_head="",
-            submitted_at="",
-        )
+        artifacts = Artifacts(patch=ref, files_changed=("app.py",), insertions=1)
+        return a_candidate(name, summary=summary, artifacts=artifacts)
 
     def bodies(self, kind: type) -> list[Any]:
         return [event.body for event in self.log.events if isinstance(event.body, kind)]

@@ -7,7 +7,7 @@ import pytest
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered
+from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, Delivered
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.event import (
@@ -51,6 +51,7 @@ from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from tests.candidates import a_candidate
 
 FIRST, SECOND = "agent-dev-1", "agent-dev-2"
 ORCHESTRATOR = EXECUTION_SUBJECT
@@ -130,17 +131,7 @@ def test_what_an_execution_began_with_stays_known() -> None:
 
 
 def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
-    candidate = Candidate(
-        candidate_id="c",
-        agent_id=FIRST,
-        role=Role.DEV,
-        summary="Done.",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(),
-        usage=Usage(model_calls=1),
-        audit_head="h",
-        submitted_at="",
-    )
+    candidate = a_candidate("c")
     report = CheckReport(candidate_id="c")
     bodies: list[EventBody] = [
         CandidateSubmitted(candidate=candidate),

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.ballot import ballot_order, fair_shares
 from swe_ai_fleet.agents.judging.reading import read_choice
-from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, ModelUnavailable
@@ -22,13 +20,13 @@ from swe_ai_fleet.domain.event import ExecutionStarted, RunLost, RunReassigned, 
 from swe_ai_fleet.domain.execution import fold
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, Contest, lone_samples, vote
 from swe_ai_fleet.orchestrator.selection import ARCHITECT, rank
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.candidates import a_candidate
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
 
@@ -40,19 +38,7 @@ def a_task(**changes: object) -> Task:
 
 
 def candidate(name: str, *, diff: str = "", author: str = "") -> Candidate:
-    digest = diff or name
-    return Candidate(
-        candidate_id=name,
-        agent_id=name,
-        role=Role.DEV,
-        summary=f"{name} did it best",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(patch=BlobRef(name=f"t/e/{digest}", digest=digest, size=1), insertions=1),
-        usage=Usage(),
-        audit_head="",
-        submitted_at="",
-        author_id=author,
-    )
+    return a_candidate(name, diff=diff, author_id=author)
 
 
 def report(name: str, *results: CheckResult) -> CheckReport:

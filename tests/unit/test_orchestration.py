@@ -10,7 +10,7 @@ import pytest
 
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, RankedCandidate
+from swe_ai_fleet.domain.candidate import Artifacts, RankedCandidate
 from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     ChecksFinished,
@@ -38,6 +38,7 @@ from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedFleet, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DRAFT, ScriptedWorkspaces
+from tests.candidates import a_candidate
 
 SECONDS = 20
 REPOSITORY = PinnedRepository(tenant="default", location="/srv/app", commit="b" * 40)
@@ -91,17 +92,7 @@ class Children:
         status = self.ends.get(name, ExecutionStatus.COMPLETED)
         won = status is ExecutionStatus.COMPLETED
         ref = await self.blobs.put("default", task.execution_id, patch(name), "text/x-diff")
-        candidate = Candidate(
-            candidate_id="agent-dev-1",
-            agent_id="agent-dev-1",
-            role=task.role,
-            summary=f"did {name}",
-            stop_reason=StopReason.FINAL_ANSWER,
-            artifacts=Artifacts(patch=ref),
-            usage=Usage(),
-            audit_head="0" * 64,
-            submitted_at="",
-        )
+        candidate = a_candidate("agent-dev-1", artifacts=Artifacts(patch=ref))
         return ExecutionState(
             execution_id=task.execution_id,
             task=task,
@@ -464,17 +455,7 @@ async def test_a_cut_off_failure_fails_again_for_the_same_reason():
 
 
 def a_verdict(*, accepted: bool = True) -> Conclusion:
-    candidate = Candidate(
-        candidate_id="agent-dev-1",
-        agent_id="agent-dev-1",
-        role=TASK.role,
-        summary="done",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head="",
-        submitted_at="",
-    )
+    candidate = a_candidate("agent-dev-1", artifacts=Artifacts())
     ranked = RankedCandidate(candidate_id="agent-dev-1", rank=1, score=1.0, accepted=accepted, reason="so")
     return Conclusion(candidates=(candidate,), ranking=(ranked,), losses=(), usage=Usage(prompt_tokens=7))
 
