@@ -45,6 +45,7 @@ from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
 from swe_ai_fleet.orchestrator.leases import over
 from swe_ai_fleet.orchestrator.verifying import Verifier
+from swe_ai_fleet.ports import HeadSigner
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
@@ -69,6 +70,7 @@ class World:
     model: ScriptedModel = field(default_factory=ScriptedModel)
     fleet: ScriptedFleet = field(init=False)
     verifier: Verifier | None = None
+    signer: HeadSigner | None = None
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log)
@@ -85,6 +87,7 @@ class World:
             owner=owner,
             pauses=(0.0, 0.0),
             verifier=self.verifier,
+            signer=self.signer,
         )
         async with asyncio.timeout(SECONDS), Executions(surroundings, **options) as executions:
             yield executions

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.ballot import ballot_order, fair_shares
-from swe_ai_fleet.agents.judging.reading import read_choice
+from swe_ai_fleet.agents.ballot import LETTERS, ballot_order, fair_shares
+from swe_ai_fleet.agents.judging.reading import choice_schema, read_choice
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errand import JudgeAssignment
@@ -322,3 +322,8 @@ class TestReading:
         except ValueError:
             return
         assert letter in ("A", "B")
+
+    def test_the_schema_allows_the_letters_of_the_ballot(self) -> None:
+        schema = choice_schema(LETTERS[:3])
+        assert list(schema["properties"]) == schema["required"] == ["reason", "choice"]
+        assert schema["properties"]["choice"]["enum"] == ["A", "B", "C"]

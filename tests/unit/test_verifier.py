@@ -58,16 +58,6 @@ async def test_accepted_candidates_are_scored_once_and_the_better_one_wins() -> 
     assert (expense.runs, expense.bought) == (2, "2 scores, 0.90 for the winner")
 
 
-async def test_without_a_verifier_nobody_is_asked() -> None:
-    world = a_world()
-    world.verifier = None
-    state = await world.run(a_task(rounds=0))
-    assert world.fleet.scored == []
-    assert state.winner_id == ONE
-    assert [one.verifier for one in state.ranking] == [None] * 3
-    assert world.bodies(CandidateScored) == []
-
-
 async def test_equal_changes_share_a_score_and_what_is_refuted_has_none() -> None:
     world = a_world()
     world.fleet.runs = {ONE: ScriptedRun(patch=b"same"), TWO: ScriptedRun(patch=b"same"), THREE: ScriptedRun()}
@@ -80,18 +70,12 @@ async def test_equal_changes_share_a_score_and_what_is_refuted_has_none() -> Non
     assert (asked(world), state.winner_id) == ([], "")
 
 
-async def test_where_only_proven_ones_may_win_no_other_is_scored() -> None:
-    world = a_world()
-    world.fleet.runs = {ONE: ScriptedRun(checks=(PROVEN,)), TWO: ScriptedRun(checks=(PROVEN,))}
-    await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
-    assert sorted(asked(world)) == [ONE, TWO]
-
-
-async def test_one_alone_is_not_scored() -> None:
-    world = a_world()
-    world.fleet.runs = {ONE: ScriptedRun(checks=(PROVEN,))}
-    await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
-    assert not asked(world)
+async def test_where_only_proven_ones_may_win_no_other_is_scored_and_one_alone_is_not() -> None:
+    for proven in ((ONE, TWO), (ONE,)):
+        world = a_world()
+        world.fleet.runs = {name: ScriptedRun(checks=(PROVEN,)) for name in proven}
+        await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
+        assert asked(world) == (list(proven) if len(proven) > 1 else [])
 
 
 async def test_it_comes_after_reviews_and_before_judges() -> None:
