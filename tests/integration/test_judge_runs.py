@@ -12,7 +12,6 @@ import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.judging import JudgeRun
-from swe_ai_fleet.agents.judging.run import ATTEMPTS
 from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
@@ -146,7 +145,7 @@ async def test_garbage_is_asked_for_once_more_and_kept_as_such(world: World) -> 
     async with ScriptedModelServer(Script.of(says(f"Both are fine, says {SECRET}."))) as server:
         votes = await world.judge(server, PLAIN, GUARDED)
         asked = server.bodies[-1]["messages"]
-    assert [(vote.choice, vote.usage.model_calls) for vote in votes] == [("", ATTEMPTS)] * 2
+    assert [(vote.choice, vote.usage.model_calls) for vote in votes] == [("", 2)] * 2
     assert all("names none of the candidates A, B" in vote.error for vote in votes)
     assert all(len(vote.order) == 2 for vote in votes)
     assert [message["role"] for message in asked] == ["system", "user", "assistant", "user"]

@@ -14,7 +14,6 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.reviewing import ReviewRun
-from swe_ai_fleet.agents.reviewing.prompt import branch
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
@@ -47,7 +46,6 @@ from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git
@@ -104,7 +102,7 @@ class World(Runs):
         """A review of some candidates side by side."""
         assignment = ReviewAssignment(
             execution_id=self.task.execution_id,
-            agent_id=review_run(REVIEWER, again),
+            agent_id=f"{REVIEWER}-reviews-{again}",
             reviewer_id=REVIEWER,
             round=1,
             task=self.task,
@@ -134,7 +132,7 @@ class World(Runs):
         report = self.report(*results)
         assignment = Assignment(
             execution_id=self.task.execution_id,
-            agent_id=revision_run(AUTHOR, 1),
+            agent_id=f"{AUTHOR}-r1",
             author_id=AUTHOR,
             task=self.task,
             repository=await self.pinned(),
@@ -225,7 +223,7 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     assert [one.outcome for one in entries[:3]] == ["success", "invalid", "refused"]
     assert world.bodies(ToolStarted) == []
     assert verify(entries, head=world.bodies(RunFinished)[0].audit_head) is None
-    assert {event.agent_id for event in world.log.events} == {review_run(REVIEWER, 1)}
+    assert {event.agent_id for event in world.log.events} == {f"{REVIEWER}-reviews-1"}
     offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}
     assert offered <= {"files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status",
                        "git_diff", "git_log", "git_show", "final_answer"}  # fmt: skip
@@ -464,7 +462,7 @@ def letters(*authors: str) -> dict[str, str]:
 
 async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(world: World) -> None:
     letter = letters(AUTHOR, OTHER)
-    looks = "; ".join(f"git show {branch(one)}:app.py" for one in letter.values())
+    looks = "; ".join(f"git show candidate-{one.lower()}:app.py" for one in letter.values())
     fault = must_fix("python3 -c 'import app; assert app.c == 3'")
     reviews = {
         letter[AUTHOR]: {"verdict": "revise", "score": 0.2, "content": "Too much.", "findings": [fault]},
@@ -499,7 +497,7 @@ async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(wor
     assert "\n2" in seen  # lines of the untouched file
     told = world.opening
     assert [line for line in told.splitlines() if line.startswith("# Candidate")] == ["# Candidate A", "# Candidate B"]
-    assert all(f"Its branch is {branch(one)}." in told for one in letter.values())
+    assert all(f"Its branch is candidate-{one.lower()}." in told for one in letter.values())
     tools = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
     result = tools["final_answer"]["parameters"]["properties"]["result"]
     assert set(result["properties"]) == {"reviews", "reason", "order"}
@@ -701,7 +699,7 @@ async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: 
     )
     assert world.seen == "a = 1\nb = 2\nc = 3\nd = 4\n"
     assert (revised.candidate_id, revised.author, revised.round, revised.revises) == (
-        revision_run(AUTHOR, 1),
+        f"{AUTHOR}-r1",
         AUTHOR,
         1,
         AUTHOR,
@@ -748,12 +746,12 @@ async def test_a_revision_whose_host_dies_goes_on_with_its_earlier_work_in_place
     events = list(whole.events)
     for count in range(1, len(events)):
         world.log = cut(events, count, whole)
-        before = fold_run(world.log.events, revision_run(AUTHOR, 1))
+        before = fold_run(world.log.events, f"{AUTHOR}-r1")
         candidate = await world.revise(draft, critique(REVIEWER), generation=2, resume=True)
         assert (candidate.summary, candidate.round) == ("Added d.", 1), count
         # What a lost process had changed is told to be lost; the author's earlier work never is.
         assert world.seen.startswith("a = 1\nb = 2\nc = 3\n"), count
-        after = fold_run(world.log.events, revision_run(AUTHOR, 1))
+        after = fold_run(world.log.events, f"{AUTHOR}-r1")
         assert after.messages[: len(before.messages)] == before.messages, count
         assert len(world.bodies(RunStarted)) == 1, count
         assert world.bodies(RunClaimed)[-1].resumes

@@ -34,6 +34,7 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
     ToolFinished,
     ToolStarted,
+    WinnerDelivered,
     WorkflowFinished,
     Writer,
 )
@@ -358,6 +359,7 @@ def test_whatever_happens_to_replicas_each_task_ends_once(seed: int) -> None:
         told = [event for event in events if event.execution_id == name]
         seen = Counter(type(event.body) for event in told)
         assert (seen[ExecutionStarted], seen[ExecutionFinished], seen[ResultPublished]) == (1, 1, 1)
+        assert seen[WinnerDelivered] <= 1
         assert sum(result.execution_id == name and not result.agent_id for result in world.log.results) == 1
         submitted = [event.body.candidate.candidate_id for event in told if isinstance(event.body, CandidateSubmitted)]
         assert len(set(submitted)) == len(submitted)

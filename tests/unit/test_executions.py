@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,6 @@ from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
 from swe_ai_fleet.orchestrator.leases import over
 from swe_ai_fleet.orchestrator.verifying import Verifier
-from swe_ai_fleet.ports import HeadSigner
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
@@ -70,7 +70,7 @@ class World:
     model: ScriptedModel = field(default_factory=ScriptedModel)
     fleet: ScriptedFleet = field(init=False)
     verifier: Verifier | None = None
-    signer: HeadSigner | None = None
+    signer: Any = None
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 import pytest
 
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
-from swe_ai_fleet.domain.candidate import Artifacts, RankedCandidate
+from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     ChecksFinished,
@@ -27,15 +28,13 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask
 from swe_ai_fleet.domain.task import Constraints, Delivery, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
-from swe_ai_fleet.orchestrator.deliberate import Conclusion
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
 from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.orchestrator.underway import Underway
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedFleet, ScriptedRun
+from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedFleet, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DRAFT, ScriptedWorkspaces
 from tests.candidates import a_candidate
@@ -125,6 +124,10 @@ class Children:
             await self.news.wait_for(lambda: len(self.submitted) >= count)
 
 
+async def nobody_deliberates() -> NoReturn:
+    raise AssertionError("there are subtasks")
+
+
 class Log(MemoryLog):
     """A log whose blobs outlive it: they are somebody else's."""
 
@@ -144,7 +147,6 @@ class World:
     workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
     fleet: ScriptedFleet = field(init=False)
     children: Children = field(init=False)
-    deliberate: Conclusion | None = None
 
     def __post_init__(self) -> None:
         self.log = Log(self.blobs)
@@ -180,11 +182,7 @@ class World:
                 blobs=self.blobs,
                 recipes=Recipes(),
             )
-            return await Orchestration(work=work, deliberate=self.verdict).run()
-
-    async def verdict(self) -> Conclusion:
-        assert self.deliberate is not None
-        return self.deliberate
+            return await Orchestration(work=work, deliberate=nobody_deliberates).run()
 
     def bodies(self, kind: type) -> list:
         return [event.body for event in self.log.events if isinstance(event.body, kind)]
@@ -258,14 +256,6 @@ async def test_commits_say_where_they_come_from_and_are_dated_by_the_log():
 def request_execution(world: World) -> str:
     (started,) = world.bodies(SubtaskStarted)
     return started.execution_id
-
-
-async def test_a_commit_message_of_the_callers_makes_one_commit_of_it():
-    world = World(task=replace(TASK, delivery=Delivery(message="All of it")))
-    assert (await world.run()).status is ExecutionStatus.COMPLETED
-    ((_, content, delivery),) = world.workspaces.deliveries
-    assert (delivery.message, delivery.branch, content.count(b"+")) == ("All of it", "fleet/build", 4)
-    assert world.workspaces.branches == {}
 
 
 async def test_a_failed_subtask_stops_what_depends_on_it_and_nothing_else():
@@ -452,22 +442,3 @@ async def test_a_cut_off_failure_fails_again_for_the_same_reason():
     for count in range(1, len(whole.log.events) + 1):
         world = whole.after(count)
         assert (await world.run(generation=2)).error == told
-
-
-def a_verdict(*, accepted: bool = True) -> Conclusion:
-    candidate = a_candidate("agent-dev-1", artifacts=Artifacts())
-    ranked = RankedCandidate(candidate_id="agent-dev-1", rank=1, score=1.0, accepted=accepted, reason="so")
-    return Conclusion(candidates=(candidate,), ranking=(ranked,), losses=(), usage=Usage(prompt_tokens=7))
-
-
-async def test_without_subtasks_the_winner_is_delivered_once():
-    world = World(task=replace(TASK, derive_subtasks=False), deliberate=a_verdict())
-    ending = await world.run()
-    assert (ending.status, ending.winner_id) == (ExecutionStatus.COMPLETED, "agent-dev-1")
-    (told,) = world.bodies(WinnerDelivered)
-    assert (told.report.results, told.report.verdict) == ((PASSED,), Verdict.UNVERIFIED)
-    assert told.delivered.bundle is not None
-    assert await world.run(generation=2) == ending
-    assert len(world.fleet.checked) == len(world.bodies(WinnerDelivered)) == 1
-    world = World(task=replace(TASK, derive_subtasks=False), deliberate=a_verdict(accepted=False))
-    assert (await world.run()).status is ExecutionStatus.NO_WINNER
