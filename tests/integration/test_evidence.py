@@ -221,33 +221,6 @@ async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_s
     assert named(long, "tests").details["flaky"] == "tests.test_z.T.test_upset"
 
 
-async def test_tests_that_a_hook_hides_are_missed(pytest_world: World) -> None:
-    hook = (
-        "def pytest_collection_modifyitems(items):\n    items[:] = [item for item in items if 'sub' not in item.name]\n"
-    )
-    hidden = await pytest_world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
-    assert named(hidden, "policy").passed
-    assert named(hidden, "policy warnings").problems == (
-        "conftest.py:1: changes pytest's hooks, which decides what checks say",
-    )
-    assert named(hidden, "tests").problems == ("tests/test_app.py::test_sub",)
-    assert hidden.reasons == ("tests: not run any more: tests/test_app.py::test_sub; 1 failed before and fails now",)
-    assert hidden.verdict is Verdict.REFUTED
-
-
-async def test_a_hook_that_makes_everything_pass_verifies_nothing_that_failed_before(pytest_world: World) -> None:
-    """A limit, and documented: what runs the tests belongs to the candidate. People and reviewers see the warning."""
-    hook = (
-        "import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n"
-        "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
-    )
-    report = await pytest_world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
-    assert named(report, "tests").passed
-    assert not named(report, "policy warnings").passed
-    assert named(report, "policy warnings").score == 0.5
-    assert report.verdict is Verdict.UNVERIFIED
-
-
 # What happens on repositories that nobody prepared
 
 

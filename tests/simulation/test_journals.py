@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -14,14 +13,13 @@ import pytest
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Unanswered
-from swe_ai_fleet.adapters.jetstream.journal import journal, tell
+from swe_ai_fleet.adapters.jetstream.journal import journal
 from swe_ai_fleet.adapters.jetstream.login import Credentials
 from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
-from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID, place_of
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, Unavailable
-from swe_ai_fleet.domain.event import CONTROL_SUBJECT, CancelRequested, Event, Writer
+from swe_ai_fleet.domain.event import CancelRequested, Event, Writer
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.simulation.virtual_loop import on_virtual_time
 
@@ -172,47 +170,3 @@ def test_a_writer_without_rivals_is_never_taken_for_one(seed: int) -> None:
     on_virtual_time(alone())
     told = [event.body for event in world.stored()]
     assert told == [CancelRequested(reason=f"{g}.{n}") for g in range(3) for n in range(EVENTS)]
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_words_of_many_callers_all_stand_there(seed: int) -> None:
-    world, heard = Writers(seed), list[str]()
-
-    async def say(number: int) -> None:
-        who = Writer(tenant="default", execution_id="e", task_id="t", agent_id=CONTROL_SUBJECT)
-        try:
-            stored = await tell(
-                world.connection(), MemoryLog(), who, CancelRequested(reason=str(number)), patience=60.0
-            )
-        except Unavailable:
-            return
-        assert isinstance(stored.event.body, CancelRequested)
-        heard.append(stored.event.body.reason)
-
-    async def all_at_once() -> None:
-        await asyncio.gather(*(say(number) for number in range(6)))
-
-    on_virtual_time(all_at_once())
-    reasons = {event.body.reason for event in world.stored(CONTROL_SUBJECT)}
-    assert set(heard) <= reasons
-    assert len(heard) > 3
-    ordinals = [int(event.id.rpartition("/")[2]) for event in world.stored(CONTROL_SUBJECT)]
-    assert ordinals == list(range(1, len(ordinals) + 1))
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_a_result_stands_once_whoever_publishes_it_how_often(seed: int) -> None:
-    world, told = Writers(seed), list[bool]()
-
-    async def publish(payload: bytes) -> None:
-        bus = JetStreamResults(world.connection(), patience=30.0)
-        result = {"tenant": "default", "task_id": "t", "execution_id": "e", "agent_id": ""}
-        with suppress(Unavailable):
-            told.append(await bus.publish(**result, payload=payload))
-
-    async def all_at_once() -> None:
-        await asyncio.gather(*(publish(f"{number}".encode()) for number in range(4)))
-
-    on_virtual_time(all_at_once())
-    assert len(world.server.stored) == 1
-    assert len(told) > 1

@@ -23,8 +23,6 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
     policy_results,
     tree_violations,
 )
-from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
-from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import (
     MAX_CHANGED_TESTS,
     MAX_TEST_CHARS,
@@ -172,19 +170,6 @@ def test_renames_of_other_tools(tmp_path: Path) -> None:
 def test_refuses_what_git_does_not_write(data: bytes) -> None:
     with pytest.raises(PatchUnreadable, match="line "):
         parse_patch(data)
-
-
-@given(st.binary(max_size=400))
-def test_any_bytes_are_read_or_refused(tail: bytes) -> None:
-    for data in (
-        tail,
-        b"diff --git a/x b/x\n" + tail,
-        b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n" + tail,
-    ):
-        try:
-            parse_patch(data)
-        except PatchUnreadable:
-            continue
 
 
 _texts = st.lists(st.sampled_from(["a", "b", "c", "", " d", "+e", "-f"]), min_size=1, max_size=30)
@@ -687,32 +672,3 @@ def test_changed_tests_are_bounded_in_number_and_size(tmp_path: Path) -> None:
     found = changed_tests(patch, {"test_a.py": text(2)}.__getitem__)
     assert len(found) == MAX_CHANGED_TESTS
     assert all(len(test.before) == len(test.after) == MAX_TEST_CHARS + 1 for test in found)
-
-
-@pytest.mark.parametrize(
-    ("scripts", "line", "search"),
-    [
-        ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test", SearchPaths()),
-        ({"sub/Makefile": "all:\n\t../tools/run.sh\n"}, "make -C sub all", SearchPaths()),
-        ({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test", SearchPaths()),
-        ({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh", SearchPaths()),
-        ({}, "true", SearchPaths(programs=frozenset({"tools"}))),
-    ],
-)
-def test_what_runs_tests_behind_the_command(
-    tmp_path: Path, scripts: Mapping[str, str], line: str, search: SearchPaths
-) -> None:
-    before: Files = {"tools/run.sh": "false\n", "app.py": "a = 1\n", **scripts}
-    after: Files = {"tools/run.sh": "true\n", "app.py": "a = 2\n", "src/json.py": "", "vendor/lib.py": ""}
-    patch = parse_patch(changed(tmp_path, before, after))
-    suite = Suite(name="check", line=line, directory=".", seconds=1.0, strict=True)
-
-    def text(path: str) -> str:
-        place = tmp_path / path
-        return place.read_text() if place.is_file() else ""
-
-    listed = [*before, "src/json.py", "vendor/lib.py"]
-    assert changed_test_settings(patch, text, listed, [suite], search) == ["tools/run.sh", "vendor/lib.py"]
-    assert changed_test_settings(patch, text, listed, [replace(suite, line="true")]) == ["vendor/lib.py"]
-    modules = SearchPaths(modules=frozenset({"src"}))
-    assert "src/json.py" in changed_test_settings(patch, text, listed, [suite], modules)
