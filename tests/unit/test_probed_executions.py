@@ -11,6 +11,7 @@ import pytest
 from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.errand import AnswerAssignment, ExamineAssignment
+from swe_ai_fleet.domain.errors import AgentLost
 from swe_ai_fleet.domain.event import ChecklistMade, ExecutionFinished
 from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests

@@ -28,6 +28,7 @@ def names(waiting: list[Waiting]) -> str:
 
 
 def test_urgency_comes_before_turns_and_turns_before_age():
+    assert next_up([], {}, now=NOW) is None
     waiting = [one("a", waited=9), one("b", "bob", waited=5), one("c", "bob", priority=3), one("d", "eve", waited=2)]
     assert names(in_order(waiting, {("default", "ada"): 2}, now=NOW)) == "cdba"
     assert names(in_order(waiting, {}, now=NOW)) == "cadb"
