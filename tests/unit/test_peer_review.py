@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from swe_ai_fleet.agents.untrusted import Fence
+from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, RankedCandidate
 from swe_ai_fleet.domain.errand import ExamineAssignment, ReviewAssignment, Subject
@@ -40,6 +43,7 @@ from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.watching.narration import narrate
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
@@ -706,6 +710,20 @@ async def test_a_draft_that_was_lost_before_the_reviews_stays_out_of_them():
         state = await executions.wait(DEFAULT_TENANT, task.execution_id)
     assert [one.candidate_id for one in state.ranking] == [one.candidate_id for one in done.ranking]
     assert THREE not in state.candidates
+
+
+async def test_people_are_told_what_peers_said_and_what_stands():
+    world, task = scripted(World()), a_task(rounds=2)
+    state = await world.run(task)
+    lines = [line async for one in world.log.read(DEFAULT_TENANT, task.execution_id) if (line := narrate(one))]
+    assert f"{ONE}: reviewed by {TWO}: revise, 0.1: I have looked at it. (1 to be mended first, 0 reproduced)" in lines
+    assert f"{TWO}-r1: reviewed by {THREE}: garbage" in lines
+    assert f"{TWO}-r1: takes the place of {TWO}: its evidence is no worse" in lines
+    console = Console(width=400, record=True, file=StringIO())
+    console.print(candidates_table(state))
+    rows = [line.split() for line in console.export_text().splitlines() if f"{ONE[:-2]}-" in line]
+    assert [row[:2] for row in rows[:3]] == [["1", f"{TWO}-r1"], ["2", THREE], ["3", f"{ONE}-r1"]]
+    assert {row[1] for row in rows[3:]} == {ONE, TWO, f"{ONE}-r2"}  # no reviews, no votes
 
 
 @pytest.mark.parametrize(
