@@ -17,7 +17,7 @@ from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.errand import DeriveAssignment
-from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.subtask import MAX_SUBTASKS
 from swe_ai_fleet.domain.task import RepoRef, Role, Task, TaskKind
@@ -167,13 +167,6 @@ async def test_a_run_that_failed_begins_anew_and_counts_what_it_had_spent() -> N
         with pytest.raises(InvalidRequest):
             await plan(generation=2)
         assert plan.ends[1].usage.model_calls == 4
-
-
-async def test_a_model_that_fails_is_said_and_recorded() -> None:
-    async with planner(Failure(status=400, message="no such thing", times=0)) as plan:
-        with pytest.raises(ModelError, match="no such thing"):
-            await plan()
-        assert [end.stop_reason for end in plan.ends] == [StopReason.MODEL_ERROR]
 
 
 async def test_hostile_text_is_bounded_masked_and_made_harmless() -> None:

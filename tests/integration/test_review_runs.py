@@ -170,19 +170,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield World(tmp_path, server, model)
 
 
-async def test_a_reviewer_answers_with_an_object_and_is_asked_for_nothing_else(world: World) -> None:
-    review = {"verdict": "revise", "score": 0.4, "content": "No.", "findings": [{"text": "c is 3", "file": "app.py"}]}
-    world.says(call("final_answer", result=review))
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.REVISE, 0.4, "")
-    assert critique.findings == (Finding(text="c is 3", file="app.py"),)
-    tools = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
-    result = tools["final_answer"]["parameters"]["properties"]["result"]
-    assert set(result["properties"]) == {"verdict", "score", "content", "findings"}
-    assert "sentences" not in tools["final_answer"]["description"]
-    assert "<<<" not in world.server.bodies[-1]["messages"][0]["content"]
-
-
 async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_parts(world: World) -> None:
     # Where a person wants to be asked about commands, nobody asks for a reviewer's.
     world.task = replace(world.task, approval=ApprovalPolicy.RISKY)

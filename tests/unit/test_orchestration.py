@@ -432,13 +432,3 @@ async def test_whatever_is_cut_off_is_carried_to_the_same_end():
             assert sorted(started) == sorted(ended) == ["a", "alone", "b", "c", "d"]
             if not delivered:
                 assert sorted(world.merged(world.workspaces.branches["fleet/build"])) == branch
-
-
-async def test_a_cut_off_failure_fails_again_for_the_same_reason():
-    whole = World()
-    whole.children.ends = {"c": ExecutionStatus.TIMEOUT}
-    told = (await whole.run()).error
-    assert told == "subtasks failed: c (no candidate passed); skipped: d"
-    for count in range(1, len(whole.log.events) + 1):
-        world = whole.after(count)
-        assert (await world.run(generation=2)).error == told
