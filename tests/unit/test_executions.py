@@ -369,16 +369,6 @@ async def test_the_same_task_again_is_the_same_execution(world: World):
         assert (await executions.latest(DEFAULT_TENANT, "task-1")).task.attempt == 2
 
 
-async def test_of_many_at_once_one_is_accepted(world: World):
-    async with world.running() as executions:
-        submissions = await asyncio.gather(*(executions.submit(a_task()) for _ in range(20)))
-        await executions.wait(DEFAULT_TENANT, submissions[0].execution_id)
-        await published(executions, submissions[0].execution_id)
-    assert [one.existed for one in submissions].count(False) == 1
-    assert len(world.fleet.begun) == 3
-    assert len(world.bodies(ExecutionStarted)) == len(world.bodies(ExecutionFinished)) == 1
-
-
 async def test_more_than_may_run_at_once_waits_and_more_than_may_wait_is_refused(world: World):
     gate = asyncio.Event()
     world.fleet.default = ScriptedRun(after=gate)

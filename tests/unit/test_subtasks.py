@@ -93,14 +93,6 @@ def test_a_diamond_is_carried_out_from_its_root():
     assert doomed(DIAMOND, {"a": merged("a")}) == ()
 
 
-def test_a_failure_dooms_what_depends_on_it_through_others_and_nothing_else():
-    subtasks = (*DIAMOND, a_subtask("alone"))
-    found = doomed(subtasks, {"a": failed("a")})
-    assert [(one.subtask_id, causes) for one, causes in found] == [("b", ("a",)), ("c", ("a",)), ("d", ("a",))]
-    known = {"a": failed("a"), "b": SubtaskOutcome(subtask_id="b", status=SKIPPED)}
-    assert [one.subtask_id for one, _ in doomed(subtasks, known)] == ["c", "d"]
-
-
 def test_only_the_last_of_all_is_the_whole():
     assert [one.subtask_id for one in DIAMOND if needs_all_others(one, DIAMOND)] == ["d"]
     assert needs_all_others(DIAMOND[0], DIAMOND[:1])
