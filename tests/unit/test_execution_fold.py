@@ -151,6 +151,7 @@ def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
     assert [fold(()), fold([said(7, ORCHESTRATOR, BEGUN[1])])] == [None, None]
     begun = fold([said(7, ORCHESTRATOR, BEGUN[0])])
     assert begun is not None and begun.status is ExecutionStatus.PENDING
+    assert fold([said(7, ORCHESTRATOR, BEGUN[0]), said(8, ORCHESTRATOR, BEGUN[0])]) == begun
 
 
 def test_an_event_at_or_before_the_first_ones_place_is_no_news() -> None:
@@ -323,8 +324,10 @@ def test_attempts_are_still_counted_when_the_run_begins_again() -> None:
     [(ExecutionStatus.CANCELLED, StopReason.CANCELLED), (ExecutionStatus.COMPLETED, StopReason.LOST)],
 )
 def test_who_still_waits_at_the_end_has_ended_with_it(status: ExecutionStatus, reason: StopReason) -> None:
-    state = after(claimed(FIRST), claimed(SECOND), asks(SECOND), asks("node", "p2"), ended(status))
+    others = (asks("node", "p2"), asks("answered", "p3"), answered("p3"))
+    state = after(claimed(FIRST), claimed(SECOND), asks(SECOND), *others, ended(status))
     assert [state.agents[name].status for name in (FIRST, SECOND, "node")] == ["running", "finished", "finished"]
+    assert state.agents["answered"].status == "finished"
     assert (state.agents[SECOND].stop_reason, state.pending) == (reason, ())
     # Who takes an ended execution up has to tell of its end, and does not open it again.
     later = after(ended(status), ExecutionClaimed(generation=2, owner="p"), ResultPublished())
