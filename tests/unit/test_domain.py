@@ -114,7 +114,7 @@ class TestTaskValidation:
         assert caught.value.field == "role"
 
 
-words = st.text(st.characters(exclude_characters="\x1f"), max_size=5)
+words = st.text(st.characters(codec="utf-8", exclude_characters="\x1f"), max_size=5)
 keys = st.tuples(words, st.sampled_from(TaskKind), words, st.integers(1, 20))
 
 
