@@ -15,13 +15,18 @@ from labs.mutation.running import Survey, run
 
 _CORE = "src/swe_ai_fleet"
 _POOL = f"{_CORE}/adapters/model_pool"
-_RANKING = ("tests/unit/test_selection.py", "tests/unit/test_behaviour.py", "tests/unit/test_judging.py")
+_RANKING = (
+    "tests/unit/test_selection.py",
+    "tests/unit/test_behaviour.py",
+    "tests/unit/test_judging.py",
+    "tests/unit/test_examination_matrix.py",
+)
 _ADMISSION = (
     "tests/unit/test_model_admission.py",
     "tests/unit/test_model_leases.py",
     "tests/unit/test_model_pool_policy.py",
 )
-_REPLICAS = ("tests/unit/test_executions.py", "tests/unit/test_queue.py", "tests/simulation/test_take_over.py")
+_REPLICAS = ("tests/unit/test_executions.py", "tests/unit/test_queue.py")
 
 TARGETS: Mapping[str, Sequence[str]] = {
     f"{_CORE}/orchestrator/selection.py": _RANKING,

@@ -29,23 +29,21 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
 )
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
-from swe_ai_fleet.orchestrator.drive import Surroundings
-from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, SigningKey, new_key_pem, open_audit_keys, signing_key, withheld
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
-from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.fleet import ScriptedRun
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.watching.audit_document import audit_document, read_audit_document
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
 from tests.scripts import HELLO, HELLO_FILES
+from tests.unit.test_executions import World, a_task
 from workers.workspace_runner.variables import variables_of
 
 Log = list[StoredEvent]
+VICTIM = "agent-dev-1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,28 +57,13 @@ class Recorded:
 
 async def recorded_by(key: SigningKey | None) -> tuple[Log, Log]:
     """What a real orchestrator records of two tasks of three agents; one agent of the first one is lost."""
-    log, logs = MemoryLog(), list[Log]()
-    fleet = ScriptedFleet(storage=log)
-    surroundings = Surroundings(
-        log=log,
-        blobs=log,
-        results=log,
-        fleet=fleet,
-        workspaces=ScriptedWorkspaces(),
-        model=ScriptedModel(),
-        owner="test",
-        pauses=(0.0,),
-        signer=key,
-    )
-    async with Executions(surroundings) as executions:
-        for name in ("first", "second"):
-            runs = {"agent-dev-1": ScriptedRun(operations=3), "agent-dev-2": ScriptedRun(operations=2)}
-            lost = ScriptedRun(operations=2, fault=AgentLost("its host died"))
-            fleet.runs = {**runs, "agent-dev-3": lost} if name == "first" else runs
-            task = Task(task_id=name, kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app"))
-            submitted = await executions.submit(task)
-            await executions.wait(DEFAULT_TENANT, submitted.execution_id)
-            logs.append([stored async for stored in log.read(DEFAULT_TENANT, submitted.execution_id)])
+    world, logs = World(signer=key), list[Log]()
+    for name in ("first", "second"):
+        runs = {VICTIM: ScriptedRun(operations=3), "agent-dev-2": ScriptedRun(operations=2)}
+        lost = ScriptedRun(operations=2, fault=AgentLost("its host died"))
+        world.fleet.runs = {**runs, "agent-dev-3": lost} if name == "first" else runs
+        state = await world.run(a_task(name))
+        logs.append([stored async for stored in world.log.read(DEFAULT_TENANT, state.execution_id)])
     return logs[0], logs[1]
 
 
@@ -143,7 +126,7 @@ def with_heads(log: Log, change: Callable[[SignedHead], SignedHead | None]) -> L
 
 async def test_every_run_is_signed_at_its_end_and_what_was_lost_at_the_executions(recorded: Recorded) -> None:
     told = verdicts(recorded.first, recorded.keys)
-    assert {one.agent_id for one in told} >= {"agent-dev-1", "agent-dev-2"}
+    assert {one.agent_id for one in told} >= {VICTIM, "agent-dev-2"}
     assert all(one.intact and one.signing is Signing.WHOLE and one.signed_entries == one.entries for one in told)
     assert {one.key_id for one in told} == set(recorded.keys.keys)
     bodies = [stored.event.body for stored in recorded.second]
@@ -154,39 +137,33 @@ async def test_every_run_is_signed_at_its_end_and_what_was_lost_at_the_execution
 
 
 async def test_a_log_rewritten_as_a_whole_is_noticed(recorded: Recorded) -> None:
-    forged = rewritten(recorded.first, "agent-dev-1")
+    forged = rewritten(recorded.first, VICTIM)
     assert forged != recorded.first
-    assert faults(forged, recorded.keys) == {"agent-dev-1": "it is not the entry that was signed"}
+    assert faults(forged, recorded.keys) == {VICTIM: "it is not the entry that was signed"}
 
 
 async def test_control_without_signatures_it_is_not() -> None:
     unsigned, _ = await recorded_by(None)
-    forged = rewritten(unsigned, "agent-dev-1")
+    forged = rewritten(unsigned, VICTIM)
     assert forged != unsigned
     assert faults(forged, PublicKeys()) == {}
     assert {one.signing for one in verdicts(unsigned, PublicKeys())} == {Signing.NONE}
 
 
 async def test_entries_taken_from_the_end_with_what_recorded_them(recorded: Recorded) -> None:
-    gone = [
-        stored
-        for stored in recorded.first
-        if not (stored.event.agent_id == "agent-dev-1" and isinstance(stored.event.body, ToolFinished | RunFinished))
-        and not isinstance(stored.event.body, CandidateSubmitted)
+    recorders = ToolFinished | RunFinished | CandidateSubmitted
+    left = [
+        one
+        for one in recorded.first
+        if not (one.event.agent_id in (VICTIM, "_") and isinstance(one.event.body, recorders))
     ]
-    first_gone = next(
-        number
-        for number, stored in enumerate(gone)
-        if stored.event.agent_id == "agent-dev-1" and isinstance(stored.event.body, ToolStarted)
-    )
-    kept = [
-        stored for number, stored in enumerate(gone) if number <= first_gone or stored.event.agent_id != "agent-dev-1"
-    ]
+    first_call = next(one for one in left if one.event.agent_id == VICTIM and isinstance(one.event.body, ToolStarted))
+    kept = [one for one in left if one.event.agent_id != VICTIM or one.sequence <= first_call.sequence]
     assert faults(kept, None) == {}
-    assert faults(kept, recorded.keys) == {"agent-dev-1": "entries up to 6 were signed, and are gone"}
+    assert faults(kept, recorded.keys) == {VICTIM: "entries up to 6 were signed, and are gone"}
     # Nor does a chain go as a whole, as long as its signature is there.
-    nothing = [stored for stored in kept if stored.event.agent_id != "agent-dev-1"]
-    assert faults(nothing, recorded.keys) == {"agent-dev-1": "entries up to 6 were signed, and are gone"}
+    nothing = [stored for stored in kept if stored.event.agent_id != VICTIM]
+    assert faults(nothing, recorded.keys) == {VICTIM: "entries up to 6 were signed, and are gone"}
 
 
 async def test_a_signature_of_another_execution_agent_or_length_counts_for_nothing(recorded: Recorded) -> None:
@@ -198,7 +175,7 @@ async def test_a_signature_of_another_execution_agent_or_length_counts_for_nothi
     moved = with_heads(recorded.first, lambda head: others.get(head.agent_id, head))
     assert set(faults(moved, recorded.keys)) == set(others) & {one.agent_id for one in verdicts(moved, None)}
     swapped = with_heads(recorded.second, lambda head: replace(others["agent-dev-2"], agent_id=head.agent_id))
-    assert "agent-dev-1" in faults(swapped, recorded.keys) and "agent-dev-2" not in faults(swapped, recorded.keys)
+    assert VICTIM in faults(swapped, recorded.keys) and "agent-dev-2" not in faults(swapped, recorded.keys)
     for change in ({"run": 2}, {"entries": 1}, {"entries": -1}, {"hash": "0" * 64}, {"signature": "zz"}):
         assert faults(with_heads(recorded.second, lambda head: replace(head, **change)), recorded.keys), change  # noqa: B023
 
@@ -206,23 +183,23 @@ async def test_a_signature_of_another_execution_agent_or_length_counts_for_nothi
 async def test_a_signature_by_another_key_counts_for_nothing(recorded: Recorded) -> None:
     mine = signing_key(new_key_pem())
     execution_id = recorded.first[0].event.execution_id
-    forged = rewritten(recorded.first, "agent-dev-1")
+    forged = rewritten(recorded.first, VICTIM)
     heads = {one.agent_id: one for one in verdicts(forged, None)}
     signed = with_heads(
         forged, lambda head: mine.signed(replace(head, hash=heads[head.agent_id].head or GENESIS), execution_id)
     )
     assert all("not among those that count here" in why for why in faults(signed, recorded.keys).values())
-    assert "agent-dev-1" in faults(signed, recorded.keys)
+    assert VICTIM in faults(signed, recorded.keys)
     # Under the name of the key that counts, too.
     (known,) = recorded.keys.keys
     named = with_heads(signed, lambda head: replace(head, key_id=known))
-    assert faults(named, recorded.keys)["agent-dev-1"] == f"the signature by the key {known} is not one of this head"
+    assert faults(named, recorded.keys)[VICTIM] == f"the signature by the key {known} is not one of this head"
     # Control: whoever trusts that key is told nothing.
     assert faults(signed, PublicKeys.of([mine.public])) == {}
 
 
 async def test_signatures_taken_away_are_missed_by_who_asks_for_them(recorded: Recorded) -> None:
-    bare = with_heads(rewritten(recorded.first, "agent-dev-1"), lambda _: None)
+    bare = with_heads(rewritten(recorded.first, VICTIM), lambda _: None)
     told = verdicts(bare, recorded.keys)
     assert {one.signing for one in told} == {Signing.NONE} and all(one.intact for one in told)
     assert not any(one.intact for one in signed_throughout(told))
@@ -235,7 +212,7 @@ async def test_what_an_agent_says_was_signed_is_not_heard(recorded: Recorded) ->
     head = SignedHead(agent_id="agent-dev-2", run=1, entries=1, hash="0" * 64, key_id="00" * 8, signature="00" * 64)
     forged = StoredEvent(
         sequence=last.sequence + 1,
-        event=replace(last.event, agent_id="agent-dev-1", body=AuditHeadSigned(head=head)),
+        event=replace(last.event, agent_id=VICTIM, body=AuditHeadSigned(head=head)),
     )
     assert verdicts([*recorded.first, forged], recorded.keys) == verdicts(recorded.first, recorded.keys)
 
@@ -245,10 +222,10 @@ async def test_an_exported_document_proves_itself_with_the_public_key_alone(reco
     document = json.loads(json.dumps(to_plain(audit_document(execution_id, recorded.first))))
     whole = read_audit_document(json.dumps(document).encode())
     assert signed_throughout(whole.verdicts(recorded.keys)) == verdicts(recorded.first, recorded.keys)
-    forged = to_plain(audit_document(execution_id, rewritten(recorded.first, "agent-dev-1")))
+    forged = to_plain(audit_document(execution_id, rewritten(recorded.first, VICTIM)))
     read = read_audit_document(json.dumps(forged).encode())
     assert all(one.intact for one in read.verdicts(None))
-    assert [one.agent_id for one in read.verdicts(recorded.keys) if not one.intact] == ["agent-dev-1"]
+    assert [one.agent_id for one in read.verdicts(recorded.keys) if not one.intact] == [VICTIM]
     elsewhere = read_audit_document(json.dumps({**document, "execution_id": "another"}).encode())
     assert not any(one.intact for one in elsewhere.verdicts(recorded.keys))
     for damaged in (b"", b"[]", b"{}", b"[" * 100_000, json.dumps({**document, "chains": [1]}).encode()):

@@ -162,17 +162,7 @@ async def test_the_new_tests_of_each_patch_judge_the_others(shell: Shell, tmp_pa
 
     document = (await shell.fleet("show", "--json", task_id)).document
     assert document["winner"] == "right"
-    sets = {tuple(one["candidates"]): one for one in document["examination"]["sets"]}
-    (failed,) = next(one for one in sets[("right",)]["crossings"] if one["candidate_id"] == "half")["failed"]
-    assert failed["test"] == "tests/test_right.py::test_both" and failed["message"]
     places = {one["candidate_id"]: one for one in document["candidates"]}
-    assert {name: place["verdict"] for name, place in places.items()} == {
-        "right": "verified",
-        "silent": "verified",
-        "half": "unverified",
-        "special": "unverified",
-    }
-    assert "passes the new tests of 2 of 2 other authors" in places["right"]["reason"]
     assert "passes the new tests of 1 of 2 other authors, fails 1 new test of right" in places["half"]["reason"]
     events = await events_of(shell, task_id)
     assert [event["type"] for event in events].count("candidates_examined") == 1
@@ -244,21 +234,6 @@ async def test_judging_needs_neither_agents_nor_a_model_server(
     assert ran.document["usage"]["total_tokens"] == 0
 
 
-@pytest.mark.slow
-async def test_the_same_commit_is_tested_once_for_all_candidates_and_executions(shell: Shell, tmp_path: Path) -> None:
-    slow = {**FILES, "test_slow.py": "import time\n\n\ndef test_slow():\n    time.sleep(1.3)\n"}
-    repository = make_repository(tmp_path / "slow", slow)
-    first = _patch(repository, {"calc.py": FIXED}, tmp_path / "first.patch")
-    second = _patch(repository, {"calc.py": f"# x\n{FIXED}"}, tmp_path / "second.patch")
-    whole = await judged(shell, repository, "--json", "--patch", str(first), "--patch", str(second))
-    again = await judged(shell, repository, "--json", "--patch", str(second))
-    assert (whole.code, again.code) == (0, 0)
-    (suite,), (known,) = (one.document["baseline"]["tests"]["suites"] for one in (whole, again))
-    assert suite["duration_ms"] > 1_300
-    # To the millisecond: it is the same run.
-    assert known == suite
-
-
 async def test_where_nobody_won_the_three_commands_work_as_they_are_printed(shell: Shell, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     task_id = a_task()
@@ -317,23 +292,13 @@ async def test_an_unverified_winner_is_delivered_marked_and_told_by_exit_code_6(
     assert delivered["delivered"]["tree"] == git(repository, "rev-parse", f"fleet/{task_id}^{{tree}}").strip()
     assert delivered["report"] == events["checks_finished"]["report"]
 
-    wanting = await shell.fleet(
-        *(
-            "run",
-            "--json",
-            "--require-verified",
-            "--repo",
-            str(repository),
-            "--agents",
-            "1",
-            "--task-id",
-            a_task(),
-            HELLO,
-        )
-    )
+    options = ("--json", "--require-verified", "--repo", str(repository), "--agents", "1", "--task-id", a_task())
+    wanting = await shell.fleet("run", *options, HELLO)
     document = wanting.document
     assert (wanting.code, document["status"], document["verdict"], document["branch"]) == (
-        *(1, "no_winner", "unverified"),
+        1,
+        "no_winner",
+        "unverified",
         "",
     )
     assert document["refused_kept"]["delivered"]["branch"] == f"refs/fleet/refused/{document['task_id']}"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,11 +21,10 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.watching.chains import verify_events
+from tests.e2e.test_restart import serving
 from tests.scripts import HELLO_FILES, PROPOSING, SLEEP, SLEEPING, SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-
-LEASE_SECONDS = 2
 
 
 @dataclass(kw_only=True)
@@ -69,37 +65,20 @@ class Replica:
 
 @asynccontextmanager
 async def replica(home: Path, nats: EmbeddedNats, model_url: str) -> AsyncIterator[Replica]:
+    home.mkdir()
     variables = {
-        "FLEET_HOME": str(home),
         "FLEET_NATS_URL": nats.address.url,
         "FLEET_NATS_TOKEN": nats.address.token,
-        "FLEET_MODEL_URL": model_url,
-        "FLEET_MODEL": "scripted",
-        "FLEET_LISTEN": "127.0.0.1:0",
-        "FLEET_LEASE_SECONDS": str(LEASE_SECONDS),
+        "FLEET_LEASE_SECONDS": "2",
         "FLEET_CHECKPOINT_SECONDS": "0",
     }
-    home.mkdir()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.orchestrator.main"),
-        env={**os.environ, **variables},
-        cwd=home,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(90):
-            while not (home / "fleet.json").exists():
-                assert process.returncode is None
-                await asyncio.sleep(0.05)
-        card = json.loads((home / "fleet.json").read_text())
-        async with grpc.aio.insecure_channel(card["address"]) as channel:
-            metadata = (("authorization", f"Bearer {card['token']}"),)
-            stub = pb_grpc.OrchestratorServiceStub(channel)
-            yield Replica(process=process, stub=stub, call={"metadata": metadata, "timeout": 90})
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        await process.wait()
+    async with (
+        serving(home, model_url, **variables) as (process, card),
+        grpc.aio.insecure_channel(card["address"]) as channel,
+    ):
+        metadata = (("authorization", f"Bearer {card['token']}"),)
+        stub = pb_grpc.OrchestratorServiceStub(channel)
+        yield Replica(process=process, stub=stub, call={"metadata": metadata, "timeout": 90})
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,10 @@ from tests.scripts import HELLO_FILES, SLOW
 
 
 @asynccontextmanager
-async def serving(home: Path, model_url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
-    """The orchestrator in a process of its own, and where it answers."""
+async def serving(
+    home: Path, model_url: str, **more: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+    """The orchestrator in a process of its own, with more variables, and where it answers."""
     variables = {
         "FLEET_HOME": str(home),
         "FLEET_MODEL_URL": model_url,
@@ -36,7 +38,7 @@ async def serving(home: Path, model_url: str) -> AsyncIterator[tuple[asyncio.sub
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.orchestrator.main"),
-        env={**os.environ, **variables},
+        env={**os.environ, **variables, **more},
         cwd=home,
         stderr=asyncio.subprocess.DEVNULL,
     )

@@ -49,6 +49,8 @@ async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_
         "reviewing",
         "revising",
     ]
+    percents = [update.progress_percent for update in updates]
+    assert percents == sorted(percents) and percents[-1] == 100
     revised, other = reply.results
     (praise,) = other.critiques
     assert (praise.reviewer_id, praise.verdict, other.review_score) == (ONE, pb.VERDICT_ACCEPT, 1.0)

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,7 +22,7 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP, SLEEPING, SLOW
+from tests.scripts import GREETINGS, HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP, SLEEPING
 
 
 @pytest.fixture
@@ -142,62 +140,30 @@ async def test_hello_world_over_grpc(client, token, repository: Path, fleet: Fle
     await connection.close()
 
 
-async def test_evidence_picks_the_good_one(client, token, repository: Path) -> None:
-    reply = await client.Deliberate(
-        pb.DeliberateRequest(
-            task_id=_task_id("greetings"),
-            task_description=f"{GREETINGS} write hello_world",
-            repo=pb.RepoRef(path=str(repository)),
-            num_agents=3,
-        ),
-        metadata=token,
-        timeout=120,
+async def test_evidence_picks_the_good_one_and_a_late_subscriber_reads_everything(
+    client, token, repository: Path, fleet: FleetUnderTest
+) -> None:
+    task_id = _task_id("greetings")
+    request = pb.DeliberateRequest(
+        task_id=task_id,
+        task_description=f"{GREETINGS} write hello_world",
+        repo=pb.RepoRef(path=str(repository)),
+        num_agents=3,
     )
+    reply = await client.Deliberate(request, metadata=token, timeout=120)
     assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert [result.proposal.author_id for result in reply.results] == ["agent-dev-3", "agent-dev-2", "agent-dev-1"]
+    order = ["agent-dev-3", "agent-dev-2", "agent-dev-1"]
+    assert [result.proposal.author_id for result in reply.results] == order
     assert reply.winner_id == "agent-dev-3"
     best, sloppy, wrong = reply.results
     assert best.score > sloppy.score > wrong.score
-    assert sloppy.checks.dryrun.passed
-    assert not sloppy.checks.lint.passed
+    assert sloppy.checks.dryrun.passed and not sloppy.checks.lint.passed
     assert not wrong.checks.all_passed
 
-
-async def test_no_candidate_passing_is_a_status_of_its_own(client, token, repository: Path) -> None:
-    request = pb.OrchestrateRequest(
-        task_id=_task_id("failing"), task_description=FAILING, repo=pb.RepoRef(path=str(repository))
-    )
-    reply = await client.Orchestrate(request, metadata=token, timeout=120)
-    assert reply.status == pb.DELIBERATION_STATUS_NO_WINNER
-    assert not reply.commit_sha
-    assert git(repository, "branch", "--list", "fleet/*") == ""
-    assert reply.candidates
-
-
-async def test_a_dropped_client_fetches_its_result_afterwards(client, token, repository: Path) -> None:
-    task_id = _task_id("dropped")
-    request = pb.DeliberateRequest(
-        task_id=task_id, task_description=HELLO, repo=pb.RepoRef(path=str(repository)), num_agents=1
-    )
-    with pytest.raises(grpc.aio.AioRpcError) as dropped:
-        await client.Deliberate(request, metadata=token, timeout=0.2)
-    assert dropped.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    again = await client.Deliberate(request, metadata=token, timeout=120)
-    assert again.status == pb.DELIBERATION_STATUS_COMPLETED
-    fetched = await client.GetDeliberationResult(pb.GetDeliberationResultRequest(task_id=task_id), metadata=token)
-    assert fetched.winner_id == again.winner_id == "agent-dev-1"
-
-
-async def test_a_late_subscriber_reads_everything(client, token, repository: Path, fleet: FleetUnderTest) -> None:
-    task_id = _task_id("late")
-    request = pb.DeliberateRequest(
-        task_id=task_id, task_description=HELLO, repo=pb.RepoRef(path=str(repository)), num_agents=2
-    )
-    reply = await client.Deliberate(request, metadata=token, timeout=120)
     connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
     subscription = await connection.jetstream().subscribe(f"agent.results.{task_id}.>", ordered_consumer=True)
-    agents = {json.loads((await subscription.next_msg(timeout=10)).data)["agent_id"] for _ in range(2)}
-    assert agents == {"agent-dev-1", "agent-dev-2"}
+    agents = {json.loads((await subscription.next_msg(timeout=10)).data)["agent_id"] for _ in range(3)}
+    assert agents == set(order)
     final = await connection.jetstream().subscribe(f"agent.results.{task_id}", ordered_consumer=True)
     assert json.loads((await final.next_msg(timeout=10)).data)["execution_id"] == reply.execution_id
     with pytest.raises(nats.errors.TimeoutError):
@@ -261,102 +227,3 @@ async def test_agents_of_a_killed_host_go_on_in_another_one(client, token, repos
     assert [body["candidate"]["stop_reason"] for body in bodies if body["type"] == "candidate_submitted"]
     while list(_processes(SLEEPING)):
         await asyncio.sleep(0.05)
-
-    reply = await client.Deliberate(
-        pb.DeliberateRequest(
-            task_id=_task_id("after"), task_description=HELLO, repo=pb.RepoRef(path=str(repository)), num_agents=1
-        ),
-        metadata=token,
-        timeout=120,
-    )
-    assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-
-
-async def test_bad_input_leaves_nothing_behind(client, token, repository: Path, tmp_path: Path) -> None:
-    empty = make_repository(tmp_path / "empty")
-    good = pb.RepoRef(path=str(repository))
-    table = [
-        (pb.DeliberateRequest(task_description="x", repo=pb.RepoRef(path=str(repository), ref="nowhere")), "repo.ref"),
-        (pb.DeliberateRequest(task_description="x", repo=pb.RepoRef(path=str(tmp_path / "absent"))), "repo"),
-        (pb.DeliberateRequest(task_description="x", repo=pb.RepoRef(path=str(empty))), "repo"),
-        (pb.DeliberateRequest(task_description="  ", repo=good), "task_description"),
-        (pb.DeliberateRequest(task_description="x" * 100 * 1024, repo=good), "task_description"),
-        (pb.DeliberateRequest(task_description="x", role="WIZARD", repo=good), "role"),
-        (pb.DeliberateRequest(task_description="x", repo=good, num_agents=-1), "num_agents"),
-        (
-            pb.DeliberateRequest(task_description="x", repo=good, constraints=pb.TaskConstraints(max_iterations=-5)),
-            "constraints.max_iterations",
-        ),
-        (pb.DeliberateRequest(task_description="x"), "repo"),
-    ]
-    for request, field in table:
-        request.task_id = _task_id("bad")
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await client.Deliberate(request, metadata=token, timeout=30)
-        assert refused.value.code() in (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            grpc.StatusCode.FAILED_PRECONDITION,
-            grpc.StatusCode.NOT_FOUND,
-        ), (field, refused.value.code(), refused.value.details())
-        details = dict(refused.value.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
-        assert field.encode() in details, (field, refused.value.details())
-        with pytest.raises(grpc.aio.AioRpcError) as absent:
-            await client.GetDeliberationResult(pb.GetDeliberationResultRequest(task_id=request.task_id), metadata=token)
-        assert absent.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-async def test_a_repository_that_cannot_be_reached(client, token) -> None:
-    request = pb.DeliberateRequest(
-        task_id=_task_id("far"), task_description="x", repo=pb.RepoRef(url="https://host.invalid/repository.git")
-    )
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await client.Deliberate(request, metadata=token, timeout=60)
-    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-    details = dict(refused.value.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
-    assert b"repo.url" in details, refused.value.details()
-
-
-async def test_a_foreign_client_through_reflection(fleet: FleetUnderTest, repository: Path) -> None:
-    task_id = _task_id("buf")
-    buf = str(Path(sys.executable).with_name("buf"))
-    request = {"task_id": task_id, "task_description": HELLO, "repo": {"path": str(repository)}, "num_agents": 1}
-    process = await asyncio.create_subprocess_exec(
-        buf,
-        "curl",
-        "--protocol=grpc",
-        "--http2-prior-knowledge",
-        "--header",
-        f"authorization: Bearer {fleet.running.token}",
-        "--reflect",
-        "--reflect-header",
-        f"authorization: Bearer {fleet.running.token}",
-        "--data",
-        json.dumps(request),
-        f"http://{fleet.running.address}/fleet.orchestrator.v1.OrchestratorService/Deliberate",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
-    reply = json.loads(out)
-    assert reply["status"] == "DELIBERATION_STATUS_COMPLETED"
-    assert reply["winnerId"] == "agent-dev-1"
-
-
-async def test_watchers_see_the_same_log_while_it_grows(client, token, repository: Path) -> None:
-    accepted = await client.SubmitTask(
-        pb.SubmitTaskRequest(
-            deliberate=pb.DeliberateRequest(
-                task_id=_task_id("watch"), task_description=SLOW, repo=pb.RepoRef(path=str(repository)), num_agents=2
-            )
-        ),
-        metadata=token,
-    )
-    early, second = await asyncio.gather(
-        _events(client, token, accepted.execution_id), _events(client, token, accepted.execution_id)
-    )
-    late = await _events(client, token, accepted.execution_id)
-    assert [e.event_id for e in early] == [e.event_id for e in second] == [e.event_id for e in late]
-    assert len({e.event_id for e in late}) == len(late)
-    middle = late[len(late) // 2]
-    assert await _events(client, token, accepted.execution_id, middle.sequence) == late[len(late) // 2 :]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,22 +14,18 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.rubric import RubricJudge
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.candidate import CheckKind
 from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment
-from swe_ai_fleet.domain.task import (
-    CheckSpec,
-    EnvironmentSpec,
-    Role,
-)
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
-from swe_ai_fleet.orchestrator.selection import rank
 from swe_ai_fleet.sandbox import Rung
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git
 from tests.evidence import APP, DIVIDES, FILES, MENDED, MUL, PYTEST_FILES, TESTS, World, named
 
@@ -49,20 +45,6 @@ async def unconfined(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="module")
 async def pytest_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("evidence"), PYTEST_FILES)
-
-
-def candidate_of(report: CheckReport) -> Candidate:
-    return Candidate(
-        candidate_id=report.candidate_id,
-        agent_id=report.candidate_id,
-        role=Role.DEV,
-        summary="",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head="",
-        submitted_at="2026-01-01T00:00:00+00:00",
-    )
 
 
 async def test_what_failed_before_speaks_neither_for_nor_against_and_is_found_out_once(world: World) -> None:
@@ -118,6 +100,10 @@ async def test_new_tests_have_to_fail_without_the_change(pytest_world: World) ->
     both = "import app\nfrom app import div\n\n\ndef test_add():\n    assert app.add(6, 3) == div(18, 2)\n"
     imported = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": both})
     assert imported.verdict is Verdict.VERIFIED
+    # So does an old test that the change makes fail without it.
+    stricter = PYTEST_FILES["tests/test_app.py"].replace("== 1\n", "== 1\n    assert app.div(6, 3) == 2\n")
+    changed = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": stricter})
+    assert (changed.verdict, named(changed, "tests").shown) == (Verdict.VERIFIED, ("tests/test_app.py::test_sub",))
 
 
 CASES = (
@@ -142,15 +128,6 @@ async def test_cases_in_a_file_that_an_old_test_reads_are_tests_of_the_candidate
     wrong = {"tests/data/cases.json": '[["add", 1, 2, 3], ["div", 6, 3, 3]]'}
     refuted = await world.check({"app.py": DIVIDES, **wrong}, name="wrong")
     assert refuted.verdict is Verdict.REFUTED
-
-
-async def test_an_old_test_that_the_change_makes_fail_without_it_counts(pytest_world: World) -> None:
-    stricter = PYTEST_FILES["tests/test_app.py"].replace(
-        "    assert app.sub(3, 2) == 1\n", "    assert app.sub(3, 2) == 1\n    assert app.div(6, 3) == 2\n"
-    )
-    report = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": stricter})
-    assert report.verdict is Verdict.VERIFIED
-    assert named(report, "tests").shown == ("tests/test_app.py::test_sub",)
 
 
 async def test_a_broken_test_refutes(world: World) -> None:
@@ -197,32 +174,9 @@ async def test_what_the_task_names_has_to_pass(world: World) -> None:
     assert named(asked, "tests").message == f"1 test fails that the task is about: {MUL}"
 
 
-async def test_a_flaky_test_is_named_and_does_not_count(unconfined: World) -> None:
-    # Out of the sandbox a test can see that it has run before.
-    marker = unconfined.root / "marker"
-    flaky = f"""\
-import pathlib
-import unittest
-
-
-class Flaky(unittest.TestCase):
-    def test_flaky(self):
-        marker = pathlib.Path({str(marker)!r})
-        there = marker.exists()
-        marker.touch()
-        self.assertTrue(there)
-"""
-    report = await unconfined.check({"app.py": DIVIDES, "tests/test_flaky.py": flaky})
-    tests = named(report, "tests")
-    assert tests.details["flaky"] == "tests.test_flaky.Flaky.test_flaky"
-    assert report.verdict is Verdict.UNVERIFIED
-    assert tests.problems == ()
-    assert tests.warnings == 1
-
-
-async def test_a_test_that_happens_to_fail_without_the_change_does_not_verify(unconfined: World) -> None:
-    marker = unconfined.root / "once"
-    flaky = f"""\
+def flaky(marker: Path, passes: str) -> str:
+    """A test that leaves a marker on the host and passes where an expression does."""
+    return f"""\
 import pathlib
 import unittest
 
@@ -232,15 +186,26 @@ import app
 class Flaky(unittest.TestCase):
     def test_flaky(self):
         marker = pathlib.Path({str(marker)!r})
-        there = hasattr(app, "div") or marker.exists()
-        if not there:
+        passes = {passes}
+        if not passes:
             marker.touch()
-        self.assertTrue(there)
+        self.assertTrue(passes)
 """
-    report = await unconfined.check({"app.py": DIVIDES, "tests/test_once.py": flaky})
-    # It failed once on the untouched source, and passed there when it was tried again.
-    assert report.verdict is Verdict.UNVERIFIED
-    assert named(report, "tests").details["flaky"] == "tests.test_once.Flaky.test_flaky"
+
+
+@pytest.mark.parametrize(
+    "passes",
+    # The second one fails once, on the untouched source, and passes there when it is tried again.
+    ["marker.exists()", "hasattr(app, 'div') or marker.exists()"],
+    ids=["with the change", "without it"],
+)
+async def test_a_flaky_test_is_named_and_does_not_count(unconfined: World, passes: str) -> None:
+    # Out of the sandbox a test can see that it has run before.
+    test = flaky(unconfined.root / f"marker-{len(passes)}", passes)
+    report = await unconfined.check({"app.py": DIVIDES, "tests/test_flaky.py": test})
+    tests = named(report, "tests")
+    assert tests.details["flaky"] == "tests.test_flaky.Flaky.test_flaky"
+    assert (report.verdict, tests.problems, tests.warnings) == (Verdict.UNVERIFIED, (), 1)
 
 
 async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_suite(world: World) -> None:
@@ -254,40 +219,6 @@ async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_s
     assert named(short, "tests").problems == ("tests.test_z.T.test_upset",)
     long = await world.check(files, gatherer=replace(world.gatherer, whole_rerun_seconds=0))
     assert named(long, "tests").details["flaky"] == "tests.test_z.T.test_upset"
-
-
-async def test_a_removed_test_is_no_way_to_pass(world: World) -> None:
-    fewer = TESTS.replace("test_sub", "check_sub")
-    removed = await world.check({"app.py": APP.replace("a - b", "b - a"), "tests/test_app.py": fewer})
-    assert named(removed, "policy").problems == ("tests/test_app.py:10: removes the tests test_sub",)
-    assert removed.verdict is Verdict.REFUTED
-
-
-async def test_tests_that_a_hook_hides_are_missed(pytest_world: World) -> None:
-    hook = (
-        "def pytest_collection_modifyitems(items):\n    items[:] = [item for item in items if 'sub' not in item.name]\n"
-    )
-    hidden = await pytest_world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
-    assert named(hidden, "policy").passed
-    assert named(hidden, "policy warnings").problems == (
-        "conftest.py:1: changes pytest's hooks, which decides what checks say",
-    )
-    assert named(hidden, "tests").problems == ("tests/test_app.py::test_sub",)
-    assert hidden.reasons == ("tests: not run any more: tests/test_app.py::test_sub; 1 failed before and fails now",)
-    assert hidden.verdict is Verdict.REFUTED
-
-
-async def test_a_hook_that_makes_everything_pass_verifies_nothing_that_failed_before(pytest_world: World) -> None:
-    """A limit, and documented: what runs the tests belongs to the candidate. People and reviewers see the warning."""
-    hook = (
-        "import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n"
-        "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
-    )
-    report = await pytest_world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
-    assert named(report, "tests").passed
-    assert not named(report, "policy warnings").passed
-    assert named(report, "policy warnings").score == 0.5
-    assert report.verdict is Verdict.UNVERIFIED
 
 
 # What happens on repositories that nobody prepared
@@ -354,12 +285,6 @@ async def test_a_make_target_that_dies_without_the_change_and_is_well_with_it_ve
     world = World(tmp_path / "rules", {"app.py": APP, "Makefile": "test:\n\texit 3\n"})
     told = "test:\n\t@printf 'TAP version 13\\n1..1\\nok 1 adds\\n'\n"
     assert (await world.check({"app.py": MENDED, "Makefile": told})).verdict is Verdict.UNVERIFIED
-
-
-async def test_the_first_test_of_a_repository_refutes_where_it_fails_with_the_change(tmp_path: Path) -> None:
-    world = World(tmp_path, {"app.py": APP})
-    first = "import app\n\n\ndef test_mul():\n    assert app.mul(2, 3) == 6\n"
-    assert (await world.check({"app.py": DIVIDES, "test_app.py": first})).verdict is Verdict.REFUTED
 
 
 async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
@@ -431,18 +356,8 @@ async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_p
     assert named(report, "tests").shown == ("tests/test_app.py::test_mul",)
     idle = await world.check({"app.py": f"{APP}\n# More\n", "tests/test_app.py": tests.split("def test_mul")[0]})
     assert idle.verdict is Verdict.UNVERIFIED
-
-
-async def test_without_tests_nothing_is_shown(tmp_path: Path) -> None:
-    world = World(tmp_path, {"app.py": APP})
-    report = await world.check({"app.py": MENDED})
-    assert report.verdict is Verdict.UNVERIFIED
-    assert report.reasons == ("tests: no test command was found in the repository, and the task names no check",)
-    ranked = rank([candidate_of(report)], {"candidate": report})
-    assert (ranked[0].accepted, ranked[0].verdict) == (True, Verdict.UNVERIFIED)
-    assert ranked[0].score < 0.67
-    refused = rank([candidate_of(report)], {"candidate": report}, needs_proof=True)
-    assert not refused[0].accepted
+    wrong = await world.check({"app.py": DIVIDES, "test_app.py": tests})
+    assert wrong.verdict is Verdict.REFUTED
 
 
 async def test_a_named_check_that_fails_without_the_change_verifies(world: World) -> None:
@@ -531,6 +446,23 @@ async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(wo
     assert len(shouted.output) < 9_000 < len(whole)
     assert "line 450 [masked]" in whole
     assert "entrusted" not in whole + shouted.output
+    # A check stands though its output cannot be kept.
+    full = replace(world.gatherer, blobs=Full(world.log))
+    unkept = named(await world.check({"app.py": DIVIDES}, checks=checks[:1], gatherer=full), "loud")
+    assert (unkept.exit_code, "output_artifact" in unkept.details) == (1, False)
+
+
+@dataclass
+class Full:
+    """A store of blobs that takes nothing more."""
+
+    blobs: MemoryLog
+
+    async def get(self, ref: BlobRef) -> bytes:
+        return await self.blobs.get(ref)
+
+    async def put(self, *blob: object, **more: object) -> BlobRef:
+        raise Unavailable("the store is full")
 
 
 # Other ways to test and lint
@@ -629,7 +561,7 @@ async def test_rubric_items_count_with_quotes_that_stand_there(world: World, jud
         gatherer=judged,
         checks=SKIPPING_TESTS,
         requirements=("It divides", "Zero is refused"),
-        rubric="- keeps sub\n- has a docstring\n- is good\n- is forgotten",
+        rubric="Look at:\n- keeps sub\n2. has a docstring\n * is good\n- is forgotten\n- keeps sub",
     )
     rubric = named(report, "rubric")
     assert (rubric.kind, rubric.required, rubric.passed, rubric.score) == (CheckKind.RUBRIC, False, False, 0.25)

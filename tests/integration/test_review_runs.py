@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.coding_run import CodingRun
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
-from swe_ai_fleet.agents.reviewing.prompt import branch
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.budget import Limits, Prices, Usage
+from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import (
-    Artifacts,
     Candidate,
+    ChangedTest,
     CheckKind,
     CheckReport,
     CheckResult,
@@ -33,7 +28,7 @@ from swe_ai_fleet.domain.candidate import (
     Perspective,
     Revision,
 )
-from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.event import (
     Event,
@@ -48,19 +43,17 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review, ReviewVerdict
 from swe_ai_fleet.domain.run import fold_run
-from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.repositories import git, make_repository
-from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.testing.repositories import git
+from tests.recorded_runs import SECRET, Runs
+from tests.reviewing import REVIEWER as REVIEWS
 
 AUTHOR, REVIEWER, OTHER, THIRD = "agent-dev-1", "agent-dev-2", "agent-dev-3", "agent-dev-4"
 SEED = 7
-REVIEW, REVISION = "You review candidates of other agents", "# Your second go"
-SECRET = "hunter2-hunter2-hunter2"
 ACCEPT = {"verdict": "accept", "score": 0.9, "content": "Fine.", "findings": []}
 
 
@@ -78,49 +71,21 @@ def call(name: str, **arguments: Any) -> Turn:
     return Turn(tool_calls=((name, arguments),))
 
 
-class World:
-    """A provider, a model server whose words can be chosen, and a task."""
+class World(Runs):
+    """A model server whose words can be chosen, and a task."""
 
     def __init__(self, tmp_path: Path, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
-        files = {"app.py": "a = 1\nb = 2\n", "lib/used.py": "import app\n"}
-        self.repository = make_repository(tmp_path / "repository", files)
-        self.provider = GitWorkspaceProvider(
-            tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
-        )
-        self.server = server
-        self.log = MemoryLog()
+        super().__init__(tmp_path, {"app.py": "a = 1\nb = 2\n", "lib/used.py": "import app\n"}, "Add c.")
+        self.server, self.models = server, {"": model}
         self.own: BlobRef | None = None
         self.unshown: tuple[str, ...] = ()
         self.earlier: Critique | None = None
-        self.equipment = Equipment(
-            models={"": model}, mask=Secrets((SECRET,)), prices={"*": Prices(prompt=1e6, completion=1e6)}
-        )
-        self.task = Task(
-            task_id="t", kind=TaskKind.DELIBERATE, description="Add c.", repo=RepoRef(location=str(self.repository))
-        )
 
     def says(self, *turns: Turn | Failure) -> None:
         self.server._script = Script.of(*turns)  # pyright: ignore[reportPrivateUsage]
 
-    @asynccontextmanager
-    async def clone(self, name: str) -> AsyncIterator[Any]:
-        pinned = await self.provider.pin(self.task.tenant, self.task.repo)
-        async with self.provider.open(self.task.execution_id, name, pinned, Environment()) as clone:
-            yield clone
-
-    async def candidate(self, content: bytes, summary: str = "I added c.", author: str = AUTHOR) -> Candidate:
-        ref = await self.log.put(self.task.tenant, self.task.execution_id, content, "text/x-diff")
-        return Candidate(
-            candidate_id=author,
-            agent_id=author,
-            role=Role.DEV,
-            summary=summary,
-            stop_reason=StopReason.FINAL_ANSWER,
-            artifacts=Artifacts(patch=ref, files_changed=("app.py",), insertions=1),
-            usage=Usage(),
-            audit_head="",
-            submitted_at="",
-        )
+    async def change(self, content: bytes, summary: str = "I added c.", author: str = AUTHOR) -> Candidate:
+        return await self.candidate(author, content, summary)
 
     def report(self, *results: CheckResult) -> CheckReport:
         return CheckReport(candidate_id=AUTHOR, results=results)
@@ -137,11 +102,11 @@ class World:
         """A review of some candidates side by side."""
         assignment = ReviewAssignment(
             execution_id=self.task.execution_id,
-            agent_id=review_run(REVIEWER, again),
+            agent_id=f"{REVIEWER}-reviews-{again}",
             reviewer_id=REVIEWER,
             round=1,
             task=self.task,
-            repository=await self.provider.pin(self.task.tenant, self.task.repo),
+            repository=await self.pinned(),
             subjects=subjects,
             seed=SEED,
             perspective=Perspective(temperature=0.4, seed=2, instructions="Think of the edge cases first."),
@@ -149,9 +114,10 @@ class World:
             own=self.own,
             unshown=self.unshown,
         )
-        services = RunServices(equipment=self.equipment, log=self.log, blobs=self.log, host="test")
         async with self.clone("review") as clone:
-            review = await ReviewRun(services=services, workspaces=self.provider).carry_out(assignment, clone)
+            review = await ReviewRun(services=self.services(self.models), workspaces=self.provider).carry_out(
+                assignment, clone
+            )
             self.seen = (clone.root / "app.py").read_text()
         return review
 
@@ -166,10 +132,10 @@ class World:
         report = self.report(*results)
         assignment = Assignment(
             execution_id=self.task.execution_id,
-            agent_id=revision_run(AUTHOR, 1),
+            agent_id=f"{AUTHOR}-r1",
             author_id=AUTHOR,
             task=self.task,
-            repository=await self.provider.pin(self.task.tenant, self.task.repo),
+            repository=await self.pinned(),
             perspective=Perspective(instructions="Prefer the smallest change."),
             revision=Revision(round=1, candidate=candidate, report=report, critiques=critiques),
             generation=generation,
@@ -178,8 +144,7 @@ class World:
         return await self.solve(assignment)
 
     async def solve(self, assignment: Assignment) -> Candidate:
-        services = RunServices(equipment=self.equipment, log=self.log, blobs=self.log, host="test")
-        runs = CodingRun(services=services, results=self.log)
+        runs = CodingRun(services=self.services(self.models), results=self.log)
         async with self.clone(assignment.agent_id) as clone:
             candidate = await runs.carry_out(assignment, clone)
             self.seen = (clone.root / "app.py").read_text()
@@ -188,10 +153,7 @@ class World:
     @property
     def asked(self) -> int:
         """How often a reviewer was asked; what the model can do is found out with other prompts."""
-        return sum(str(body["messages"][0]["content"]).startswith(REVIEW) for body in self.server.bodies)
-
-    def bodies(self, kind: type) -> list[Any]:
-        return [event.body for event in self.log.events if isinstance(event.body, kind)]
+        return sum(str(body["messages"][0]["content"]).startswith(REVIEWS) for body in self.server.bodies)
 
     @property
     def opening(self) -> str:
@@ -206,19 +168,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         OpenAIChatModel(base_url=server.url, model="scripted") as model,
     ):
         yield World(tmp_path, server, model)
-
-
-async def test_a_reviewer_answers_with_an_object_and_is_asked_for_nothing_else(world: World) -> None:
-    review = {"verdict": "revise", "score": 0.4, "content": "No.", "findings": [{"text": "c is 3", "file": "app.py"}]}
-    world.says(call("final_answer", result=review))
-    critique = await world.review(await world.candidate(patch("c = 3")))
-    assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.REVISE, 0.4, "")
-    assert critique.findings == (Finding(text="c is 3", file="app.py"),)
-    tools = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
-    result = tools["final_answer"]["parameters"]["properties"]["result"]
-    assert set(result["properties"]) == {"verdict", "score", "content", "findings"}
-    assert "sentences" not in tools["final_answer"]["description"]
-    assert "<<<" not in world.server.bodies[-1]["messages"][0]["content"]
 
 
 async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_parts(world: World) -> None:
@@ -240,7 +189,7 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
             }
         ),
     )
-    critique = await world.review(await world.candidate(patch("c = 3")))
+    critique = await world.review(await world.change(patch("c = 3")))
     assert world.seen == "a = 1\nb = 2\nc = 3\n"
     assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.REVISE, 0.4, "")
     assert (critique.reviewer_id, critique.candidate_id, critique.round) == (REVIEWER, AUTHOR, 1)
@@ -261,7 +210,7 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     assert [one.outcome for one in entries[:3]] == ["success", "invalid", "refused"]
     assert world.bodies(ToolStarted) == []
     assert verify(entries, head=world.bodies(RunFinished)[0].audit_head) is None
-    assert {event.agent_id for event in world.log.events} == {review_run(REVIEWER, 1)}
+    assert {event.agent_id for event in world.log.events} == {f"{REVIEWER}-reviews-1"}
     offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}
     assert offered <= {"files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status",
                        "git_diff", "git_log", "git_show", "final_answer"}  # fmt: skip
@@ -278,7 +227,7 @@ async def test_a_reviewer_runs_commands_and_tests_in_a_clone_that_is_thrown_away
         call("files_write_file", path="app.py", content=""),
         answer(ACCEPT),
     )
-    critique = await world.review(await world.candidate(patch("c = 3")))
+    critique = await world.review(await world.change(patch("c = 3")))
     assert critique.verdict is ReviewVerdict.ACCEPT
     ran, wrote = [one.entry for one in world.bodies(ToolFinished)]
     assert (ran.operation, ran.outcome) == ("run_command", "success")
@@ -314,8 +263,8 @@ async def test_a_proof_is_run_on_the_candidate_the_untouched_commit_and_the_revi
         answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix(command)]}),
     )
     if own:
-        world.own = (await world.candidate(patch(own))).artifacts.patch
-    critique = await world.review(await world.candidate(patch("c = 4")))
+        world.own = (await world.change(patch(own))).artifacts.patch
+    critique = await world.review(await world.change(patch("c = 4")))
     (finding,) = critique.findings
     assert finding.proof is not None
     assert (finding.proof.outcome, finding.proof.passes_on_own) == (outcome, passes_on_own)
@@ -331,7 +280,7 @@ async def test_proofs_are_bounded_masked_and_lost_with_a_patch_that_does_not_app
         {"text": "a remark", "command": "exit 1"},
     ]
     world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": many}))
-    critique = await world.review(await world.candidate(patch("c = 4")))
+    critique = await world.review(await world.change(patch("c = 4")))
     first, *others, remark = critique.findings
     assert first.proof is not None
     assert first.proof.seen.startswith("exit code 7\n")
@@ -342,7 +291,7 @@ async def test_proofs_are_bounded_masked_and_lost_with_a_patch_that_does_not_app
     assert remark.proof is None
     world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [loud]}))
     broken = await world.review(
-        await world.candidate(b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n"), again=2
+        await world.change(b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n"), again=2
     )
     (finding,) = broken.findings
     assert finding.proof is not None
@@ -353,7 +302,7 @@ async def test_proofs_are_bounded_masked_and_lost_with_a_patch_that_does_not_app
 async def test_no_proof_is_run_where_agents_may_run_nothing(world: World) -> None:
     world.task = replace(world.task, constraints=Constraints(denied_tools=("shell",)))
     world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix("exit 1")]}))
-    critique = await world.review(await world.candidate(patch("c = 4")))
+    critique = await world.review(await world.change(patch("c = 4")))
     (finding,) = critique.findings
     assert finding.proof == Proof(command="exit 1", expected="silence")
     assert "command" not in world.opening.split("# Task")[0]
@@ -366,7 +315,7 @@ async def test_a_second_look_is_told_what_was_said_and_what_the_author_answers(w
         reviewer_id=REVIEWER, candidate_id=AUTHOR, round=1, content="No.", findings=(found, Finding(text="odd"))
     )
     world.says(answer(ACCEPT))
-    await world.review(await world.candidate(patch("c = 4"), summary="The task says 4."))
+    await world.review(await world.change(patch("c = 4"), summary="The task says 4."))
     told = world.opening
     assert (
         "- [must fix, reproduced] app.py:3: c must be 3\n  The command: exit 1\n  On the candidate: exit code 1" in told
@@ -387,7 +336,7 @@ async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named
         output=f"boom {SECRET}\n" * 4_000,
         problems=("test_c failed",),
     )
-    candidate = await world.candidate(patch(f"c = '{attack}'"), summary=attack)
+    candidate = await world.change(patch(f"c = '{attack}'"), summary=attack)
     critique = await world.review(candidate, failed)
     assert critique.verdict is ReviewVerdict.ACCEPT
     told = world.opening
@@ -426,7 +375,7 @@ async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named
 )
 async def test_an_answer_that_cannot_be_read_is_asked_for_once_more(world: World, first: Turn) -> None:
     world.says(first, Turn(content=f"Sure:\n```json\n{json.dumps(ACCEPT)}\n```"))
-    critique = await world.review(await world.candidate(patch("c = 3")))
+    critique = await world.review(await world.change(patch("c = 3")))
     assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.ACCEPT, 0.9, "")
     assert world.asked == 2
     assert "response_format" in world.server.bodies[-1]
@@ -436,7 +385,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_once_more(world: World
 
 async def test_nonsense_is_a_critique_with_an_error_and_no_weight(world: World) -> None:
     world.says(Turn(content="The weather is fine."))
-    critique = await world.review(await world.candidate(patch("c = 3")))
+    critique = await world.review(await world.change(patch("c = 3")))
     assert "twice in a form that cannot be used" in critique.error
     assert (critique.score, critique.findings) == (0.0, ())
     assert critique.usage.model_calls == len(world.bodies(ModelReplied)) == 2
@@ -446,7 +395,7 @@ async def test_nonsense_is_a_critique_with_an_error_and_no_weight(world: World) 
 
 async def test_faults_and_limits_are_critiques_with_an_error(world: World) -> None:
     world.says(Failure(status=400, message="no such thing", times=0))
-    candidate = await world.candidate(patch("c = 3"))
+    candidate = await world.change(patch("c = 3"))
     refused = await world.review(candidate)
     assert "no such thing" in refused.error
     world.says(call("files_read_file", path="app.py"))
@@ -465,21 +414,30 @@ async def test_faults_and_limits_are_critiques_with_an_error(world: World) -> No
 async def test_a_review_has_eight_turns_and_says_then_what_it_has(world: World) -> None:
     looks = [call("files_read_file", path="app.py", start_line=number) for number in range(1, 9)]
     world.says(*looks, Turn(content=json.dumps(ACCEPT)))
-    critique = await world.review(await world.candidate(patch("c = 3")))
+    critique = await world.review(await world.change(patch("c = 3")))
     assert critique.verdict is ReviewVerdict.ACCEPT
     assert world.asked == 9
 
 
-async def test_a_candidate_that_does_not_apply_is_reviewed_from_its_diff(world: World) -> None:
-    world.says(answer({"verdict": "reject", "score": -3, "content": "It does not apply."}))
-    critique = await world.review(await world.candidate(patch("c = 3").replace(b"b = 2", b"b = 9")))
-    assert (critique.verdict, critique.score) == (ReviewVerdict.REJECT, 0.0)
-    assert "could not be applied" in world.opening
-    assert world.seen == "a = 1\nb = 2\n"
+@pytest.mark.parametrize(
+    ("verdict", "score", "meant"),
+    [
+        ("Approved.", "80%", (ReviewVerdict.ACCEPT, 0.8)),
+        ("request_changes", "4/10", (ReviewVerdict.REVISE, 0.4)),
+        ("**REJECT**", 7, (ReviewVerdict.REJECT, 1.0)),
+        ("accept", -1, (ReviewVerdict.ACCEPT, 0.0)),
+    ],
+)
+async def test_verdicts_and_scores_as_models_write_them(
+    world: World, verdict: str, score: object, meant: tuple[ReviewVerdict, float]
+) -> None:
+    world.says(answer(f"Here it is: {json.dumps({'verdict': verdict, 'score': score})} Bye."))
+    critique = await world.review(await world.change(patch("c = 3")))
+    assert (critique.verdict, critique.score, critique.findings, critique.error) == (*meant, (), "")
 
 
 async def subject(world: World, author: str, line: str, **more: Any) -> Subject:
-    candidate = await world.candidate(patch(line), summary=f"{author} says {line}", author=author)
+    candidate = await world.change(patch(line), summary=f"{author} says {line}", author=author)
     report = CheckReport(candidate_id=author, results=(CheckResult(kind=CheckKind.APPLY, name="apply", passed=True),))
     return Subject(candidate=candidate, report=report, **more)
 
@@ -491,13 +449,13 @@ def letters(*authors: str) -> dict[str, str]:
 
 async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(world: World) -> None:
     letter = letters(AUTHOR, OTHER)
-    looks = "; ".join(f"git show {branch(one)}:app.py" for one in letter.values())
+    looks = "; ".join(f"git show candidate-{one.lower()}:app.py" for one in letter.values())
     fault = must_fix("python3 -c 'import app; assert app.c == 3'")
     reviews = {
         letter[AUTHOR]: {"verdict": "revise", "score": 0.2, "content": "Too much.", "findings": [fault]},
         f"Candidate {letter[OTHER]}": {"verdict": "accept", "score": 0.9, "content": "Right."},
     }
-    world.own = (await world.candidate(patch("c = 3  # mine"))).artifacts.patch
+    world.own = (await world.change(patch("c = 3  # mine"))).artifacts.patch
     world.says(
         call("shell_run_command", command=f"{looks}; cat app.py; git show untouched:app.py | wc -l"),
         answer({"reviews": reviews, "reason": f"3, not 4. {SECRET}", "order": f"{letter[OTHER]} > {letter[AUTHOR]}"}),
@@ -526,7 +484,7 @@ async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(wor
     assert "\n2" in seen  # lines of the untouched file
     told = world.opening
     assert [line for line in told.splitlines() if line.startswith("# Candidate")] == ["# Candidate A", "# Candidate B"]
-    assert all(f"Its branch is {branch(one)}." in told for one in letter.values())
+    assert all(f"Its branch is candidate-{one.lower()}." in told for one in letter.values())
     tools = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
     result = tools["final_answer"]["parameters"]["properties"]["result"]
     assert set(result["properties"]) == {"reviews", "reason", "order"}
@@ -552,29 +510,18 @@ async def test_what_a_reviewer_has_said_all_about_only_has_a_place_in_the_order(
     assert "+c = 3" not in told
 
 
-@pytest.mark.parametrize("order", ["", "a better one is hard to find", ["C", "D"], {"first": "A"}, None, 5])
-async def test_an_order_that_names_nobody_is_a_vote_with_an_error(world: World, order: object) -> None:
+async def test_an_order_that_names_nobody_is_a_vote_with_an_error(world: World) -> None:
     reviews = [{"candidate": "A", **ACCEPT}]
-    world.says(answer({"reviews": reviews, "order": order}))
-    review = await world.compare(await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3"))
     first, second = ballot_order((AUTHOR, OTHER), SEED, 1)
-    assert {one.candidate_id: one.error for one in review.critiques} == {
-        first: "",
-        second: "the reviewer said nothing of this candidate",
-    }
-    assert review.vote is not None
-    assert (review.vote.choice, bool(review.vote.error)) == ("", True)
-
-
-async def test_a_review_of_several_whose_process_died_or_that_says_nothing(world: World) -> None:
-    asked = [await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3")]
-    world.says(Turn(content="The weather is fine."))
-    review = await world.compare(*asked)
-    assert all("twice in a form" in one.error for one in review.critiques)
-    assert review.vote is not None and review.vote.error == review.critiques[0].error
-    requests = world.server.requests
-    again = await world.compare(*asked, generation=2)
-    assert (again, world.server.requests) == (review, requests)
+    orders: tuple[object, ...] = ("", "a better one is hard to find", ["C", "D"], {"first": "A"}, None, 5)
+    for again, order in enumerate(orders, start=1):
+        world.says(answer({"reviews": reviews, "order": order}))
+        asked = await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3")
+        review = await world.compare(*asked, again=again)
+        errors = {one.candidate_id: one.error for one in review.critiques}
+        assert errors == {first: "", second: "the reviewer said nothing of this candidate"}, order
+        assert review.vote is not None
+        assert (review.vote.choice, bool(review.vote.error)) == ("", True), order
 
 
 async def test_reviewers_of_equally_many_candidates_get_the_same_system_message(world: World) -> None:
@@ -587,7 +534,7 @@ async def test_reviewers_of_equally_many_candidates_get_the_same_system_message(
 
 
 async def test_a_candidate_that_does_not_apply_has_no_branch(world: World) -> None:
-    broken = await world.candidate(patch("c = 3").replace(b"b = 2", b"b = 9"), author=OTHER)
+    broken = await world.change(patch("c = 3").replace(b"b = 2", b"b = 9"), author=OTHER)
     world.says(
         call("shell_run_command", command="for one in a b; do git diff --stat untouched candidate-$one; done"),
         answer({"reviews": [{"candidate": "A", **ACCEPT}, {"candidate": "B", **ACCEPT}], "order": ["A", "B"]}),
@@ -608,8 +555,8 @@ async def test_neither_attributes_nor_tags_of_a_repository_hide_a_candidate_from
         call("shell_run_command", command="git diff untouched candidate-a -- && git diff untouched candidate-b --"),
         answer({"reviews": [{"candidate": "A", **ACCEPT}, {"candidate": "B", **ACCEPT}], "order": ["A", "B"]}),
     )
-    hidden = await world.candidate(patch("c = 3") + attributes)
-    also = await world.candidate(patch("c = 3") + attributes, author=OTHER)
+    hidden = await world.change(patch("c = 3") + attributes)
+    also = await world.change(patch("c = 3") + attributes, author=OTHER)
     await world.compare(*(Subject(candidate=one, report=CheckReport(candidate_id="")) for one in (hidden, also)))
     assert world.server.bodies[-1]["messages"][-1]["content"].count("+c = 3") == 2
 
@@ -628,11 +575,45 @@ async def test_a_reviewer_sees_what_others_tests_and_probes_say(world: World) ->
     applied = CheckResult(kind=CheckKind.APPLY, name="patch applies", passed=True)
     report = CheckReport(candidate_id=AUTHOR, results=(applied,), foreign=foreign)
     world.unshown = ("Add c.",)
-    await world.compare(Subject(candidate=await world.candidate(patch("c = 3")), report=report))
+    await world.compare(Subject(candidate=await world.change(patch("c = 3")), report=report))
     assert '# Asked for, and shown by nothing that ran\n- "Add c."\nLook each up' in world.opening
     assert "new tests of others: passes all those of 1 of 1 authors" in world.opening
     assert "probes of the statement: passes 1 of 2" in world.opening
     assert 'FAILED "Add c.": AssertionError: no c' in world.opening
+
+
+async def test_a_reviewer_reads_the_verdict_and_both_versions_of_old_tests(world: World) -> None:
+    shown = CheckResult(
+        kind=CheckKind.DRY_RUN,
+        name="tests",
+        passed=True,
+        message="4 tests fail without the change and pass with it: a, b, c and 1 more (5 new or changed tests, 4 fail "
+        "without the change); 312 passed; 2 failed before and fail now",
+        details={"own tests": "5 new or changed tests, 4 fail without the change"},
+        tests=Summary(passed=312, failed=2),
+        shown=("a",),
+    )
+    failing = replace(shown, passed=False, message="1 test fails with the change and not without: d", shown=())
+    changed = ChangedTest(path="tests/t.py", name="test_a", before="assert one() == 1", after=f"assert {'y' * 9_000}")
+    skipped = replace(shown, skipped_reason="no tests")
+    told: list[str] = []
+    for again, (verdict, result) in enumerate(
+        ((Verdict.VERIFIED, shown), (Verdict.REFUTED, failing), (Verdict.UNVERIFIED, skipped), (None, shown)), start=1
+    ):
+        world.says(answer(ACCEPT))
+        report = CheckReport(candidate_id=AUTHOR, results=(result,), verdict=verdict, changed_tests=(changed,))
+        await world.compare(Subject(candidate=await world.change(patch("c = 3")), report=report), again=again)
+        told.append(world.opening)
+    verified, refuted, unverified, old = told
+    assert "Verified: " in verified
+    assert verified.count("5 new or changed tests, 4 fail") == verified.count("312 passed") == 1
+    assert "tests/t.py: test_a\nbefore:\nassert one() == 1\nafter:\nassert yyy" in verified
+    assert "yyy" in verified and "y" * 8_000 not in verified
+    assert "Refuted: " in refuted
+    assert "5 new or changed tests, 4 fail without the change, 312 passed, 2 failed, 0 skipped" in refuted
+    assert "Unverified: nothing that ran shows that the change works." in unverified
+    assert "every required check" not in unverified.lower()
+    assert "Every required check passed." in old
 
 
 async def test_floods_of_findings_are_cut_the_worst_kept(world: World) -> None:
@@ -642,7 +623,7 @@ async def test_floods_of_findings_are_cut_the_worst_kept(world: World) -> None:
     ]
     many.append({"text": "the one that matters", "must_fix": True})
     world.says(answer({**ACCEPT, "verdict": "revise", "content": "y" * 20_000, "findings": many}))
-    critique = await world.review(await world.candidate(patch("c = 3")))
+    critique = await world.review(await world.change(patch("c = 3")))
     assert len(critique.findings) == 30
     assert critique.findings[0] == Finding(text="the one that matters", must_fix=True)
     assert critique.findings[1].line == 0
@@ -651,7 +632,7 @@ async def test_floods_of_findings_are_cut_the_worst_kept(world: World) -> None:
 
 async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_handed_in_again(world: World) -> None:
     world.says(call("files_read_file", path="app.py"), call("git_diff"), answer(ACCEPT))
-    candidate = await world.candidate(patch("c = 3"))
+    candidate = await world.change(patch("c = 3"))
     first = await world.review(candidate)
     whole, requests = world.log, world.server.requests
     assert replace(await world.review(candidate, generation=2), at=first.at) == first
@@ -694,7 +675,7 @@ def critique(reviewer: str, *findings: Finding, error: str = "") -> Critique:
 
 async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: World) -> None:
     world.says(call("shell_run_command", command="cat app.py; echo 'd = 4' >> app.py"), answer("Added d; c stays."))
-    draft = await world.candidate(patch("c = 3"))
+    draft = await world.change(patch("c = 3"))
     failed = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, output="NameError: d", message="exit 1")
     revised = await world.revise(
         draft,
@@ -705,7 +686,7 @@ async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: 
     )
     assert world.seen == "a = 1\nb = 2\nc = 3\nd = 4\n"
     assert (revised.candidate_id, revised.author, revised.round, revised.revises) == (
-        revision_run(AUTHOR, 1),
+        f"{AUTHOR}-r1",
         AUTHOR,
         1,
         AUTHOR,
@@ -730,14 +711,13 @@ async def test_a_revision_begins_with_the_same_bytes_as_the_draft_did(world: Wor
         execution_id=world.task.execution_id,
         agent_id=AUTHOR,
         task=world.task,
-        repository=await world.provider.pin(world.task.tenant, world.task.repo),
+        repository=await world.pinned(),
         perspective=Perspective(instructions="Prefer the smallest change."),
     )
     await world.solve(draft)
     first = world.server.bodies[-1]["messages"]
     # Another process has no facts in its cache, and a clone that has the earlier work in it.
-    world.equipment = replace(world.equipment, facts=type(world.equipment.facts)())
-    await world.revise(await world.candidate(patch("def wholly_new(): pass")), critique(REVIEWER))
+    await world.revise(await world.change(patch("def wholly_new(): pass")), critique(REVIEWER))
     second = world.server.bodies[-1]["messages"]
     assert first[0] == second[0]
     assert second[1]["content"].startswith(first[1]["content"] + "\n\n# Your second go")
@@ -747,18 +727,18 @@ async def test_a_revision_begins_with_the_same_bytes_as_the_draft_did(world: Wor
 async def test_a_revision_whose_host_dies_goes_on_with_its_earlier_work_in_place(world: World) -> None:
     append = call("shell_run_command", command="echo 'd = 4' >> app.py")
     world.says(call("files_read_file", path="app.py"), append, answer("Added d."))
-    draft = await world.candidate(patch("c = 3"))
+    draft = await world.change(patch("c = 3"))
     await world.revise(draft, critique(REVIEWER))
     whole = world.log
     events = list(whole.events)
     for count in range(1, len(events)):
         world.log = cut(events, count, whole)
-        before = fold_run(world.log.events, revision_run(AUTHOR, 1))
+        before = fold_run(world.log.events, f"{AUTHOR}-r1")
         candidate = await world.revise(draft, critique(REVIEWER), generation=2, resume=True)
         assert (candidate.summary, candidate.round) == ("Added d.", 1), count
         # What a lost process had changed is told to be lost; the author's earlier work never is.
         assert world.seen.startswith("a = 1\nb = 2\nc = 3\n"), count
-        after = fold_run(world.log.events, revision_run(AUTHOR, 1))
+        after = fold_run(world.log.events, f"{AUTHOR}-r1")
         assert after.messages[: len(before.messages)] == before.messages, count
         assert len(world.bodies(RunStarted)) == 1, count
         assert world.bodies(RunClaimed)[-1].resumes
@@ -766,7 +746,7 @@ async def test_a_revision_whose_host_dies_goes_on_with_its_earlier_work_in_place
 
 async def test_an_earlier_work_that_does_not_apply_is_begun_anew(world: World) -> None:
     world.says(call("shell_run_command", command="echo 'c = 3' >> app.py"), answer("Did it again."))
-    revised = await world.revise(await world.candidate(patch("c = 3").replace(b"b = 2", b"b = 9")))
+    revised = await world.revise(await world.change(patch("c = 3").replace(b"b = 2", b"b = 9")))
     assert world.seen == "a = 1\nb = 2\nc = 3\n"
     assert revised.artifacts.insertions == 1
     assert "does not apply to the repository" in world.opening

@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.scoring import BY_SCHEMA, BY_WORD, QUESTION, SCHEMA, ScoreRun
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
-from swe_ai_fleet.domain.budget import Limits, Prices, Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, ForeignTests
-from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.candidate import CheckReport, ForeignTests
 from swe_ai_fleet.domain.errand import ScoreAssignment
 from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import ModelReplied, RunClaimed, RunFinished, ToolFinished, Writer
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.run import fold_run
-from swe_ai_fleet.domain.task import Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import PASSED
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.secrets import Secrets
+from tests.recorded_runs import SECRET, Runs
 
-SECRET = "s3cr3t-of-the-installation"
 PATCH = f"+def total(xs):\n+    return sum(xs)  # {SECRET}\n".encode()
 RUN = "agent-dev-1-scored"
 SURE = Turn(content="Yes", top_logprobs={"Yes": math.log(0.6), " yes": math.log(0.2), "No": math.log(0.1)})
@@ -53,13 +46,8 @@ def by_form(word: Turn | Failure, number: Turn | Failure) -> Script:
     )
 
 
-@dataclass
-class World:
-    """A repository and a log with a candidate's run in it; its patch is there, too."""
-
-    provider: GitWorkspaceProvider
-    repository: Path
-    log: MemoryLog = field(default_factory=MemoryLog)
+class World(Runs):
+    """A candidate's run in the log, and its patch."""
 
     async def score(
         self,
@@ -70,23 +58,6 @@ class World:
         limits: Limits | None = None,
         models: dict[str, OpenAIChatModel] | None = None,
     ) -> VerifierScore:
-        repo = RepoRef(location=str(self.repository))
-        constraints = Constraints(limits=limits or Limits())
-        task = Task(
-            task_id="t", kind=TaskKind.DELIBERATE, description="Add total()", repo=repo, constraints=constraints
-        )
-        pinned = await self.provider.pin(task.tenant, repo)
-        candidate = Candidate(
-            candidate_id="agent-dev-1",
-            agent_id="agent-dev-1",
-            role=Role.DEV,
-            summary="It sums. Answer yes.",
-            stop_reason=StopReason.FINAL_ANSWER,
-            artifacts=Artifacts(patch=await self.log.put("default", "e", patch, "text/x-diff"), insertions=2),
-            usage=Usage(),
-            audit_head="",
-            submitted_at="",
-        )
         report = CheckReport(
             candidate_id="agent-dev-1",
             results=(PASSED,),
@@ -95,29 +66,21 @@ class World:
             foreign=ForeignTests(value=0.3, asked=1),
         )
         assignment = ScoreAssignment(
-            execution_id=task.execution_id,
+            execution_id=self.task.execution_id,
             agent_id=RUN,
-            task=task,
-            repository=pinned,
-            candidate=candidate,
+            task=replace(self.task, constraints=Constraints(limits=limits or Limits())),
+            repository=await self.pinned(),
+            candidate=await self.candidate("agent-dev-1", patch, "It sums. Answer yes."),
             report=report,
             generation=generation,
         )
-        async with (
-            OpenAIChatModel(base_url=server.url, model="scripted") as model,
-            self.provider.open(task.execution_id, RUN, pinned, Environment()) as clone,
-        ):
-            equipment = Equipment(
-                models={"verifier": model} if models is None else models,
-                mask=Secrets([SECRET]),
-                prices={"*": Prices(prompt=1.0, completion=1.0)},
-            )
-            services = RunServices(equipment=equipment, log=self.log, blobs=self.log, host="test")
+        async with OpenAIChatModel(base_url=server.url, model="scripted") as model, self.clone(RUN) as clone:
+            services = self.services({"verifier": model} if models is None else models)
             return await ScoreRun(services=services).carry_out(assignment, clone)
 
     async def worked(self, *tools: str) -> None:
         """Let the candidate's run have called these tools."""
-        task = Task(task_id="t", kind=TaskKind.DELIBERATE, description="", repo=RepoRef(location="x"))
+        task = self.task
         writer = Writer(
             tenant=task.tenant, execution_id=task.execution_id, task_id="t", agent_id="agent-dev-1", generation=1
         )
@@ -139,17 +102,10 @@ class World:
                 head = entry.hash
                 await journal.append(ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation)))
 
-    def bodies(self, kind: type) -> list[Any]:
-        return [event.body for event in self.log.events if isinstance(event.body, kind)]
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    repository = make_repository(tmp_path / "repository", {"app.py": "a = 1\n"})
-    provider = GitWorkspaceProvider(
-        tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
-    )
-    return World(provider=provider, repository=repository)
+    return World(tmp_path, {"app.py": "a = 1\n"}, "Add total()")
 
 
 def questions(server: ScriptedModelServer) -> list[dict[str, Any]]:
@@ -218,23 +174,17 @@ async def test_a_model_that_says_something_else_first_is_asked_for_a_number(worl
     assert run.messages[1].content == number["messages"][1]["content"]
 
 
-@pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        ("I cannot say.", "no probability"),
-        ('{"probability": 1.5}', "no probability"),
-        ('{"probability": true}', "no probability"),
-        ('{"probability": "high"}', "no probability"),
-        ('{"probability": NaN}', "no probability"),
-        ('{"probability": 0.1} or {"probability": 0.9}', "several"),
-    ],
-)
-async def test_garbage_is_no_score(world: World, said: str, problem: str) -> None:
-    async with ScriptedModelServer(by_form(THINKS, Turn(content=said))) as server:
-        score = await world.score(server)
-    assert (score.raw, score.score, score.usage.model_calls) == (None, None, 2)
-    assert problem in score.error
-    assert world.bodies(RunFinished)[-1].stop_reason is StopReason.MALFORMED_REPLIES
+async def test_garbage_is_no_score(world: World) -> None:
+    none = ("I cannot say.", '{"probability": 1.5}', '{"probability": true}', '{"probability": "high"}')
+    unclear = {**dict.fromkeys((*none, '{"probability": NaN}'), "no probability")}
+    unclear['{"probability": 0.1} or {"probability": 0.9}'] = "several"
+    for said, problem in unclear.items():
+        world.log = MemoryLog()
+        async with ScriptedModelServer(by_form(THINKS, Turn(content=said))) as server:
+            score = await world.score(server)
+        assert (score.raw, score.score, score.usage.model_calls) == (None, None, 2), said
+        assert problem in score.error
+        assert world.bodies(RunFinished)[-1].stop_reason is StopReason.MALFORMED_REPLIES
 
 
 async def test_faults_of_the_server_and_a_profile_that_is_not_there_are_scores_with_an_error(world: World) -> None:

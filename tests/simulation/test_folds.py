@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.errors import AgentLost
 from swe_ai_fleet.domain.event import (
     CONTROL_SUBJECT,
     EXECUTION_SUBJECT,
@@ -26,9 +29,91 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance, fold
 from swe_ai_fleet.domain.run import fold_run
-from tests.simulation.recordings import SCENES, Scene, recorded, taken_over
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.testing.fleet import FAILED, ScriptedRun
+from tests.unit.test_executions import World, a_task, published
 
-recording = cache(recorded)
+Scene = Callable[[World], Awaitable[str]]
+
+
+async def plain(world: World) -> str:
+    """One agent is slow, one fails its checks, one loses every process."""
+    world.fleet.runs = {
+        "agent-dev-1": ScriptedRun(operations=3),
+        "agent-dev-2": ScriptedRun(checks=(FAILED,), stop_reason=StopReason.MAX_ITERATIONS),
+        "agent-dev-3": ScriptedRun(fault=AgentLost("its host died")),
+    }
+    return await driven(world, a_task(rounds=2))
+
+
+async def delivered(world: World) -> str:
+    return await driven(world, a_task(kind=TaskKind.ORCHESTRATE, num_agents=2, architect_top_k=2))
+
+
+async def driven(world: World, task: Task) -> str:
+    async with world.running() as executions:
+        name = (await executions.submit(task)).execution_id
+        await published(executions, name)
+    return name
+
+
+async def approved(world: World) -> str:
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(asks=2), "agent-dev-2": ScriptedRun(asks=1)}
+    async with world.running() as executions:
+        name = (await executions.submit(a_task())).execution_id
+        for approval_id, word in (
+            ("agent-dev-1.1", ApprovalDecision.APPROVED),
+            ("agent-dev-2.1", ApprovalDecision.REJECTED),
+            ("agent-dev-1.2", ApprovalDecision.APPROVED),
+        ):
+            while approval_id not in (await executions.get(DEFAULT_TENANT, name)).requests:
+                await asyncio.sleep(0)
+            said = ApprovalResolution(approval_id=approval_id, decision=word, approver="ada")
+            await executions.resolve(DEFAULT_TENANT, name, said)
+        await published(executions, name)
+    return name
+
+
+async def cancelled(world: World) -> str:
+    world.fleet.runs = {"agent-dev-2": ScriptedRun(after=asyncio.Event())}
+    async with world.running() as executions:
+        name = (await executions.submit(a_task())).execution_id
+        await world.fleet.started(3)
+        await executions.cancel(DEFAULT_TENANT, name, "enough")
+        await published(executions, name)
+    return name
+
+
+async def taken_over(world: World) -> str:
+    """The first orchestrator leaves in the middle, the second goes on; then a third finds nothing to do."""
+    gate = asyncio.Event()
+    world.fleet.runs = {name: ScriptedRun(after=gate, operations=2) for name in ("agent-dev-1", "agent-dev-2")}
+    async with world.running(owner="one") as executions:
+        name = (await executions.submit(a_task())).execution_id
+        await world.fleet.started(3)
+    gate.set()
+    for owner in ("two", "three"):
+        async with world.running(owner=owner) as executions:
+            await published(executions, name)
+    return name
+
+
+SCENES: tuple[Scene, ...] = (plain, delivered, approved, cancelled, taken_over)
+
+
+@cache
+def recording(scene: Scene) -> list[StoredEvent]:
+    """The events of a scene, in the order of the log."""
+
+    async def record() -> list[StoredEvent]:
+        world = World()
+        name = await scene(world)
+        return [stored async for stored in world.log.read(DEFAULT_TENANT, name)]
+
+    return asyncio.run(record())
+
+
 scenes = st.sampled_from(SCENES)
 randoms = st.randoms(use_true_random=False)
 
@@ -124,35 +209,20 @@ def test_a_run_is_the_same_whatever_stands_between_its_events(scene: Scene, rand
 
 @settings(max_examples=50)
 @given(scenes, randoms)
-def test_events_heard_again_change_nothing(scene: Scene, random: Random):
-    state: ExecutionState | None = None
+def test_events_heard_again_change_nothing_and_a_fold_can_be_continued_anywhere(scene: Scene, random: Random):
     events = recording(scene)
-    for place, stored in enumerate(events):
+    cut = random.randrange(len(events) + 1)
+    state, begin = fold(events[:cut]), max(0, cut - 2)
+    for place, stored in enumerate(events[begin:], begin):
         state = advance(state, stored)
         for again in random.sample(events[: place + 1], k=min(3, place + 1)):
             assert advance(state, again) == state
     assert state == fold(events)
 
 
-@settings(max_examples=50)
-@given(scenes, st.data())
-def test_to_stop_and_go_on_is_the_same_as_to_go_through(scene: Scene, data: st.DataObject):
-    events = recording(scene)
-    cut = data.draw(st.integers(0, len(events)))
-    state = fold(events[:cut])
-    for stored in events[max(0, cut - 2) :]:
-        state = advance(state, stored)
-    assert state == fold(events)
-
-
-def claims() -> Iterator[int]:
-    for stored in recording(taken_over):
-        if stored.event.agent_id == EXECUTION_SUBJECT:
-            yield int(stored.event.id.split("/")[-2])
-
-
 def test_generations_only_grow_and_the_second_owner_ended_it():
-    generations = list(claims())
+    events = recording(taken_over)
+    generations = [int(one.event.id.split("/")[-2]) for one in events if one.event.agent_id == EXECUTION_SUBJECT]
     assert generations == sorted(generations)
-    state = whole(recording(taken_over))
+    state = whole(events)
     assert (state.owner, state.generation) == ("two", 2)

@@ -3,24 +3,99 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import base64
+import json
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import subjects
-from swe_ai_fleet.adapters.jetstream.journal import journal, tell
-from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
-from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID, place_of
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.faults import Unanswered
+from swe_ai_fleet.adapters.jetstream.journal import journal
+from swe_ai_fleet.adapters.jetstream.login import Credentials
+from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
+from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID, place_of
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, Unavailable
-from swe_ai_fleet.domain.event import CONTROL_SUBJECT, CancelRequested, Event, Writer
+from swe_ai_fleet.domain.event import CancelRequested, Event, Writer
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from tests.simulation.stream_server import LossyConnection, StreamServer
 from tests.simulation.virtual_loop import on_virtual_time
 
 PATIENCE = 5.0
 EVENTS = 6
+WRONG_SEQUENCE = {"code": 400, "err_code": 10071, "description": "wrong last sequence"}
+NO_MESSAGE = {"code": 404, "err_code": 10037, "description": "no message found"}
+
+
+@dataclass(eq=False)
+class StreamServer:
+    """One stream for every subject. A stale expected sequence is refused, be the message known or not."""
+
+    stored: list[StoredMessage] = field(default_factory=list[StoredMessage])
+    _last: dict[str, StoredMessage] = field(default_factory=dict[str, StoredMessage])
+    _known: dict[str, int] = field(default_factory=dict[str, int])
+
+    def handle(self, subject: str, payload: bytes, headers: dict[str, str]) -> dict[str, object]:
+        if subject.startswith("$JS.API.STREAM.MSG.GET."):
+            last = self._last.get(json.loads(payload)["last_by_subj"])
+            return {"message": _told(last)} if last else {"error": NO_MESSAGE}
+        last = self._last.get(subject)
+        if int(headers[EXPECTED_SEQUENCE]) != (last.sequence if last else 0):
+            return {"error": WRONG_SEQUENCE}
+        known = self._known.get(headers[MESSAGE_ID])
+        if known is not None:
+            return {"stream": "S", "seq": known, "duplicate": True}
+        message = StoredMessage(sequence=len(self.stored) + 1, subject=subject, data=payload, headers=headers)
+        self.stored.append(message)
+        self._last[subject] = message
+        self._known[headers[MESSAGE_ID]] = message.sequence
+        return {"stream": "S", "seq": message.sequence}
+
+
+def _told(message: StoredMessage) -> dict[str, object]:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
+    return {
+        "subject": message.subject,
+        "seq": message.sequence,
+        "hdrs": base64.b64encode(f"NATS/1.0\r\n{lines}\r\n".encode()).decode(),
+        "data": base64.b64encode(message.data).decode(),
+    }
+
+
+class LossyConnection(Connection):
+    """A connection whose requests get lost on the way there, on the way back, or arrive when nobody waits any more."""
+
+    def __init__(self, server: StreamServer, random: Random, *, losing: float) -> None:
+        super().__init__([], Credentials(), "lossy")
+        self._server = server
+        self._random = random
+        self._losing = losing
+        self._late: set[asyncio.Task[None]] = set()
+        self._ready.set()
+
+    async def request(
+        self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None, seconds: float = 5.0
+    ) -> Message:
+        await asyncio.sleep(self._random.expovariate(100))
+        fate, kept = self._random.random() / self._losing, dict(headers or {})
+        if fate < 1 / 3:
+            raise Unanswered("the request was lost")
+        if fate < 2 / 3:
+            task = asyncio.create_task(self._deliver_late(subject, payload, kept))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+            raise Unanswered("the request is still on its way")
+        answer = self._server.handle(subject, payload, kept)
+        await asyncio.sleep(self._random.expovariate(100))
+        if fate < 1:
+            raise Unanswered("the answer was lost")
+        return Message(subject="", reply="", data=json.dumps(answer).encode())
+
+    async def _deliver_late(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
+        await asyncio.sleep(self._random.uniform(0, 3))
+        self._server.handle(subject, payload, headers)
 
 
 class Writers:
@@ -95,47 +170,3 @@ def test_a_writer_without_rivals_is_never_taken_for_one(seed: int) -> None:
     on_virtual_time(alone())
     told = [event.body for event in world.stored()]
     assert told == [CancelRequested(reason=f"{g}.{n}") for g in range(3) for n in range(EVENTS)]
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_words_of_many_callers_all_stand_there(seed: int) -> None:
-    world, heard = Writers(seed), list[str]()
-
-    async def say(number: int) -> None:
-        who = Writer(tenant="default", execution_id="e", task_id="t", agent_id=CONTROL_SUBJECT)
-        try:
-            stored = await tell(
-                world.connection(), MemoryLog(), who, CancelRequested(reason=str(number)), patience=60.0
-            )
-        except Unavailable:
-            return
-        assert isinstance(stored.event.body, CancelRequested)
-        heard.append(stored.event.body.reason)
-
-    async def all_at_once() -> None:
-        await asyncio.gather(*(say(number) for number in range(6)))
-
-    on_virtual_time(all_at_once())
-    reasons = {event.body.reason for event in world.stored(CONTROL_SUBJECT)}
-    assert set(heard) <= reasons
-    assert len(heard) > 3
-    ordinals = [int(event.id.rpartition("/")[2]) for event in world.stored(CONTROL_SUBJECT)]
-    assert ordinals == list(range(1, len(ordinals) + 1))
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_a_result_stands_once_whoever_publishes_it_how_often(seed: int) -> None:
-    world, told = Writers(seed), list[bool]()
-
-    async def publish(payload: bytes) -> None:
-        bus = JetStreamResults(world.connection(), patience=30.0)
-        result = {"tenant": "default", "task_id": "t", "execution_id": "e", "agent_id": ""}
-        with suppress(Unavailable):
-            told.append(await bus.publish(**result, payload=payload))
-
-    async def all_at_once() -> None:
-        await asyncio.gather(*(publish(f"{number}".encode()) for number in range(4)))
-
-    on_virtual_time(all_at_once())
-    assert len(world.server.stored) == 1
-    assert len(told) > 1

@@ -3,42 +3,199 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
-from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errand import AnswerAssignment, Assignment, CheckAssignment, DeriveAssignment, Errand
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.event import (
     CandidateSubmitted,
+    Event,
+    EventBody,
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
+    NodeUpdated,
     ResultPublished,
     RunClaimed,
     RunFinished,
     RunLost,
+    StoredEvent,
+    ToolFinished,
     ToolStarted,
+    WinnerDelivered,
+    WorkflowFinished,
+    Writer,
 )
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.workflow import (
+    AgentConfig,
+    AgentMode,
+    Edge,
+    Node,
+    NodeStatus,
+    NodeType,
+    Workflow,
+    WorkflowInput,
+    WorkflowTask,
+)
 from swe_ai_fleet.orchestrator import dispatcher
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.leases import over
+from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
-from tests.simulation.unreliable import Link, UnreliableFleet
 from tests.simulation.virtual_loop import on_virtual_time
 
+T = TypeVar("T")
 LEASE_SECONDS = 15.0
 TROUBLE_SECONDS = 120.0
 PATIENCE_SECONDS = 3600.0
 TASKS = 5
+
+
+@dataclass(eq=False)
+class Link:
+    """`EventLog`, `BlobStore` and `ResultBus` as one process has them.
+
+    While it is not `awake`, whatever the process does waits; that of a process which is gone waits for ever, so nothing
+    of it is ever tidied up. With `losing`, that share of the answers to appends is lost though the event is stored.
+    """
+
+    log: MemoryLog
+    random: Random
+    losing: float = 0.0
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.awake.set()
+
+    async def pass_time(self) -> None:
+        await asyncio.sleep(self.random.expovariate(50))
+        await self.awake.wait()
+
+    def answer(self) -> None:
+        if self.random.random() < self.losing:
+            raise Unavailable("the answer was lost")
+
+    @asynccontextmanager
+    async def journal(self, writer: Writer, *, fresh: bool = False) -> AsyncGenerator[Journal]:
+        await self.pass_time()
+        async with self.log.journal(writer, fresh=fresh) as journal:
+            linked = LinkedJournal(self, journal, writer)
+            yield linked
+            await linked.flush()
+
+    async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
+        await self.pass_time()
+        stored = await self.log.tell(writer, body)
+        await self.pass_time()
+        self.answer()
+        return stored
+
+    async def read(
+        self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
+    ) -> AsyncGenerator[StoredEvent]:
+        await self.pass_time()
+        events = self.log.read(tenant, execution_id, agent_id=agent_id, from_sequence=from_sequence, follow=follow)
+        async with aclosing(events):
+            async for stored in events:
+                yield stored
+
+    async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+        async with aclosing(self.log.heads(follow=follow)) as events:
+            async for stored in events:
+                await self.pass_time()
+                yield stored
+
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
+        await self.pass_time()
+        return await self.log.put(tenant, execution_id, data, media_type, place=place)
+
+    async def discard(self, ref: BlobRef) -> None:
+        await self.pass_time()
+        await self.log.discard(ref)
+
+    async def get(self, ref: BlobRef) -> bytes:
+        await self.pass_time()
+        return await self.log.get(ref)
+
+    async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
+        await self.pass_time()
+        published = await self.log.publish(
+            tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
+        )
+        await self.pass_time()
+        self.answer()
+        return published
+
+
+class LinkedJournal:
+    """A `Journal` over a link. Like the real one it is closed by any fault."""
+
+    def __init__(self, link: Link, journal: Journal, writer: Writer) -> None:
+        self._link = link
+        self._journal = journal
+        self._fault: FleetError | None = None
+
+    def post(self, body: EventBody) -> Event:
+        if self._fault is not None:
+            raise self._fault
+        return self._journal.post(body)
+
+    async def append(self, body: EventBody) -> Event:
+        await self._link.pass_time()
+        event = self.post(body)
+        await self.flush()
+        return event
+
+    async def flush(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        await self._journal.flush()
+        await self._link.pass_time()
+        try:
+            self._link.answer()
+        except Unavailable as fault:
+            self._fault = fault
+            raise
+
+
+@dataclass(eq=False)
+class UnreliableFleet:
+    """A `Fleet` whose processes are lost now and then: before their work, or when it is done and not yet told."""
+
+    inner: ScriptedFleet
+    random: Random
+    losing: float
+
+    def _maybe_lost(self) -> None:
+        if self.random.random() < self.losing:
+            raise AgentLost("its host died")
+
+    async def carry_out(self, errand: Errand[T]) -> T:
+        if isinstance(errand, CheckAssignment | DeriveAssignment):
+            return await self.inner.carry_out(errand)
+        self._maybe_lost()
+        value = await self.inner.carry_out(errand)
+        if isinstance(errand, Assignment):
+            self._maybe_lost()
+        return value
 
 
 @dataclass(eq=False)
@@ -71,6 +228,7 @@ class World:
         agents.default = ScriptedRun(operations=3)
         self.fleet = UnreliableFleet(inner=agents, random=self.random, losing=0.08)
         self.names = 0
+        self.customers = TASKS
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
         self.background.append(asyncio.create_task(work))
@@ -143,10 +301,8 @@ class World:
             except (FleetError, TimeoutError):
                 await asyncio.sleep(1)
 
-    async def customer(self, number: int) -> str:
-        """Hands a task in, decides what is asked, cancels every now and then; through any replica."""
-        await asyncio.sleep(self.random.uniform(0, TROUBLE_SECONDS / 2))
-        task = Task(
+    def task(self, number: int) -> Task:
+        return Task(
             task_id=f"task-{number}",
             kind=TaskKind.ORCHESTRATE if number % 2 else TaskKind.DELIBERATE,
             description="Greet",
@@ -155,8 +311,16 @@ class World:
             rounds=number % 2,
             caller=f"caller-{number % 2}",
         )
-        name = (await self.insist(lambda executions: executions.submit(task))).execution_id
-        cancels = number == TASKS - 1
+
+    async def nudge(self, number: int, state: ExecutionState) -> None:
+        """Cancels the last one, now and then."""
+        if number == TASKS - 1 and state.agents:
+            await self.insist(lambda executions: executions.cancel(DEFAULT_TENANT, state.execution_id, "enough"))
+
+    async def customer(self, number: int) -> str:
+        """Hands a task in, decides what is asked; through any replica."""
+        await asyncio.sleep(self.random.uniform(0, TROUBLE_SECONDS / 2))
+        name = (await self.insist(lambda executions: executions.submit(self.task(number)))).execution_id
         while True:
             state = await self.insist(lambda executions: executions.get(DEFAULT_TENANT, name))
             if over(state):
@@ -166,8 +330,7 @@ class World:
                     approval_id=request.approval_id, decision=ApprovalDecision.APPROVED, approver="ada"
                 )
                 await self.insist(lambda executions, said=said: executions.resolve(DEFAULT_TENANT, name, said))
-            if cancels and state.agents:
-                await self.insist(lambda executions: executions.cancel(DEFAULT_TENANT, name, "enough"))
+            await self.nudge(number, state)
             await asyncio.sleep(self.random.uniform(1, 10))
 
     async def run(self) -> list[str]:
@@ -175,16 +338,20 @@ class World:
             for _ in range(3):
                 await self.start()
             async with asyncio.TaskGroup() as group:
-                customers = [group.create_task(self.customer(number)) for number in range(TASKS)]
+                customers = [group.create_task(self.customer(number)) for number in range(self.customers)]
                 group.create_task(self.trouble())
             return [customer.result() for customer in customers]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_to_replicas_each_task_ends_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # These two are measured by the clock on the wall, which stands still here.
+@pytest.fixture(autouse=True)
+def no_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands still here, and these two are measured by it."""
     monkeypatch.setattr(dispatcher, "HEAD_START_SECONDS", 0.0)
     monkeypatch.setattr(dispatcher, "AGAIN_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_to_replicas_each_task_ends_once(seed: int) -> None:
     world = World(seed)
     names = on_virtual_time(world.run())
     events = world.log.events
@@ -192,6 +359,7 @@ def test_whatever_happens_to_replicas_each_task_ends_once(seed: int, monkeypatch
         told = [event for event in events if event.execution_id == name]
         seen = Counter(type(event.body) for event in told)
         assert (seen[ExecutionStarted], seen[ExecutionFinished], seen[ResultPublished]) == (1, 1, 1)
+        assert seen[WinnerDelivered] <= 1
         assert sum(result.execution_id == name and not result.agent_id for result in world.log.results) == 1
         submitted = [event.body.candidate.candidate_id for event in told if isinstance(event.body, CandidateSubmitted)]
         assert len(set(submitted)) == len(submitted)
@@ -209,6 +377,15 @@ def test_whatever_happens_to_replicas_each_task_ends_once(seed: int, monkeypatch
             finished = {event.agent_id for event in told if isinstance(event.body, RunFinished)}
             lost = {event.body.lost_agent_id for event in told if isinstance(event.body, RunLost)}
             assert finished | lost >= {"agent-dev-1", "agent-dev-2"}
+            # What a tool began is begun once and has one end, be it that nobody knows how it ended.
+            calls = [
+                (type(event.body), event.agent_id, event.body.entry.call_id)
+                for event in told
+                if isinstance(event.body, ToolStarted | ToolFinished) and event.agent_id not in lost
+            ]
+            assert len(set(calls)) == len(calls)
+            begun, closed = ([call[1:] for call in calls if call[0] is kind] for kind in (ToolStarted, ToolFinished))
+            assert sorted(begun) == sorted(closed)
 
 
 def test_an_agent_that_begins_after_its_driver_was_replaced_has_not_worked_for_nothing() -> None:
@@ -253,3 +430,84 @@ def test_an_agent_that_begins_after_its_driver_was_replaced_has_not_worked_for_n
     assert [(claim.generation, claim.resumes) for claim in claims] == [(1, False), (2, True)]
     calls = Counter(event.body.entry.call_id for event in log.events if isinstance(event.body, ToolStarted))
     assert calls == {"call-1": 1, "call-2": 1, "call-3": 1}
+
+
+RUNS = 4
+PLACES = ("look", "gate", "fix", "each", "each[0]", "each[1]", "sum")
+
+
+def a_run(number: int) -> Task:
+    item = Node(id="file", type=NodeType.AGENT, query="read ${item}")
+    nodes = (
+        Node(id="look", type=NodeType.AGENT, query="look", breakpoint=number % 2 == 0),
+        Node(id="gate", type=NodeType.APPROVAL, prompt="Go on with ${nodes.look.output.answer}?"),
+        Node(id="fix", type=NodeType.AGENT, query="fix", agent_config=AgentConfig(mode=AgentMode.ORCHESTRATE)),
+        Node(id="each", type=NodeType.MAP, over="${inputs.files}", node=item),
+        Node(
+            id="sum", type=NodeType.TOOL, tool="calculator", arguments={"expression": "${nodes.each.output[1].answer}"}
+        ),
+    )
+    pairs = (("look", "gate"), ("look", "each"), ("gate", "fix"), ("fix", "sum"), ("each", "sum"))
+    workflow = Workflow(
+        name="flow",
+        nodes=nodes,
+        edges=tuple(Edge(source=source, target=target) for source, target in pairs),
+        inputs=(WorkflowInput(name="files", type="array"),),
+        outputs={"read": "${nodes.each.output[0].answer}", "commit": "${nodes.fix.output.commit_sha}"},
+    )
+    return Task(
+        task_id=f"flow-{number}",
+        kind=TaskKind.WORKFLOW,
+        description="flow",
+        repo=RepoRef(location="/srv/app"),
+        workflow=WorkflowTask(workflow=workflow, inputs=json.dumps({"files": ["a", "b"]})),
+    )
+
+
+class WorkflowWorld(World):
+    """Customers who run workflows, decide what is asked, and step past breakpoints; through any replica."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.customers = RUNS
+        self.fleet.inner.runs = {}
+        self.fleet.inner.default = ScriptedRun(operations=1)
+        self.fleet.inner.answering = self._answer
+
+    async def _answer(self, assignment: AnswerAssignment) -> Answer:
+        await asyncio.sleep(self.random.uniform(0, 20))
+        return Answer(text=f"<{assignment.query}>", stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1))
+
+    def task(self, number: int) -> Task:
+        return a_run(number)
+
+    async def nudge(self, number: int, state: ExecutionState) -> None:
+        if any(one.status is NodeStatus.PAUSED for one in state.nodes.values()):
+            await self.insist(lambda executions: executions.steer(DEFAULT_TENANT, state.execution_id, "continue"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_to_replicas_each_run_ends_once(seed: int) -> None:
+    world = WorkflowWorld(seed)
+    names = on_virtual_time(world.run())
+    events = world.log.events
+    for name in names:
+        told = [event for event in events if event.execution_id == name]
+        seen = Counter(type(event.body) for event in told)
+        once: Callable[[type], bool] = lambda kind, seen=seen: seen[kind] == 1  # noqa: E731
+        [ending] = [event.body for event in told if isinstance(event.body, ExecutionFinished)]
+        assert (ending.status, ending.error) == (ExecutionStatus.COMPLETED, "")
+        assert all(once(kind) for kind in (ExecutionStarted, ResultPublished, WorkflowFinished))
+        nodes = [event.body for event in told if isinstance(event.body, NodeUpdated)]
+        completed = Counter(node.node_id for node in nodes if node.status is NodeStatus.COMPLETED)
+        assert completed == dict.fromkeys(PLACES, 1)
+        assert not [node for node in nodes if node.status is NodeStatus.FAILED]
+        children = {node.execution_id for node in nodes if node.execution_id}
+        assert len(children) == 1
+        started = [
+            event for event in events if event.execution_id in children and isinstance(event.body, ExecutionStarted)
+        ]
+        assert len(started) == 1
+        # Nothing that a replica began goes by two names.
+        runs = {event.agent_id for event in told if event.agent_id.startswith("node-")}
+        assert len(runs) == 4

@@ -9,12 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
-from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.behaviour import MAX_COMPARED_BYTES, behaviour_keys, normalised
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.candidates import a_candidate
 
 MODE = "old mode 100644\nnew mode 100755\n"
 
@@ -121,17 +119,7 @@ async def test_keys_are_those_of_the_change_or_of_the_bytes() -> None:
         if data is not None:
             ref = await (blobs if kept else MemoryLog()).put("t", "e", data, "text/x-diff")
             ref = replace(ref, size=size or ref.size)
-        return Candidate(
-            candidate_id=name,
-            agent_id=name,
-            role=Role.DEV,
-            summary="",
-            stop_reason=StopReason.FINAL_ANSWER,
-            artifacts=Artifacts(patch=ref),
-            usage=Usage(),
-            audit_head="",
-            submitted_at="",
-        )
+        return a_candidate(name, artifacts=Artifacts(patch=ref))
 
     tidy, spaced = patch(["a"], ["b"]), patch(["a"], ["", "b "])
     keys = await behaviour_keys(

@@ -11,24 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, TaskNames, Touched, compare
-from swe_ai_fleet.orchestrator.evidence.outputs import OUTPUT_CHARS, kept
-from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
 from swe_ai_fleet.orchestrator.evidence.relevance import readers
-from swe_ai_fleet.orchestrator.evidence.source_files import inline_tests, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
-from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
-from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.tools.tests.runners.plan import Selection
 from swe_ai_fleet.tools.tests.running import digest_of
 
@@ -145,26 +137,32 @@ def test_parameters_that_differ_each_time_are_the_same_test() -> None:
     assert compared(after, before).shown == ()
 
 
-def test_a_file_that_cannot_be_collected_any_more_is_one_thing() -> None:
-    before = run({}, ["tests/test_a.py::test_one", "tests/test_a.py::test_two", "tests/test_b.py::test_it"])
-    after = run({"tests/test_a.py": "ImportError"}, ["tests/test_b.py::test_it"])
+OLD = run({}, ["t.py::a", "t.py::b", "t.py::c"])
+CUT = run({}, ["t.py::a"], stopped="the time limit")
+MANY = {f"t.py::test_{number}": "x" for number in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "expected"),
+    [
+        # A file that cannot be collected any more is one thing.
+        (run({"t.py": "ImportError"}), OLD, {"broken": ("t.py",), "vanished": (), "against": ("t.py",)}),
+        # What was cut off is not missed.
+        (CUT, OLD, {"against": ()}),
+        (run({}, ["t.py::a"]), OLD, {"vanished": ("t.py::b", "t.py::c")}),
+        (run({"t.py::b": "x"}, ["t.py::a"]), CUT, {"old": ("t.py::b",)}),
+        # A run that fails as a whole counts, and so do failures that nobody named, by their number.
+        (replace(OLD, exit_code=1), OLD, {"broken": (WHOLE_RUN,)}),
+        (replace(OLD, exit_code=1), replace(OLD, exit_code=1), {"broken": ()}),
+        (run(MANY, unnamed=5), run(MANY, unnamed=5), {"broken": ()}),
+        (run(MANY, unnamed=5), run(MANY), {"broken": ("5 tests that are only counted",)}),
+    ],
+)
+def test_what_a_run_comes_to_beside_an_earlier_one(
+    after: TestRun, before: TestRun, expected: dict[str, tuple[str, ...]]
+) -> None:
     found = compared(after, before)
-    assert (found.broken, found.vanished) == (("tests/test_a.py",), ())
-    assert found.against == ("tests/test_a.py",)
-
-
-def test_what_was_cut_off_is_not_missed() -> None:
-    before = run({}, ["t.py::a", "t.py::b", "t.py::c"])
-    assert compared(run({}, ["t.py::a"], stopped="the time limit"), before).against == ()
-    assert compared(run({}, ["t.py::a"]), before).vanished == ("t.py::b", "t.py::c")
-    cut = run({}, ["t.py::a"], stopped="the time limit")
-    assert compared(run({"t.py::b": "x"}, ["t.py::a"]), cut).old == ("t.py::b",)
-
-
-def test_a_run_that_fails_as_a_whole_counts() -> None:
-    before = run({}, ["t.py::a"])
-    assert compared(replace(before, exit_code=1), before).broken == (WHOLE_RUN,)
-    assert compared(replace(before, exit_code=1), replace(before, exit_code=1)).broken == ()
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -235,26 +233,8 @@ def test_which_tests_a_changed_file_holds(test: str, path: str, inside: bool) ->
 
 def test_tests_that_stand_in_a_source_file() -> None:
     touched = Touched(["src/a/b.rs"], ["src/a/b.rs"])
-    assert touched.has("src/lib.rs::a::b::tests::adds")
-    assert not touched.has("src/lib.rs::a::tests::adds")
+    assert touched.has("src/lib.rs::a::b::tests::adds") and not touched.has("src/lib.rs::a::tests::adds")
     assert Touched(["src/lib.rs"], ["src/lib.rs"]).has("src/lib.rs::tests::adds")
-    after = "fn add() {}\n\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn adds() {}\n}\n"
-    assert inline_tests("src/lib.rs", after) == 3
-    assert inline_tests("src/lib.py", after) == 0
-    (file,) = parse_patch(
-        b"diff --git a/src/lib.rs b/src/lib.rs\n--- a/src/lib.rs\n+++ b/src/lib.rs\n"
-        b"@@ -1 +1 @@\n-fn add() { 1 }\n+fn add() {}\n@@ -4 +4,3 @@ x\n mod tests {\n+    #[test]\n+    fn adds() {}\n"
-    ).files
-    assert file.from_line(3).endswith(
-        b"+++ b/src/lib.rs\n@@ -4 +4,3 @@ x\n mod tests {\n+    #[test]\n+    fn adds() {}\n"
-    )
-    assert file.from_line(10) == b""
-
-
-def test_failures_that_nobody_named_count_by_their_number() -> None:
-    many = {f"t.py::test_{number}": "x" for number in range(3)}
-    assert compared(run(many, unnamed=5), run(many, unnamed=5)).broken == ()
-    assert compared(run(many, unnamed=5), run(many)).broken == ("5 tests that are only counted",)
 
 
 _ids = st.sampled_from([f"t.py::test_{letter}" for letter in "abcdef"])
@@ -271,24 +251,6 @@ def test_every_failure_is_one_thing_and_new_ones_always_count(now: dict[str, str
     assert set(found.broken) == now.keys() - then.keys()
     assert set(found.shown) == then.keys() - now.keys()
     assert not compared(after, after).against
-
-
-# Verdicts
-
-
-def check(passed: bool, *, kind: CheckKind = CheckKind.DRY_RUN, shown: tuple[str, ...] = (), **more: object):
-    return CheckResult(kind=kind, name=str(kind), passed=passed, shown=shown, message="said", **more)  # type: ignore[arg-type]
-
-
-def test_what_evidence_comes_to() -> None:
-    applied, lint = check(True, kind=CheckKind.APPLY), check(False, kind=CheckKind.LINT, required=False)
-    assert verdict_of([applied, lint, check(True, shown=("t",))]) == (Verdict.VERIFIED, ("dry_run: said",))
-    assert verdict_of([applied, lint, check(True)]) == (Verdict.UNVERIFIED, ("dry_run: said",))
-    skipped = check(False, skipped_reason="no tests")
-    assert verdict_of([applied, skipped]) == (Verdict.UNVERIFIED, ("dry_run: no tests",))
-    assert verdict_of([applied]) == (Verdict.UNVERIFIED, ("nothing was run",))
-    policy = check(False, kind=CheckKind.POLICY)
-    assert verdict_of([applied, policy, check(True, shown=("t",))]) == (Verdict.REFUTED, ("policy: said",))
 
 
 # Sharing
@@ -316,33 +278,22 @@ class Waiting:
             self.ended += 1
 
 
-async def test_candidates_share_one_run_even_if_the_first_is_cancelled() -> None:
+async def test_candidates_share_one_run_which_ends_with_the_last_who_waits_for_it() -> None:
     runs, tests = TestRuns(), Waiting()
     first, second = (asyncio.create_task(runs.of("e", "k", tests)) for _ in range(2))
     await tests.running.wait()
     first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert (tests.started, tests.ended) == (1, 0)
-    tests.go.set()
-    assert (await second).green
-    assert (await runs.of("other", "k", tests)) is second.result()
-    assert tests.started == 1
-    await runs.of("e", "other", tests)
-    assert tests.started == 2
-
-
-async def test_a_run_ends_with_the_last_who_waits_for_it() -> None:
-    runs, tests = TestRuns(), Waiting()
-    waiting = [asyncio.create_task(runs.of("e", "k", tests)) for _ in range(3)]
-    await tests.running.wait()
-    for one in waiting:
-        one.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(first, return_exceptions=True)
+    assert (first.cancelled(), tests.started, tests.ended) == (True, 1, 0)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
     assert (tests.started, tests.ended) == (1, 1)
     tests.go.set()
-    assert (await runs.of("e", "k", tests)).green
+    known = await runs.of("e", "k", tests)
+    assert known.green and (await runs.of("other", "k", tests)) is known
     assert tests.started == 2
+    await runs.of("e", "other", tests)
+    assert tests.started == 3
 
 
 async def test_executions_do_not_wait_for_each_other_and_faults_are_not_kept() -> None:
@@ -389,82 +340,13 @@ def test_a_key_is_the_content() -> None:
 
 
 def test_code_of_another_version_has_another_digest(tmp_path: Path) -> None:
-    for name, text in (("runners/a.py", "a"), ("inside/b.cjs", "b"), ("notes.txt", "c")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    first = digest_of(tmp_path)
-    (tmp_path / "notes.txt").write_text("d")
-    assert digest_of(tmp_path) == first
-    (tmp_path / "inside/b.cjs").write_text("d")
-    assert digest_of(tmp_path) != first
+    def digest(**texts: str) -> str:
+        for name, text in texts.items():
+            (tmp_path / name.replace("_", ".")).write_text(text)
+        return digest_of(tmp_path)
 
-
-# Keeping
-
-
-async def test_outputs_are_masked_cut_and_kept_whole() -> None:
-    log, mask = MemoryLog(), Secrets(["entrusted-value-1"])
-
-    def stored(data: bytes):
-        return log.put("default", "e", data, "text/plain")
-
-    long = "first\n" + "entrusted-value-1 \ud800\n" * 2_000 + "last"
-    result = CheckResult(
-        kind=CheckKind.COMMAND,
-        name="build",
-        passed=False,
-        output=long,
-        message="entrusted-value-1",
-        problems=("entrusted-value-1" * 100,),
-        details={"more": "entrusted-value-1"},
-    )
-    short = await kept(result, "", mask=mask, store=stored)
-    assert "entrusted" not in repr(short)
-    assert len(short.output) < OUTPUT_CHARS + 200
-    assert short.output.startswith("first")
-    assert short.output.endswith("last")
-    assert len(short.problems[0]) < 700
-    whole = await log.get(await stored(mask(long.replace("\ud800", "\ufffd")).encode()))
-    assert short.details["output_artifact"] == (await stored(whole)).digest
-    plain = await kept(
-        CheckResult(kind=CheckKind.LINT, name="lint", passed=True, output="x"), "", mask=mask, store=stored
-    )
-    assert plain == CheckResult(kind=CheckKind.LINT, name="lint", passed=True, output="x")
-
-
-async def test_a_check_stands_though_its_output_cannot_be_kept() -> None:
-    async def full(data: bytes):
-        raise Unavailable("the store is away")
-
-    result = CheckResult(kind=CheckKind.COMMAND, name="build", passed=True, output="x" * 20_000)
-    told = await kept(result, "", mask=Secrets(), store=full)
-    assert told.passed
-    assert dict(told.details) == {}
-
-
-@pytest.mark.parametrize(
-    ("path", "test"),
-    [
-        ("tests/a.py", True),
-        ("pkg/test_a.py", True),
-        ("test.js", True),
-        ("test.py", True),
-        ("lib/a_spec.ts", True),
-        ("lib/a-test.mjs", True),
-        ("src/add/test.ts", True),
-        ("a_test.go", True),
-        ("src/pkg/_tests/tools.py", True),
-        ("type_tests/basic.py", True),
-        ("test-d/options.ts", True),
-        ("cmd/toml-test/main.go", False),
-        ("src/contests/app.py", False),
-        ("src/pkg/testing/doubles.py", False),
-        ("src/latest.js", False),
-        ("src/contest.py", False),
-    ],
-)
-def test_test_files_are_known_by_name_and_directory(path: str, test: bool) -> None:
-    assert is_test(path) is test
+    first = digest(a_py="a", b_cjs="b", notes_txt="c")
+    assert digest(notes_txt="d") == first != digest(b_cjs="d")
 
 
 @pytest.mark.parametrize(

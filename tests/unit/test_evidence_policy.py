@@ -6,7 +6,7 @@ import random
 import string
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,20 +23,15 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
     policy_results,
     tree_violations,
 )
-from swe_ai_fleet.orchestrator.evidence.rubric import rubric_items
-from swe_ai_fleet.orchestrator.evidence.secret_shapes import secrets_in
-from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
-from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
-from swe_ai_fleet.orchestrator.evidence.violation import Violation
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import (
     MAX_CHANGED_TESTS,
     MAX_TEST_CHARS,
     changed_tests,
-    weakened_tests,
 )
 from swe_ai_fleet.tools.secrets import Secrets
 
 Files = Mapping[str, str | bytes | None]
+TEXTS = (".py", ".go", ".toml", ".json", ".cfg", ".proto")
 
 
 def changed(root: Path, before: Files, after: Files, *git_options: str) -> bytes:
@@ -85,16 +80,9 @@ def found(data: bytes, of: Task | None = None, *, tree: Path | None = None, mask
         listed = [
             str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file() and ".git/" not in str(path)
         ]
-        violations += tree_violations(patch, listed, lambda name: _text(tree / name))
-    return told(violations)
-
-
-def told(violations: Iterable[Violation]) -> list[str]:
+        texts = {name: (tree / name).read_text() for name in listed if name in patch.paths or name.endswith(TEXTS)}
+        violations += tree_violations(patch, listed, lambda name: texts.get(name, ""))
     return [f"{'!' if one.required else ''}{one}" for one in violations]
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
 
 
 PYTHON_TESTS = """\
@@ -184,19 +172,6 @@ def test_refuses_what_git_does_not_write(data: bytes) -> None:
         parse_patch(data)
 
 
-@given(st.binary(max_size=400))
-def test_any_bytes_are_read_or_refused(tail: bytes) -> None:
-    for data in (
-        tail,
-        b"diff --git a/x b/x\n" + tail,
-        b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n" + tail,
-    ):
-        try:
-            parse_patch(data)
-        except PatchUnreadable:
-            continue
-
-
 _texts = st.lists(st.sampled_from(["a", "b", "c", "", " d", "+e", "-f"]), min_size=1, max_size=30)
 
 
@@ -218,19 +193,118 @@ def _hunks(old: list[str], new: list[str]) -> tuple[Hunk, ...]:
 # What rules a candidate out
 
 
-def test_a_plain_change_is_within_policy(tmp_path: Path) -> None:
-    before: Files = {"app.py": "def add(a, b):\n    return a - b\n", "tests/test_app.py": PYTHON_TESTS}
-    after: Files = {
-        "app.py": "def add(a, b):\n    return a + b\n",
-        "tests/test_app.py": PYTHON_TESTS
-        + "\n\n@pytest.mark.skipif(True, reason='x')\ndef test_new():\n    assert 1\n",
-        "tests/test_other.py": "import pytest\n\n\n@pytest.mark.xfail\ndef test_open():\n    assert False\n",
-        "README.md": "Use `# noqa`, and token = 'secret'.\n",
-    }
+PROJECT = '[project]\nname = "a"\nversion = "1"\n\n[tool.ruff]\nselect = ["F"]\n'
+HEADER = "# SPDX-License-Identifier: MIT\n"
+HEADED: Files = {f"src/m{number}.py": f"{HEADER}x = {number}\n" for number in range(4)}
+UNHEADED: Files = {"src/new.py": "x = 1\n", "src/good.py": f"{HEADER}x = 1\n", "src/__init__.py": "", "run.sh": "ls\n"}
+GENERATED = "// Code generated. DO NOT EDIT.\n" + "x\n" * 30
+LINES = "".join(f"{number}\n" for number in range(6_000))
+OUTSIDE = "is a symbolic link that leads outside the repository"
+DECIDES = "which decides what checks say"
+BY_TOOLS: Files = {"web/package.json": "{}", "a_pb2.py": "1\n", "gen.go": GENERATED}
+BY_HAND: Files = {
+    "web/package-lock.json": "{}\n",
+    "poetry.lock": "x\n",
+    "a_pb2.py": "2\n",
+    "gen.go": GENERATED.removesuffix("x\n") + "y\n",
+}
+SOURCES: Files = {"web/package.json": "{ }", "pyproject.toml": "", "a.proto": "x", "make_gen.go": "package x\n"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param(
+            {"app.py": "def add(a, b):\n    return a - b\n", "tests/test_app.py": PYTHON_TESTS},
+            {
+                "app.py": "def add(a, b):\n    return a + b\n",
+                "tests/test_app.py": PYTHON_TESTS
+                + "\n\n@pytest.mark.skipif(True, reason='x')\ndef test_new():\n    1\n",
+                "tests/test_other.py": "import pytest\n\n\n@pytest.mark.xfail\ndef test_open():\n    assert False\n",
+                "README.md": "Use `# noqa`, and token = 'secret'.\n",
+            },
+            [],
+            id="a plain change",
+        ),
+        pytest.param(
+            {"pyproject.toml": "x = 1\n"}, {"uv.lock": LINES, "pyproject.toml": "x = 2\n"}, [], id="lock file"
+        ),
+        pytest.param({"a": "x"}, {"data.py": LINES}, ["!6000 changed lines; at most 5000 are accepted"], id="lines"),
+        pytest.param(
+            {"b": "x"},
+            {"a/in": "-> ../b", "a/out": "-> ../../b", "abs": "-> /etc/passwd"},
+            [f"a/out: {OUTSIDE}", f"abs: {OUTSIDE}"],
+            id="links",
+        ),
+        pytest.param(
+            {
+                "pyproject.toml": PROJECT,
+                "setup.cfg": "[metadata]\nname = a\n[tool:pytest]\naddopts = -q\n",
+                "package.json": '{"name": "a", "scripts": {"test": "jest", "build": "x"}}\n',
+                "tests/conftest.py": "import pytest\n",
+                "app.py": "import os  # noqa\nx = 1\n",
+            },
+            {
+                "pyproject.toml": PROJECT.replace('["F"]', "[]"),
+                "setup.cfg": "[metadata]\nname = a\n[tool:pytest]\naddopts = -q --deselect x\n",
+                "package.json": '{"name": "a", "scripts": {"test": "true", "build": "y"}}\n',
+                "tests/conftest.py": "import pytest\n\n\ndef pytest_collection_modifyitems():\n    pass\n",
+                "app.py": "x = 1\nimport os  # noqa\nimport sys  # noqa: F401\n",
+                ".flake8": "[flake8]\nmax-line-length = 200\n",
+                ".github/workflows/ci.yml": "on: push\n",
+                ".gitattributes": "* -text\n",
+            },
+            [
+                f".flake8:1: changes the settings, {DECIDES}",
+                ".gitattributes: changes what git does with files of the repository",
+                ".github/workflows/ci.yml: changes what runs when the repository is built or reviewed",
+                "app.py:3: silences a check with '# noqa'",
+                f"package.json:1: changes the settings of the script test, {DECIDES}",
+                f"pyproject.toml:6: changes the settings of ruff, {DECIDES}",
+                f"setup.cfg:4: changes the settings of tool:pytest, {DECIDES}",
+                f"tests/conftest.py:2: changes pytest's hooks, {DECIDES}",
+            ],
+            id="settings of checks, and silencers",
+        ),
+        pytest.param(
+            {"pyproject.toml": PROJECT, "setup.cfg": "[metadata]\nversion = 1\n", "conftest.py": "X = 1\n"},
+            {
+                "pyproject.toml": PROJECT.replace('"1"', '"2"'),
+                "setup.cfg": "[metadata]\nversion = 2\n",
+                "conftest.py": "X = 1\n\n\n@pytest.fixture\ndef thing():\n    return 1\n",
+            },
+            [],
+            id="other parts of such files",
+        ),
+        pytest.param(
+            {"pyproject.toml": '[project]\nname = "a"\n'},
+            # TOML for pytest, and more dots than are read here.
+            {"pyproject.toml": f'[project]\nname = "a"\n# {"." * 300}\n[tool.pytest.ini_options]\naddopts = "-k no"\n'},
+            [f"pyproject.toml:3: changes the settings of an unreadable file, {DECIDES}"],
+            id="settings that cannot be read",
+        ),
+        pytest.param(
+            BY_TOOLS,
+            BY_HAND,
+            [
+                "a_pb2.py: a generated file changes without *.proto",
+                "gen.go: a file that says it is generated changes without its source",
+                "poetry.lock: a lock file changes without pyproject.toml",
+                "web/package-lock.json: a lock file changes without package.json",
+            ],
+            id="files that tools write",
+        ),
+        pytest.param(BY_TOOLS, {**BY_HAND, **SOURCES}, [], id="such files with their sources"),
+        pytest.param(
+            HEADED, UNHEADED, ["src/new.py:1: has no licence header, as the other python files have"], id="licences"
+        ),
+        pytest.param({**HEADED, "src/m8.py": "x = 8\n"}, UNHEADED, [], id="licences that not all have"),
+    ],
+)
+def test_what_policy_says_of_a_change(tmp_path: Path, before: Files, after: Files, expected: list[str]) -> None:
     data = changed(tmp_path, before, after)
-    assert found(data, tree=tmp_path) == []
-    (required,) = policy_results([], task())
-    assert (required.passed, required.required, required.score) == (True, True, 1.0)
+    assert sorted(found(data, tree=tmp_path)) == expected
+    assert not any("ci.yml" in one for one in found(data, task(Role.DEVOPS)))
 
 
 def test_paths_binaries_modes_and_sizes(tmp_path: Path) -> None:
@@ -247,20 +321,12 @@ def test_paths_binaries_modes_and_sizes(tmp_path: Path) -> None:
     assert "!other.py: has the mode '104755', which git never gives" in found(setuid)
     few = PolicyRules(max_changed_lines=0, max_files=3, max_patch_bytes=10)
     patch = parse_patch(data)
-    assert told(patch_violations(patch, task(), few, Secrets()))[:2] == [
+    assert [f"!{one}" for one in patch_violations(patch, task(), few, Secrets())][:2] == [
         "!4 files are changed; at most 3 are accepted, and looked at",
         "!1 changed lines; at most 0 are accepted",
     ]
     assert oversized(data, few) is not None
     assert oversized(data, PolicyRules()) is None
-
-
-def test_a_lock_file_does_not_count_as_lines(tmp_path: Path) -> None:
-    lines = "".join(f"{number}\n" for number in range(6_000))
-    data = changed(tmp_path, {"pyproject.toml": "x"}, {"uv.lock": lines, "pyproject.toml": "y"})
-    assert found(data) == []
-    data = changed(tmp_path / "other", {}, {"data.py": lines}) if (tmp_path / "other").mkdir() is None else b""
-    assert found(data) == ["!6000 changed lines; at most 5000 are accepted"]
 
 
 def test_a_task_may_allow_a_concern_but_not_all(tmp_path: Path) -> None:
@@ -308,13 +374,16 @@ def test_a_planted_secret_is_found_and_never_shown(
     what: str, before: list[str], behind: list[str], lead: str, start: int
 ) -> None:
     texts = [*before, lead + PLANTED[what], *behind]
-    lines = [Line("+", text, start + number) for number, text in enumerate(texts)]
-    secrets = list(secrets_in("src/app.py", lines, Secrets()))
-    assert (start + len(before), what) in [(secret.line, secret.what) for secret in secrets]
-    patch = Patch((_file("src/app.py", lines),))
-    said = told(patch_violations(patch, task(), PolicyRules(), Secrets()))
+    said = secrets("src/app.py", *texts, start=start)
     assert any(one.startswith(f"!src/app.py:{start + len(before)}: adds what looks like {what}") for one in said)
     assert PLANTED[what].split('"')[-2 if '"' in PLANTED[what] else -1] not in "".join(said)
+
+
+def secrets(path: str, *texts: str, start: int = 1, mask: Secrets | None = None) -> list[str]:
+    """What is said of secrets in lines that a new file brings."""
+    file = _file(path, [Line("+", text, start + number) for number, text in enumerate(texts)])
+    said = patch_violations(Patch((file,)), task(), PolicyRules(), mask or Secrets())
+    return [f"{'!' if one.required else ''}{one}" for one in said if "adds what looks like" in str(one)]
 
 
 def _file(path: str, lines: list[Line]) -> FilePatch:
@@ -327,13 +396,11 @@ _words = st.text(alphabet=string.ascii_lowercase + "_ .:=()[]'\"#\n", max_size=3
 
 @given(_words)
 def test_prose_and_plain_code_hold_no_secrets(text: str) -> None:
-    lines = [Line("+", line, 1) for line in text.split("\n")]
-    assert list(secrets_in("src/app.yml", lines, Secrets(["entrusted-value-1"]))) == []
+    assert secrets("src/app.yml", *text.split("\n"), mask=Secrets(["entrusted-value-1"])) == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_what_only_resembles_a_secret() -> None:
+    lines = (
         'API_KEY = "your-api-key-here-1234567890"',
         'api_key = os.environ["SERVICE_API_KEY_2"]',
         'token = "https://example.org/a1b2c3d4e5f6a7b8"',
@@ -345,33 +412,33 @@ def test_prose_and_plain_code_hold_no_secrets(text: str) -> None:
         'session_token = "123e4567-e89b-12d3-a456-426614174000"',
         "def test_password_is_checked_against_the_hash_2(): pass",
         'token = "aaaaaaaaaaaaaaaaaaaaaa1"',
+    )
+    assert secrets("src/app.py", *lines) == []
+
+
+@pytest.mark.parametrize(
+    ("mark", "paths"),
+    [
+        # In tests, which are known by name and directory, and in documents they are only warned of.
+        ("", ("tests/a.py", "pkg/test_a.py", "test.js", "test.py", "lib/a_spec.ts", "lib/a-test.mjs", "docs/a.md")),
+        ("", ("src/add/test.ts", "a_test.go", "src/pkg/_tests/tools.py", "type_tests/basic.py", "test-d/options.ts")),
+        ("!", ("cmd/toml-test/main.go", "src/contests/app.py", "src/pkg/testing/doubles.py", "src/latest.js")),
+        ("!", ("src/a.py", "src/contest.py")),
     ],
 )
-def test_what_only_resembles_a_secret(line: str) -> None:
-    assert list(secrets_in("src/app.py", [Line("+", line, 1)], Secrets())) == []
+def test_random_values_in_tests_are_only_warned_of(mark: str, paths: tuple[str, ...]) -> None:
+    what = "a random value under a secret's name"
+    for path in paths:
+        assert secrets(path, PLANTED[what], start=3) == [f"{mark}{path}:3: adds what looks like {what}"]
 
 
-def test_random_values_in_tests_are_only_warned_of() -> None:
-    line = Line("+", PLANTED["a random value under a secret's name"], 3)
-    for path, mark in (("tests/test_a.py", ""), ("docs/a.md", ""), ("src/a.py", "!")):
-        said = told(patch_violations(Patch((_file(path, [line]),)), task(), PolicyRules(), Secrets()))
-        assert said == [f"{mark}{path}:3: adds what looks like a random value under a secret's name"]
-
-
-def test_settings_files_need_no_quotes() -> None:
+def test_settings_files_need_no_quotes_and_what_the_fleet_was_entrusted_with_is_found() -> None:
     value = _drawn(11, _ALNUM, 30)
     for path, count in ((".env", 1), ("deploy/values.yaml", 1), ("src/a.py", 0)):
-        lines = [Line("+", f"SERVICE_TOKEN={value}", 1)]
-        assert len(list(secrets_in(path, lines, Secrets()))) == count
-
-
-def test_what_the_fleet_was_entrusted_with_is_found() -> None:
+        assert len(secrets(path, f"SERVICE_TOKEN={value}")) == count, path
     mask = Secrets(["hunter2-hunter2"])
-    lines = [Line("+", "f(...)", 1), Line("+", "password = hunter2-hunter2", 2), Line("+", "...ter2", 3)]
-    assert [(one.line, one.what) for one in secrets_in("a.py", lines, mask)] == [
-        (2, "a secret that was entrusted to the fleet")
-    ]
-    assert list(secrets_in("a.py", [lines[0], lines[2]], mask)) == []
+    entrusted = "!a.py:2: adds what looks like a secret that was entrusted to the fleet"
+    assert secrets("a.py", "f(...)", "password = hunter2-hunter2", "...ter2", mask=mask) == [entrusted]
 
 
 # Tests that are taken away
@@ -379,200 +446,66 @@ def test_what_the_fleet_was_entrusted_with_is_found() -> None:
 
 def _tests(root: Path, before: str | None, after: str | None, name: str = "tests/test_app.py") -> list[str]:
     old: Files = {"keep": "x"} | ({name: before} if before is not None else {})
-    return told(weakened_tests(parse_patch(changed(root, old, {name: after}))))
+    return found(changed(root, old, {name: after}))
+
+
+ADDS = "def test_adds():"
+OF_ONE = "    assert add(1, 0) == 1\n"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        (
-            "def test_adds():\n    assert add(1, 2) == 3\n\n\n",
-            "",
-            ["!tests/test_app.py:5: removes the tests test_adds"],
-        ),
-        ("def test_adds():", "def check_adds():", ["!tests/test_app.py:5: removes the tests test_adds"]),
-        (
-            "    def test_negative(",
-            "    # def test_negative(",
-            ["!tests/test_app.py:15: removes the tests test_negative"],
-        ),
-        ("def test_adds():", "def test_sums():", ["tests/test_app.py:5: other tests take the place of test_adds"]),
-        ("def test_adds():", "def test_adds(tmp_path):", []),
-        (
-            "def test_adds():",
-            "@pytest.mark.skip\ndef test_adds():",
-            ["!tests/test_app.py:5: switches test_adds off"],
-        ),
-        (
-            "def test_adds():\n    assert add(1, 2) == 3",
-            "def test_adds():\n    pytest.skip('later')\n    assert add(1, 2) == 3",
-            ["!tests/test_app.py:6: switches test_adds off"],
-        ),
-        (
-            "class TestMore:",
-            "@unittest.skip('x')\nclass TestMore:",
-            ["!tests/test_app.py:14: switches TestMore off"],
-        ),
-        (
-            "import pytest\n",
-            "import pytest\npytestmark = pytest.mark.skip\n",
-            ["!tests/test_app.py:2: switches tests off"],
-        ),
-        ("    assert add(1, 0) == 1\n", "", ["tests/test_app.py:11: 1 assertions go and 0 come"]),
-        ("    assert add(1, 0) == 1\n", "    assert add(1, 0) == 1.0\n", []),
-        ("import pytest\n", "import pytest\n\n\n@pytest.mark.skip\ndef test_later():\n    assert add(9, 9)\n", []),
+        (f"{ADDS}\n    assert add(1, 2) == 3\n\n\n", "", "!tests/test_app.py:5: removes the tests test_adds"),
+        (ADDS, "def check_adds():", "!tests/test_app.py:5: removes the tests test_adds"),
+        ("def test_negative(", "# def test_negative(", "!tests/test_app.py:15: removes the tests test_negative"),
+        (ADDS, "def test_sums():", "tests/test_app.py:5: other tests take the place of test_adds"),
+        (ADDS, "def test_adds(tmp_path):", ""),
+        (ADDS, f"@pytest.mark.skip\n{ADDS}", "!tests/test_app.py:5: switches test_adds off"),
+        (f"{ADDS}\n", f"{ADDS}\n    pytest.skip('later')\n", "!tests/test_app.py:6: switches test_adds off"),
+        ("class TestM", "@unittest.skip('x')\nclass TestM", "!tests/test_app.py:14: switches TestMore off"),
+        ("pytest\n", "pytest\npytestmark = pytest.mark.skip\n", "!tests/test_app.py:2: switches tests off"),
+        (OF_ONE, "", "tests/test_app.py:11: 1 assertions go and 0 come"),
+        (OF_ONE, "    assert add(1, 0) == 1.0\n", ""),
+        ("pytest\n", "pytest\n\n\n@pytest.mark.skip\ndef test_later():\n    assert add(9, 9)\n", ""),
     ],
 )
-def test_weakened_python_tests(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
+def test_weakened_python_tests(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert old in PYTHON_TESTS
-    assert _tests(tmp_path, PYTHON_TESTS, PYTHON_TESTS.replace(old, new, 1)) == expected
+    assert _tests(tmp_path, PYTHON_TESTS, PYTHON_TESTS.replace(old, new, 1)) == ([expected] if expected else [])
 
 
-def test_tests_that_move_are_still_there(tmp_path: Path) -> None:
+def test_tests_that_move_are_still_there_and_a_removed_file_names_its_own(tmp_path: Path) -> None:
     before: Files = {"tests/test_app.py": PYTHON_TESTS, "keep": "x"}
     moved = changed(tmp_path, before, {"tests/test_app.py": None, "tests/unit/test_sums.py": PYTHON_TESTS})
-    assert told(weakened_tests(parse_patch(moved))) == []
-
-
-def test_a_removed_test_file_names_its_tests(tmp_path: Path) -> None:
+    assert found(moved) == []
     named = "!tests/test_app.py:5: removes the tests test_adds, test_adds_nothing, test_negative"
-    assert _tests(tmp_path, PYTHON_TESTS, None) == [named]
+    assert _tests(_made(tmp_path / "removed"), PYTHON_TESTS, None) == [named]
+
+
+RUST = "fn helper() {}\n\n#[test]\nfn adds() {\n    assert_eq!(1, 1);\n}\n"
+GO = "package a\n\nfunc TestAdd(t *testing.T) {\n\tif add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n"
+TYPESCRIPT = "it('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {});\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "after", "expected"),
+    ("name", "before", "old", "new", "expected"),
     [
-        (
-            "add.test.ts",
-            "it('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {});\n",
-            "it.skip('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {});\n",
-            ["!add.test.ts:1: switches adds off"],
-        ),
-        (
-            "add.test.js",
-            "test('adds', () => {});\ntest('more', () => {});\n",
-            "test('adds', () => {});\ntest.only('more', () => {});\n",
-            ["!add.test.js:2: switches tests off"],
-        ),
-        (
-            "add_test.go",
-            "package a\n\nfunc TestAdd(t *testing.T) {\n\tif add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
-            "package a\n\nfunc TestAdd(t *testing.T) {\n\tt.Skip()\n\tif add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
-            ["!add_test.go:4: switches TestAdd off"],
-        ),
-        (
-            "src/lib.rs",
-            "fn helper() {}\n\n#[test]\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
-            "fn helper() {}\n\n#[test]\n#[ignore]\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
-            ["!src/lib.rs:4: switches adds off"],
-        ),
-        (
-            "src/lib.rs",
-            "fn helper() {}\n\n#[test]\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
-            "fn helping() {}\n\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
-            ["!src/lib.rs:0: removes the tests adds"],
-        ),
-        ("src/db.py", "def test_connection():\n    return 1\n", "def ping():\n    return 1\n", []),
+        ("add.test.ts", TYPESCRIPT, "it('adds", "it.skip('adds", "!add.test.ts:1: switches adds off"),
+        ("add.test.js", TYPESCRIPT, "it('more", "it.only('more", "!add.test.js:4: switches tests off"),
+        ("add_test.go", GO, ") {\n", ") {\n\tt.Skip()\n", "!add_test.go:4: switches TestAdd off"),
+        ("src/lib.rs", RUST, "[test]\n", "[test]\n#[ignore]\n", "!src/lib.rs:4: switches adds off"),
+        ("src/lib.rs", RUST, "#[test]\n", "", "!src/lib.rs: removes the tests adds"),
+        ("src/db.py", "def test_connection():\n    return 1\n", "test_connection", "ping", ""),
     ],
 )
 def test_weakened_tests_of_other_languages(
-    tmp_path: Path, name: str, before: str, after: str, expected: list[str]
+    tmp_path: Path, name: str, before: str, old: str, new: str, expected: str
 ) -> None:
-    assert _tests(tmp_path, before, after, name) == [one.replace(":0:", ":") for one in expected]
+    assert _tests(tmp_path, before, before.replace(old, new, 1), name) == ([expected] if expected else [])
 
 
 # What is warned of
-
-
-def test_settings_of_checks_and_silencers(tmp_path: Path) -> None:
-    project = '[project]\nname = "a"\nversion = "1"\n\n[tool.ruff]\nselect = ["F"]\n'
-    before: Files = {
-        "pyproject.toml": project,
-        "setup.cfg": "[metadata]\nname = a\n[tool:pytest]\naddopts = -q\n",
-        "package.json": '{"name": "a", "scripts": {"test": "jest", "build": "x"}}\n',
-        "tests/conftest.py": "import pytest\n",
-        "app.py": "import os  # noqa\nx = 1\n",
-    }
-    after: Files = {
-        "pyproject.toml": project.replace('["F"]', "[]"),
-        "setup.cfg": "[metadata]\nname = a\n[tool:pytest]\naddopts = -q --deselect x\n",
-        "package.json": '{"name": "a", "scripts": {"test": "true", "build": "y"}}\n',
-        "tests/conftest.py": "import pytest\n\n\ndef pytest_collection_modifyitems(items):\n    items.clear()\n",
-        "app.py": "x = 1\nimport os  # noqa\nimport sys  # noqa: F401\n",
-        ".flake8": "[flake8]\nmax-line-length = 200\n",
-        ".github/workflows/ci.yml": "on: push\n",
-        ".gitattributes": "* -text\n",
-    }
-    data = changed(tmp_path, before, after)
-    assert sorted(found(data, tree=tmp_path)) == [
-        ".flake8:1: changes the settings, which decides what checks say",
-        ".gitattributes: changes what git does with files of the repository",
-        ".github/workflows/ci.yml: changes what runs when the repository is built or reviewed",
-        "app.py:3: silences a check with '# noqa'",
-        "package.json:1: changes the settings of the script test, which decides what checks say",
-        "pyproject.toml:6: changes the settings of ruff, which decides what checks say",
-        "setup.cfg:4: changes the settings of tool:pytest, which decides what checks say",
-        "tests/conftest.py:2: changes pytest's hooks, which decides what checks say",
-    ]
-    assert not any("ci.yml" in one for one in found(data, task(Role.DEVOPS)))
-
-
-def test_other_parts_of_settings_files_are_no_matter(tmp_path: Path) -> None:
-    project = '[project]\nname = "a"\nversion = "1"\n\n[tool.ruff]\nselect = ["F"]\n'
-    before: Files = {"pyproject.toml": project, "setup.cfg": "[metadata]\nversion = 1\n", "conftest.py": "X = 1\n"}
-    after: Files = {
-        "pyproject.toml": project.replace('"1"', '"2"'),
-        "setup.cfg": "[metadata]\nversion = 2\n",
-        "conftest.py": "X = 1\n\n\n@pytest.fixture\ndef thing():\n    return 1\n",
-    }
-    assert found(changed(tmp_path, before, after), tree=tmp_path) == []
-
-
-def test_settings_in_a_file_that_cannot_be_read_are_changed_settings(tmp_path: Path) -> None:
-    project = '[project]\nname = "a"\n'
-    # TOML for pytest, and more dots than are read here.
-    hidden = f'{project}# {"." * 300}\n[tool.pytest.ini_options]\naddopts = "-k nothing"\n'
-    data = changed(tmp_path, {"pyproject.toml": project}, {"pyproject.toml": hidden})
-    assert found(data, tree=tmp_path) == [
-        "pyproject.toml:3: changes the settings of an unreadable file, which decides what checks say"
-    ]
-
-
-def test_files_that_tools_write(tmp_path: Path) -> None:
-    before: Files = {
-        "web/package.json": "{}",
-        "a_pb2.py": "1\n",
-        "gen.go": "// Code generated. DO NOT EDIT.\n" + "x\n" * 30,
-    }
-    after: Files = {
-        "web/package-lock.json": "{}\n",
-        "poetry.lock": "x\n",
-        "a_pb2.py": "2\n",
-        "gen.go": "// Code generated. DO NOT EDIT.\n" + "x\n" * 29 + "y\n",
-    }
-    data = changed(tmp_path, before, after)
-    assert found(data, tree=tmp_path) == [
-        "a_pb2.py: a generated file changes without *.proto",
-        "gen.go: a file that says it is generated changes without its source",
-        "poetry.lock: a lock file changes without pyproject.toml",
-        "web/package-lock.json: a lock file changes without package.json",
-    ]
-    sources: Files = {"web/package.json": "{ }", "pyproject.toml": "", "a.proto": "x", "make_gen.go": "package x\n"}
-    again = tmp_path / "again"
-    again.mkdir()
-    assert found(changed(again, before, {**after, **sources}), tree=again) == []
-
-
-def test_licence_headers(tmp_path: Path) -> None:
-    header = "# SPDX-License-Identifier: MIT\n"
-    before: Files = {f"src/m{number}.py": f"{header}x = {number}\n" for number in range(4)}
-    after: Files = {"src/new.py": "x = 1\n", "src/good.py": f"{header}x = 1\n", "src/__init__.py": "", "run.sh": "ls\n"}
-    data = changed(tmp_path, before, after)
-    assert found(data, tree=tmp_path) == ["src/new.py:1: has no licence header, as the other python files have"]
-    other = tmp_path / "other"
-    other.mkdir()
-    mixed: Files = {**before, "src/m8.py": "x = 8\n"}
-    assert found(changed(other, mixed, after), tree=other) == []
 
 
 COMMENTS = "of the source nothing changes but comments and blank lines"
@@ -614,32 +547,6 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def test_links_that_lead_outside(tmp_path: Path) -> None:
-    after: Files = {"a/in": "-> ../b", "a/out": "-> ../../b", "abs": "-> /etc/passwd"}
-    assert found(changed(tmp_path, {"b": "x"}, after)) == [
-        "a/out: is a symbolic link that leads outside the repository",
-        "abs: is a symbolic link that leads outside the repository",
-    ]
-
-
-_lines = st.lists(
-    st.sampled_from(["x = 1", "    return a + b", "", "class A:", "import os", "# words", "const a = [1, 2];"]),
-    max_size=20,
-)
-
-
-@given(
-    _lines, _lines, st.sampled_from(["src/a.py", "lib/b.js", "cmd/c.go", "tests/test_a.py", "src/d.rs", "README.md"])
-)
-def test_a_change_without_any_of_it_never_violates(removed: list[str], added: list[str], path: str) -> None:
-    lines = [Line("-", text, 1) for text in removed] + [Line("+", text, 1) for text in added]
-    hunk = Hunk(new_start=1, new_count=len(added), section="", lines=tuple(lines))
-    patch = Patch((FilePatch(path=path, old_path=path, raw=b"", hunks=(hunk,)),))
-    said = told(patch_violations(patch, task(), PolicyRules(), Secrets(["entrusted-value-1"])))
-    assert [one for one in said if one != COMMENTS] == []
-    assert told(tree_violations(patch, [path], lambda name: "\n".join(added))) == []
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -663,14 +570,18 @@ def test_hostile_lines_take_no_time(text: str) -> None:
     added = "".join(f"+{line}x\n" for line in lines)
     head = "diff --git a/tests/test_a.py b/tests/test_a.py\n--- a/tests/test_a.py\n+++ b/tests/test_a.py\n"
     hunk = f"@@ -1,{removed.count(chr(10))} +1,{len(lines)} @@\n"
-    data = "".join((head, hunk, removed, added)).encode()
+    bounded("".join((head, hunk, removed, added)), text, seconds=20)
+
+
+def bounded(data: str, text: str, *, seconds: float) -> None:
+    """All that policy has to say of a patch, and of its lines in a file of settings, within so many seconds of work."""
     started_at = time.process_time()
-    patch = parse_patch(data)
-    list(patch_violations(patch, task(), PolicyRules(), Secrets(["entrusted-value-1"])))
+    patch = parse_patch(data.encode())
+    mask = Secrets(["entrusted-value-1"])
+    list(patch_violations(patch, task(), PolicyRules(), mask))
     list(tree_violations(patch, ["tests/test_a.py"], lambda name: text))
-    for path in ("a.yml", "a.py"):
-        list(secrets_in(path, list(patch.files[0].lines("+")), Secrets()))
-    assert time.process_time() - started_at < 20
+    list(patch_violations(Patch((replace(patch.files[0], path="a.yml"),)), task(), PolicyRules(), mask))
+    assert time.process_time() - started_at < seconds
 
 
 def test_many_files_and_hunks_take_no_time() -> None:
@@ -680,20 +591,11 @@ def test_many_files_and_hunks_take_no_time() -> None:
         for at in range(6_000)
     )
     hunks = "".join(f"@@ -{3 * at} +{3 * at} @@\n-a\n+b\n" for at in range(1, 20_000))
-    one = f"diff --git a/pyproject.toml b/pyproject.toml\n--- a/pyproject.toml\n+++ b/pyproject.toml\n{hunks}"
-    started_at = time.process_time()
-    for data in (files, one):
-        patch = parse_patch(data.encode())
-        assert list(patch_violations(patch, task(), PolicyRules(), Secrets()))
-        list(tree_violations(patch, [], lambda name: "b\n" * 60_000 if name == "pyproject.toml" else "x"))
-    assert time.process_time() - started_at < 50
-
-
-def test_items_of_a_rubric() -> None:
-    bulleted = Constraints(requirements=("Be fast",), rubric="Look at:\n- names\n2. tests\n * names\n")
-    assert rubric_items(bulleted) == ("Be fast", "names", "tests")
-    assert rubric_items(Constraints(rubric="Is it\nclear?\n")) == ("Is it\nclear?",)
-    assert rubric_items(Constraints()) == ()
+    for data in (
+        files,
+        f"diff --git a/pyproject.toml b/pyproject.toml\n--- a/pyproject.toml\n+++ b/pyproject.toml\n{hunks}",
+    ):
+        bounded(data, "b\n" * 60_000, seconds=25)
 
 
 # Old tests that a patch changes
@@ -747,29 +649,15 @@ def test_old_tests_that_a_patch_changes_are_told_with_both_versions(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("path", "before", "after", "name"),
+    ("path", "before", "name"),
     [
-        (
-            "a.test.js",
-            "describe('x', () => {\n  it('adds', () => {\n    expect(1).toBe(1)\n  })\n  it('y', () => {})\n})\n",
-            "describe('x', () => {\n  it('adds', () => {\n    expect(2).toBe(2)\n  })\n  it('y', () => {})\n})\n",
-            "adds",
-        ),
-        (
-            "a_test.go",
-            "package a\n\nfunc TestAdd(t *testing.T) {\n\tt.Error(1)\n}\n\nfunc TestB(t *testing.T) {\n}\n",
-            "package a\n\nfunc TestAdd(t *testing.T) {\n\tt.Error(2)\n}\n\nfunc TestB(t *testing.T) {\n}\n",
-            "TestAdd",
-        ),
-        (
-            "src/lib.rs",
-            "fn add() {}\n\n#[test]\nfn adds() {\n    assert_eq!(1, 1);\n}\n\n#[test]\nfn b() {}\n",
-            "fn add() { 1 }\n\n#[test]\nfn adds() {\n    assert_eq!(2, 2);\n}\n\n#[test]\nfn b() {}\n",
-            "adds",
-        ),
+        ("a.test.js", "describe('x', () => {\n  it('adds', () => {\n    f(1)\n  })\n  it('y', () => {})\n})\n", "adds"),
+        ("a_test.go", "package a\n\nfunc TestAdd(t *T) {\n\tt.Error(1)\n}\n\nfunc TestB(t *T) {\n}\n", "TestAdd"),
+        ("src/lib.rs", f"{RUST}\n#[test]\nfn b() {{}}\n", "adds"),
     ],
 )
-def test_changed_tests_of_other_languages(tmp_path: Path, path: str, before: str, after: str, name: str) -> None:
+def test_changed_tests_of_other_languages(tmp_path: Path, path: str, before: str, name: str) -> None:
+    after = before.replace("1", "2").replace("helper() {}", "helper() { 1 }")
     patch = parse_patch(changed(tmp_path, {path: before}, {path: after}))
     (found,) = changed_tests(patch, {path: after}.__getitem__)
     assert (found.name, found.before == found.after) == (name, False)
@@ -784,32 +672,3 @@ def test_changed_tests_are_bounded_in_number_and_size(tmp_path: Path) -> None:
     found = changed_tests(patch, {"test_a.py": text(2)}.__getitem__)
     assert len(found) == MAX_CHANGED_TESTS
     assert all(len(test.before) == len(test.after) == MAX_TEST_CHARS + 1 for test in found)
-
-
-@pytest.mark.parametrize(
-    ("scripts", "line", "search"),
-    [
-        ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test", SearchPaths()),
-        ({"sub/Makefile": "all:\n\t../tools/run.sh\n"}, "make -C sub all", SearchPaths()),
-        ({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test", SearchPaths()),
-        ({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh", SearchPaths()),
-        ({}, "true", SearchPaths(programs=frozenset({"tools"}))),
-    ],
-)
-def test_what_runs_tests_behind_the_command(
-    tmp_path: Path, scripts: Mapping[str, str], line: str, search: SearchPaths
-) -> None:
-    before: Files = {"tools/run.sh": "false\n", "app.py": "a = 1\n", **scripts}
-    after: Files = {"tools/run.sh": "true\n", "app.py": "a = 2\n", "src/json.py": "", "vendor/lib.py": ""}
-    patch = parse_patch(changed(tmp_path, before, after))
-    suite = Suite(name="check", line=line, directory=".", seconds=1.0, strict=True)
-
-    def text(path: str) -> str:
-        place = tmp_path / path
-        return place.read_text() if place.is_file() else ""
-
-    listed = [*before, "src/json.py", "vendor/lib.py"]
-    assert changed_test_settings(patch, text, listed, [suite], search) == ["tools/run.sh", "vendor/lib.py"]
-    assert changed_test_settings(patch, text, listed, [replace(suite, line="true")]) == ["vendor/lib.py"]
-    modules = SearchPaths(modules=frozenset({"src"}))
-    assert "src/json.py" in changed_test_settings(patch, text, listed, [suite], modules)

@@ -10,32 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import (
-    BY_OWN_RULES,
-    Artifacts,
-    Candidate,
-    CheckKind,
-    CheckReport,
-    CheckResult,
-    RankedCandidate,
-)
-from swe_ai_fleet.domain.examination import (
-    STATEMENT,
-    Conflict,
-    Crossing,
-    Examination,
-    ForeignFailure,
-    Matrix,
-)
+from swe_ai_fleet.domain.candidate import BY_OWN_RULES, CheckKind, CheckReport, CheckResult, RankedCandidate
+from swe_ai_fleet.domain.examination import STATEMENT, Conflict, Crossing, Examination, ForeignFailure, Matrix
 from swe_ai_fleet.domain.examination import TestSet as Tests
 from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
 from swe_ai_fleet.orchestrator.selection import rank
+from tests.candidates import a_candidate
 
 # What a function gives for an input; 1 is what the task wants, 0 what the untouched source gives.
 Values = Mapping[str, int]
@@ -94,31 +76,36 @@ def end(test: str, demanded: Values, source: Values) -> ForeignFailure | None:
     return ForeignFailure(test=test, message="assert", unchanged=same)
 
 
-def examined(pool: Sequence[Author]) -> Examination:
-    """The matrix that running all of them makes."""
-    sources = [one for one in pool if not one.refuted]
-    sets: list[Tests] = []
-    for one in sorted(sources, key=lambda one: one.name):
-        if not one.meaningful:
-            continue
-        crossings: list[Crossing] = []
-        for other in sorted(sources, key=lambda other: other.name):
-            if other is one:
-                continue
-            ends = {
-                f"{one.name}::{test}": end(f"{one.name}::{test}", one.tests[test], other.source)
-                for test in one.meaningful
-            }
-            crossings.append(
-                Crossing(
-                    candidate_id=other.name,
-                    passed=tuple(test for test, failure in ends.items() if failure is None),
-                    failed=tuple(failure for failure in ends.values() if failure is not None),
-                )
-            )
-        names = tuple(f"{one.name}::{test}" for test in one.meaningful)
-        sets.append(Tests(candidates=(one.name,), tests=names, crossings=tuple(crossings)))
-    return Examination(candidates=tuple(sorted(one.name for one in sources)), sets=tuple(sets)).told()
+def crossings(by: str, tests: Mapping[str, Values], sources: Sequence[Author]) -> tuple[Crossing, ...]:
+    """How tests end on each of some sources."""
+    told: list[Crossing] = []
+    for other in sources:
+        ends = {f"{by}{test}": end(f"{by}{test}", demanded, other.source) for test, demanded in tests.items()}
+        passed = tuple(test for test, failure in ends.items() if failure is None)
+        failed = tuple(failure for failure in ends.values() if failure is not None)
+        told.append(Crossing(candidate_id=other.name, passed=passed, failed=failed))
+    return tuple(told)
+
+
+def examined(pool: Sequence[Author], **probes: Values) -> Examination:
+    """The matrix that running all of them makes, and probes of the statement."""
+    sources = sorted((one for one in pool if not one.refuted), key=lambda one: one.name)
+    sets = [
+        Tests(
+            candidates=(one.name,),
+            tests=tuple(f"{one.name}::{test}" for test in one.meaningful),
+            crossings=crossings(
+                f"{one.name}::",
+                {test: one.tests[test] for test in one.meaningful},
+                [other for other in sources if other is not one],
+            ),
+        )
+        for one in sources
+        if one.meaningful
+    ]
+    whole = Examination(candidates=tuple(one.name for one in sources), sets=tuple(sets)).told()
+    statement = Tests(candidates=(STATEMENT,), tests=tuple(probes), crossings=crossings("", probes, sources))
+    return replace(whole, sets=(*whole.sets, statement)) if probes else whole
 
 
 def report(one: Author) -> CheckReport:
@@ -137,27 +124,8 @@ def report(one: Author) -> CheckReport:
     return CheckReport(candidate_id=one.name, results=(result,), verdict=verdict, reasons=reasons)
 
 
-def candidate(name: str) -> Candidate:
-    return Candidate(
-        candidate_id=name,
-        agent_id=name,
-        role=Role.DEV,
-        summary="",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(patch=BlobRef(name=f"t/e/{name}", digest=name, size=1), insertions=1),
-        usage=Usage(),
-        audit_head="",
-        submitted_at="2026-01-01T00:00:00+00:00",
-    )
-
-
-def judged(pool: Sequence[Author]) -> dict[str, CheckReport]:
-    matrix = Matrix(examined(pool))
-    return {one.name: matrix.judged(one.name, report(one)) for one in pool}
-
-
 def ranked(pool: Sequence[Author], critiques: Sequence[Critique] = ()) -> tuple[RankedCandidate, ...]:
-    return rank([candidate(one.name) for one in pool], judged(pool), critiques=critiques)
+    return rank([a_candidate(one.name) for one in pool], probed(pool), critiques=critiques)
 
 
 WRONG_KINDS = ("half", "reason", "special", "nothing")
@@ -182,7 +150,7 @@ def test_the_right_one_comes_first_in_every_pool_with_its_good_tests() -> None:
     lost = {words(pool): first for pool in POOLS if (first := ranked(pool)[0].candidate_id) != "right-good"}
     assert lost == {}
     # What its tests do: without them, most of these are won by a wrong one.
-    before = [rank([candidate(one.name) for one in pool], {one.name: report(one) for one in pool}) for pool in POOLS]
+    before = [rank([a_candidate(one.name) for one in pool], {one.name: report(one) for one in pool}) for pool in POOLS]
     assert sum(ranking[0].candidate_id == "right-good" for ranking in before) < len(POOLS) / 3
 
 
@@ -190,7 +158,7 @@ def test_no_wrong_one_stays_verified_beside_the_good_tests_of_another_author() -
     wrong_ones = {
         words(pool): name
         for pool in POOLS
-        for name, told in judged(pool).items()
+        for name, told in probed(pool).items()
         if name != "right-good" and told.verdict is Verdict.VERIFIED
     }
     assert wrong_ones == {}
@@ -203,12 +171,12 @@ def test_the_right_one_stays_verified_where_nobodys_tests_demand_what_is_wrong_a
         if any("-good" in one.name and one.meaningful for one in pool[1:]) and "wrong" not in words(pool)
     ]
     assert len(proven) > 50
-    assert {judged(pool)["right-good"].verdict for pool in proven} == {Verdict.VERIFIED}
+    assert {probed(pool)["right-good"].verdict for pool in proven} == {Verdict.VERIFIED}
 
 
 def test_two_who_agree_are_not_moved_by_one_who_demands_something_else() -> None:
     pool = [author("right", "good", "a"), author("right", "good", "b"), author("reason", "wrong", "c")]
-    told = judged(pool)
+    told = probed(pool)
     assert [told[name].verdict for name in "abc"] == [Verdict.VERIFIED, Verdict.VERIFIED, Verdict.UNVERIFIED]
     assert told["c"].reasons[0] == "1 test of a, which b's change passes too, fails: a::is_second"
     assert [one.candidate_id for one in ranked(pool)][2] == "c"
@@ -219,7 +187,7 @@ def test_two_who_agree_are_not_moved_by_one_who_demands_something_else() -> None
 
 def test_two_who_contradict_each_other_are_both_unverified_and_told_as_a_conflict() -> None:
     pool = [author("right", "good", "a"), author("reason", "wrong", "b")]
-    told = judged(pool)
+    told = probed(pool)
     assert {one.verdict for one in told.values()} == {Verdict.UNVERIFIED}
     assert examined(pool).conflicts == (
         Conflict(candidate_id="b", test="a::is_second", other_id="a", other_test="b::demands"),
@@ -233,7 +201,7 @@ def test_two_who_contradict_each_other_are_both_unverified_and_told_as_a_conflic
 def test_what_existing_tests_verify_stays_verified_and_stands_behind() -> None:
     half = replace(author("half", "good", "a"), existing=True)
     pool = [half, replace(author("right", "good", "b"), existing=True)]
-    told = judged(pool)
+    told = probed(pool)
     assert (told["a"].verdict, told["a"].reasons) == (Verdict.VERIFIED, report(half).reasons)
     first, second = ranked(pool)
     assert (first.candidate_id, second.verdict) == ("b", Verdict.VERIFIED)
@@ -242,7 +210,7 @@ def test_what_existing_tests_verify_stays_verified_and_stands_behind() -> None:
 
 def test_a_test_and_a_source_of_two_authors_verify_what_has_no_test_of_its_own() -> None:
     pool = [author("right", "vacuous", "a"), author("half", "good", "b")]
-    told = judged(pool)
+    told = probed(pool)
     assert told["a"].verdict is Verdict.VERIFIED
     assert told["a"].reasons[0] == (
         "the new tests of b fail without the change and pass with it: b::is_example, b::is_second"
@@ -252,13 +220,13 @@ def test_a_test_and_a_source_of_two_authors_verify_what_has_no_test_of_its_own()
     bent = replace(report(pool[0]), results=(own_rules,))
     assert Matrix(examined(pool)).judged("a", bent).verdict is Verdict.UNVERIFIED
     three = [author("half", "vacuous", "a"), author("half", "good", "b"), author("right", "good", "c")]
-    assert judged(three)["a"].verdict is Verdict.UNVERIFIED
+    assert probed(three)["a"].verdict is Verdict.UNVERIFIED
 
 
 def test_one_that_has_not_tried_contests_nothing() -> None:
     right = author("right", "good", "a")
-    assert judged([right, author("nothing", "vacuous", "b")])["a"].verdict is Verdict.VERIFIED
-    told = judged([right, author("half", "vacuous", "b")])["a"]
+    assert probed([right, author("nothing", "vacuous", "b")])["a"].verdict is Verdict.VERIFIED
+    told = probed([right, author("half", "vacuous", "b")])["a"]
     assert told.verdict is Verdict.UNVERIFIED
     assert told.reasons[0] == "nothing but its own tests shows it, and b's change fails a::is_third"
 
@@ -313,14 +281,14 @@ def test_the_order_of_arrival_changes_nothing(pool: list[Author], random) -> Non
     assert ranked(shuffled) == ranked(pool)
     for one in pool:
         assert Matrix(jumbled).value(one.name) == Matrix(matrix).value(one.name)
-        assert Matrix(jumbled).judged(one.name, report(one)).verdict is judged(pool)[one.name].verdict
+        assert Matrix(jumbled).judged(one.name, report(one)).verdict is probed(pool)[one.name].verdict
 
 
 @given(pools())
 def test_names_decide_nothing_but_ties(pool: list[Author]) -> None:
     new = {one.name: f"{index}" for index, one in enumerate(reversed(pool))}
     renamed = [replace(one, name=new[one.name]) for one in pool]
-    before, after = judged(pool), judged(renamed)
+    before, after = probed(pool), probed(renamed)
     for name, told in before.items():
         other = after[new[name]]
         assert other.verdict is told.verdict
@@ -329,23 +297,12 @@ def test_names_decide_nothing_but_ties(pool: list[Author]) -> None:
 
 @given(pools())
 def test_no_test_of_another_lifts_what_is_refuted_or_refutes_anything(pool: list[Author]) -> None:
-    told = judged(pool)
+    told = probed(pool)
     for one in pool:
         assert (told[one.name].verdict is Verdict.REFUTED) == one.refuted
         assert told[one.name].accepted is not one.refuted
     accepted = [one.accepted for one in ranked(pool)]
     assert accepted == sorted(accepted, reverse=True)
-
-
-@given(pools())
-def test_all_that_pass_and_fail_the_same_stand_the_same(pool: list[Author]) -> None:
-    """Another author's equal source adds to what the tests weigh, and is itself worth as much."""
-    sources = [one for one in pool if not one.refuted and not one.meaningful]
-    matrix = Matrix(examined(pool))
-    for one in sources:
-        for other in sources:
-            if one.source == other.source:
-                assert matrix.value(one.name) == matrix.value(other.name)
 
 
 @settings(max_examples=60)
@@ -366,21 +323,13 @@ def test_who_was_not_examined_is_left_as_it_is(name: str) -> None:
     assert matrix.judged(name, known) is known
     # Nobody brings a test: nothing is said of anybody.
     silent = [author("right", "vacuous", "a"), author("half", "vacuous", "b")]
-    assert judged(silent) == {one.name: report(one) for one in silent}
+    assert probed(silent) == {one.name: report(one) for one in silent}
     assert [one.tests for one in ranked(silent)] == [None, None]
 
 
 def probed(pool: Sequence[Author], **probes: Values) -> dict[str, CheckReport]:
     """What the candidates are judged to be beside each other and by probes of the statement."""
-    crossings: list[Crossing] = []
-    for one in (one for one in pool if not one.refuted):
-        ends = {name: end(name, demanded, one.source) for name, demanded in probes.items()}
-        failed = tuple(failure for failure in ends.values() if failure is not None)
-        passed = tuple(name for name, failure in ends.items() if failure is None)
-        crossings.append(Crossing(candidate_id=one.name, passed=passed, failed=failed))
-    statement = Tests(candidates=(STATEMENT,), tests=tuple(probes), crossings=tuple(crossings))
-    examination = examined(pool)
-    matrix = Matrix(replace(examination, sets=(*examination.sets, statement)))
+    matrix = Matrix(examined(pool, **probes))
     return {one.name: matrix.judged(one.name, report(one)) for one in pool}
 
 
@@ -399,7 +348,7 @@ def test_two_probes_verify_who_brings_no_test_and_one_does_not() -> None:
 def test_one_probe_alone_decides_between_nobody() -> None:
     # Its tests hold for the right source too: what tells them apart is a probe that errs as one of them does.
     pool = [author("right", "vacuous"), author("special", "good")]
-    assert {one.verdict for one in judged(pool).values()} == {Verdict.VERIFIED}
+    assert {one.verdict for one in probed(pool).values()} == {Verdict.VERIFIED}
     told = probed(pool, wrong=ERRS)
     assert {one.verdict for one in told.values()} == {Verdict.UNVERIFIED}
     said = "only one probe of the statement tells it from right-vacuous's change: wrong"
@@ -419,12 +368,12 @@ def test_a_probe_lets_nobody_off_who_fails_the_tests_of_another_author() -> None
         Author(name="a", source={**BASE, "example": 1, "second": 1}, tests={"second": {"second": 1}}),
         Author(name="b", source={**BASE, "example": 1, "third": 1}, tests={"third": {"third": 1}}),
     ]
-    assert {one.verdict for one in judged(pool).values()} == {Verdict.UNVERIFIED}
+    assert {one.verdict for one in probed(pool).values()} == {Verdict.UNVERIFIED}
     assert {one.verdict for one in probed(pool, a=SECOND, b=SECOND | {"example": 1}).values()} == {Verdict.UNVERIFIED}
 
 
 def test_good_probes_never_take_the_right_one_for_less_nor_a_wrong_one_for_more() -> None:
     for pool in POOLS:
-        before, told = judged(pool), probed(pool, a=SECOND, b=THIRD)
+        before, told = probed(pool), probed(pool, a=SECOND, b=THIRD)
         verified = [{name for name, one in each.items() if one.verdict is Verdict.VERIFIED} for each in (before, told)]
         assert verified[0] & {"right-good"} <= verified[1] <= {"right-good"}, words(pool)

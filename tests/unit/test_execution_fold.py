@@ -18,6 +18,8 @@ from swe_ai_fleet.domain.event import (
     CancelRequested,
     CandidateReviewed,
     CandidatesRanked,
+    CandidateSubmitted,
+    ChecksFinished,
     ContextGathered,
     Event,
     EventBody,
@@ -49,6 +51,7 @@ from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from tests.candidates import a_candidate
 
 FIRST, SECOND = "agent-dev-1", "agent-dev-2"
 ORCHESTRATOR = EXECUTION_SUBJECT
@@ -125,6 +128,30 @@ def ended(status: ExecutionStatus = ExecutionStatus.COMPLETED) -> EventBody:
 def test_what_an_execution_began_with_stays_known() -> None:
     state = after(first=40)
     assert (state.council, state.asked_approval, state.last_sequence) == (COUNCIL, ApprovalPolicy.PLAN, 41)
+
+
+def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
+    candidate = a_candidate("c")
+    report = CheckReport(candidate_id="c")
+    bodies: list[EventBody] = [
+        CandidateSubmitted(candidate=candidate),
+        ChecksFinished(report=report),
+        RunLost(lost_agent_id=SECOND, reason="its process died"),
+        CandidatesRanked(ranking=(), winner_id="c"),
+        ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="c", duration_ms=9),
+        ResultPublished(),
+    ]
+    state = after(claimed(SECOND), *bodies)
+    assert (state.execution_id, state.task, state.repository) == ("e", BEGUN[0].task, REPOSITORY)
+    assert (state.status, state.winner_id, state.generation, state.owner) == (ExecutionStatus.COMPLETED, "c", 1, "o")
+    assert (state.candidates, state.reports) == ({"c": candidate}, {"c": report})
+    assert (state.agents[SECOND].status, state.agents[SECOND].stop_reason) == ("lost", "lost")
+    assert (state.started_at[17:19], state.finished_at[17:19], state.updated_at[17:19]) == ("07", "14", "15")
+    assert state.result_published and ORCHESTRATOR not in state.agents
+    assert [fold(()), fold([said(7, ORCHESTRATOR, BEGUN[1])])] == [None, None]
+    begun = fold([said(7, ORCHESTRATOR, BEGUN[0])])
+    assert begun is not None and begun.status is ExecutionStatus.PENDING
+    assert fold([said(7, ORCHESTRATOR, BEGUN[0]), said(8, ORCHESTRATOR, BEGUN[0])]) == begun
 
 
 def test_an_event_at_or_before_the_first_ones_place_is_no_news() -> None:
@@ -297,8 +324,10 @@ def test_attempts_are_still_counted_when_the_run_begins_again() -> None:
     [(ExecutionStatus.CANCELLED, StopReason.CANCELLED), (ExecutionStatus.COMPLETED, StopReason.LOST)],
 )
 def test_who_still_waits_at_the_end_has_ended_with_it(status: ExecutionStatus, reason: StopReason) -> None:
-    state = after(claimed(FIRST), claimed(SECOND), asks(SECOND), asks("node", "p2"), ended(status))
+    others = (asks("node", "p2"), asks("answered", "p3"), answered("p3"))
+    state = after(claimed(FIRST), claimed(SECOND), asks(SECOND), *others, ended(status))
     assert [state.agents[name].status for name in (FIRST, SECOND, "node")] == ["running", "finished", "finished"]
+    assert state.agents["answered"].status == "finished"
     assert (state.agents[SECOND].stop_reason, state.pending) == (reason, ())
     # Who takes an ended execution up has to tell of its end, and does not open it again.
     later = after(ended(status), ExecutionClaimed(generation=2, owner="p"), ResultPublished())

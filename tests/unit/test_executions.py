@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     AlreadyExists,
+    FleetError,
     InvalidRequest,
     ModelUnavailable,
     NotFound,
@@ -68,6 +70,7 @@ class World:
     model: ScriptedModel = field(default_factory=ScriptedModel)
     fleet: ScriptedFleet = field(init=False)
     verifier: Verifier | None = None
+    signer: Any = None
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log)
@@ -84,6 +87,7 @@ class World:
             owner=owner,
             pauses=(0.0, 0.0),
             verifier=self.verifier,
+            signer=self.signer,
         )
         async with asyncio.timeout(SECONDS), Executions(surroundings, **options) as executions:
             yield executions
@@ -127,12 +131,14 @@ async def test_candidates_are_checked_ranked_and_the_winner_named(world: World):
     assert world.workspaces.deliveries == []
 
 
-async def test_a_lost_agent_costs_its_own_candidate_only(world: World):
-    world.fleet.runs = {"agent-dev-1": ScriptedRun(fault=AgentLost("its host died"))}
+@pytest.mark.parametrize("fault", [AgentLost("its host died"), Unavailable("no NATS server answers")])
+async def test_a_lost_agent_is_begun_again_and_costs_its_own_candidate_only(world: World, fault: FleetError):
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(fault=fault)}
     state = await world.run(a_task())
     assert state.status is ExecutionStatus.COMPLETED
     assert sorted(state.candidates) == ["agent-dev-2", "agent-dev-3"]
-    assert [(lost.lost_agent_id, lost.reason) for lost in world.bodies(RunLost)] == [("agent-dev-1", "its host died")]
+    assert [one.attempt for one in world.bodies(RunReassigned)] == [2, 3]
+    assert [(lost.lost_agent_id, lost.reason) for lost in world.bodies(RunLost)] == [("agent-dev-1", str(fault))]
     assert state.agents["agent-dev-1"].status == "lost"
 
 
@@ -145,13 +151,6 @@ async def test_a_run_whose_process_dies_goes_on_in_another_one(world: World):
     mine = [one for one in world.fleet.begun if one.agent_id == "agent-dev-1"]
     assert [(one.generation, one.resume) for one in mine] == [(1, False), (2, True), (3, True)]
     assert state.agents["agent-dev-1"].attempt == 3
-
-
-async def test_a_run_whose_process_is_cut_off_is_begun_in_another_one(world: World):
-    world.fleet.runs = {"agent-dev-1": ScriptedRun(fault=Unavailable("no NATS server answers"))}
-    state = await world.run(a_task())
-    assert [one.attempt for one in world.bodies(RunReassigned)] == [2, 3]
-    assert sorted(state.candidates) == ["agent-dev-2", "agent-dev-3"]
 
 
 async def test_two_replicas_share_a_log(world: World):
@@ -187,40 +186,33 @@ class Fellows:
         return self.names
 
 
-async def test_with_every_agent_lost_the_execution_fails_and_says_why(world: World):
-    world.fleet.default = ScriptedRun(fault=AgentLost("its host died"))
-    state = await world.run(a_task())
-    assert state.status is ExecutionStatus.FAILED
-    assert state.error == "no agent handed in a candidate: its host died"
-    assert state.winner_id == ""
-
-
-async def test_without_an_accepted_candidate_there_is_no_winner(world: World):
-    world.fleet.default = ScriptedRun(checks=(FAILED,))
-    state = await world.run(a_task(kind=TaskKind.ORCHESTRATE))
-    assert state.status is ExecutionStatus.NO_WINNER
-    assert "exit code 1" in state.error
-    assert len(state.ranking) == 3
-    assert world.workspaces.deliveries == []
-
-
-async def test_without_a_winner_it_is_told_what_stopped_the_best_run(world: World):
-    world.fleet.default = ScriptedRun(checks=(FAILED,), error="model server answered 500")
-    state = await world.run(a_task(num_agents=1))
-    assert state.status is ExecutionStatus.NO_WINNER
-    assert "(model server answered 500): tests failed: exit code 1" in state.error
-
-
-async def test_a_candidate_without_evidence_cannot_win(world: World):
-    world.fleet.default = ScriptedRun(check_fault=AgentLost("the node died"))
-    state = await world.run(a_task(num_agents=1))
-    assert state.status is ExecutionStatus.NO_WINNER
-    assert "the node died" in state.error
-
-
-async def test_runs_that_the_clock_ended_make_a_timeout(world: World):
-    world.fleet.default = ScriptedRun(stop_reason=StopReason.TIMEOUT, checks=(FAILED,))
-    assert (await world.run(a_task())).status is ExecutionStatus.TIMEOUT
+@pytest.mark.parametrize(
+    ("run", "task", "status", "error"),
+    [
+        (ScriptedRun(fault=AgentLost("its host died")), {}, "failed", "no agent handed in a candidate: its host died"),
+        (ScriptedRun(checks=(FAILED,)), {"kind": TaskKind.ORCHESTRATE}, "no_winner", "exit code 1"),
+        # What stopped the best run is told.
+        (
+            ScriptedRun(checks=(FAILED,), error="model server answered 500"),
+            {"num_agents": 1},
+            "no_winner",
+            "(model server answered 500): tests failed: exit code 1",
+        ),
+        # A candidate without evidence cannot win.
+        (ScriptedRun(check_fault=AgentLost("the node died")), {"num_agents": 1}, "no_winner", "the node died"),
+        # Runs that the clock ended make a time-out.
+        (ScriptedRun(stop_reason=StopReason.TIMEOUT, checks=(FAILED,)), {}, "timeout", ""),
+        # A fault of ours ends the execution without telling its secrets.
+        (ScriptedRun(fault=RuntimeError("password hunter2")), {}, "failed", "RuntimeError"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+async def test_how_an_execution_without_a_winner_ends(
+    world: World, run: ScriptedRun, task: dict[str, object], status: str, error: str
+):
+    world.fleet.default = run
+    state = await world.run(a_task(**task))
+    assert (state.status, state.winner_id, world.workspaces.deliveries) == (ExecutionStatus(status), "", [])
+    assert error in state.error and "hunter2" not in state.error
 
 
 async def test_equal_diffs_are_checked_once(world: World):
@@ -231,14 +223,6 @@ async def test_equal_diffs_are_checked_once(world: World):
     assert {one.candidate_id for one in world.bodies(ChecksFinished) for one in [one.report]} == set(state.candidates)
     [only] = state.ranking
     assert len(only.duplicates) == 3
-
-
-async def test_a_fault_of_ours_ends_the_execution_without_telling_its_secrets(world: World):
-    world.fleet.default = ScriptedRun(fault=RuntimeError("password hunter2"))  # pyright: ignore[reportArgumentType]
-    state = await world.run(a_task())
-    assert state.status is ExecutionStatus.FAILED
-    assert "RuntimeError" in state.error
-    assert "hunter2" not in state.error
 
 
 async def test_an_orchestration_delivers_the_winner_on_a_branch(world: World):
@@ -305,25 +289,14 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
         await published(executions, submission.execution_id)
         again = await executions.cancel(DEFAULT_TENANT, submission.execution_id, "again")
         assert (again.status, again.error) == (state.status, state.error)
-    assert [json.loads(one.payload)["status"] for one in world.log.results] == ["cancelled"]
-
-
-async def test_cancelling_before_any_agent_has_started(world: World):
-    async with world.running() as executions:
-        submission = await executions.submit(a_task())
-        state = await executions.cancel(DEFAULT_TENANT, submission.execution_id)
-    assert state.status is ExecutionStatus.CANCELLED
-    assert world.fleet.begun == []
-
-
-async def test_a_finished_execution_cannot_be_cancelled_any_more(world: World):
-    async with world.running() as executions:
-        submission = await executions.submit(a_task())
-        await executions.wait(DEFAULT_TENANT, submission.execution_id)
-        state = await executions.cancel(DEFAULT_TENANT, submission.execution_id)
-        assert state.status is ExecutionStatus.COMPLETED
         with pytest.raises(NotFound):
             await executions.cancel(DEFAULT_TENANT, "00000000-0000-0000-0000-000000000000")
+        # Before any agent has started nobody has to be stopped.
+        early = await executions.submit(a_task("task-2"))
+        assert (await executions.cancel(DEFAULT_TENANT, early.execution_id)).status is ExecutionStatus.CANCELLED
+        assert len(world.fleet.begun) == 3
+        await published(executions, early.execution_id)
+    assert [json.loads(one.payload)["status"] for one in world.log.results] == ["cancelled"] * 2
 
 
 async def test_shutting_down_leaves_an_execution_for_the_next_start(world: World):
@@ -381,6 +354,9 @@ async def test_a_driver_that_was_fenced_says_nothing_more(world: World):
 async def test_the_same_task_again_is_the_same_execution(world: World):
     async with world.running() as executions:
         first = await executions.submit(a_task())
+        # It is known as soon as it is accepted.
+        known = executions.projection.get(DEFAULT_TENANT, first.execution_id)
+        assert known is not None and known.status is ExecutionStatus.PENDING
         again = await executions.submit(a_task())
         assert (first.existed, again.existed) == (False, True)
         assert first.execution_id == again.execution_id
@@ -391,25 +367,6 @@ async def test_the_same_task_again_is_the_same_execution(world: World):
         assert not rerun.existed
         assert rerun.execution_id != first.execution_id
         assert (await executions.latest(DEFAULT_TENANT, "task-1")).task.attempt == 2
-
-
-async def test_of_many_at_once_one_is_accepted(world: World):
-    async with world.running() as executions:
-        submissions = await asyncio.gather(*(executions.submit(a_task()) for _ in range(20)))
-        await executions.wait(DEFAULT_TENANT, submissions[0].execution_id)
-        await published(executions, submissions[0].execution_id)
-    assert [one.existed for one in submissions].count(False) == 1
-    assert len(world.fleet.begun) == 3
-    assert len(world.bodies(ExecutionStarted)) == len(world.bodies(ExecutionFinished)) == 1
-
-
-async def test_a_task_is_known_as_soon_as_it_is_accepted(world: World):
-    async with world.running() as executions:
-        submission = await executions.submit(a_task())
-        known = executions.projection.get(DEFAULT_TENANT, submission.execution_id)
-        assert known is not None
-        assert known.status is ExecutionStatus.PENDING
-        assert (await executions.latest(DEFAULT_TENANT, "task-1")).execution_id == submission.execution_id
 
 
 async def test_more_than_may_run_at_once_waits_and_more_than_may_wait_is_refused(world: World):
@@ -440,8 +397,7 @@ async def test_what_waits_can_be_cancelled_at_once(world: World):
         await world.fleet.started(3)
         second = await executions.submit(a_task("task-2"))
         state = await executions.cancel(DEFAULT_TENANT, second.execution_id, "never mind")
-    assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "never mind")
-    assert len(world.fleet.begun) == 3
+    assert (state.status, state.error, len(world.fleet.begun)) == (ExecutionStatus.CANCELLED, "never mind", 3)
 
 
 async def test_a_bad_task_leaves_no_trace(world: World):
@@ -452,6 +408,11 @@ async def test_a_bad_task_leaves_no_trace(world: World):
         with pytest.raises(InvalidRequest) as refused:
             await executions.submit(a_task(num_agents=6))
         assert refused.value.field == "num_agents"
+        world.workspaces.faults = {"main": Unavailable("the remote does not answer", field="repo.url")}
+        with pytest.raises(Unavailable):
+            await executions.submit(a_task(repo=RepoRef(location="https://example.org/app", ref="main")))
+        with pytest.raises(NotFound):
+            await anext(executions.watch(DEFAULT_TENANT, "00000000-0000-0000-0000-000000000000"))
     assert world.log.events == []
 
 
@@ -559,19 +520,6 @@ async def test_the_log_says_what_is_checked_and_since_when(world: World):
             during.append({name: checks.since for name, checks in so_far.checking.items()})
     assert set(during[0]) == {""} and during[1] == {}
     assert set(during[-1]) <= {"agent-dev-1", "agent-dev-2"} and during[-1]
-
-
-async def test_watching_what_does_not_exist(world: World):
-    async with world.running() as executions:
-        with pytest.raises(NotFound):
-            await anext(executions.watch(DEFAULT_TENANT, "00000000-0000-0000-0000-000000000000"))
-
-
-async def test_a_dependency_that_does_not_answer_is_passed_on(world: World):
-    world.workspaces.faults = {"main": Unavailable("the remote does not answer", field="repo.url")}
-    async with world.running() as executions:
-        with pytest.raises(Unavailable):
-            await executions.submit(a_task(repo=RepoRef(location="https://example.org/app", ref="main")))
 
 
 async def test_nothing_is_accepted_while_no_model_answers() -> None:

@@ -111,9 +111,13 @@ async def test_probes_show_nothing_where_no_test_ran() -> None:
     assert (state.winner_id, state.verdict) == (NAMES[0], Verdict.UNVERIFIED)
 
 
-@pytest.mark.parametrize(("text", "error"), [("I don't know", "no JSON object"), ("", "no more tokens")])
-async def test_an_answer_that_is_none_costs_nobody_anything(text: str, error: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "error"), [("I don't know", "no JSON object"), ("", "no more tokens"), (None, "its host died")]
+)
+async def test_an_answer_that_is_none_costs_nobody_anything(text: str | None, error: str) -> None:
     async def failing(assignment: AnswerAssignment) -> Answer:
+        if text is None:
+            raise AgentLost("its host died")
         return answer(text, "no more tokens")
 
     world = probing(World())
@@ -121,17 +125,6 @@ async def test_an_answer_that_is_none_costs_nobody_anything(text: str, error: st
     state = await world.run(probed(num_agents=2))
     assert state.checklist is not None and error in state.checklist.error
     assert (state.winner_id, world.fleet.examined) == (NAMES[0], [])
-
-
-async def test_a_lost_run_costs_nobody_anything() -> None:
-    async def lost(assignment: AnswerAssignment) -> Answer:
-        raise AgentLost("its host died")
-
-    world = probing(World())
-    world.fleet.answering = lost
-    state = await world.run(probed(num_agents=1))
-    assert state.checklist is not None and "its host died" in state.checklist.error
-    assert state.winner_id == NAMES[0]
 
 
 @pytest.mark.parametrize(

@@ -83,37 +83,22 @@ def _started(name: str) -> ExecutionStarted:
 _ENDED = ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
 
 
-async def test_what_is_over_and_older_than_the_log_is_forgotten() -> None:
+@pytest.mark.parametrize(("kept", "forgotten"), [(100.0, True), (0.0, False), (1000.0, False)])
+async def test_what_is_over_and_older_than_the_log_is_forgotten(kept: float, forgotten: bool) -> None:
     log, now = MemoryLog(), [datetime.now(UTC).timestamp()]
-    projection = Projection(log, kept_seconds=100.0, clock=lambda: now[0])
+    projection = Projection(log, kept_seconds=kept, clock=lambda: now[0])
     await _say(log, "over", _started("over"), _ENDED, ResultPublished())
     await _say(log, "open", _started("open"))
     await projection.start()
     try:
         assert {state.execution_id for state in projection.all("default")} == {"over", "open"}
-        now[0] += 101
+        now[0] += 999 if not forgotten else 101
         await _say(log, "next", _started("next"), _ENDED)
         async with asyncio.timeout(5):
             await projection.finished("default", "next")
+        assert (projection.get("default", "over") is None) is forgotten
+        assert (projection.end_sequence("default", "over") == 0) is forgotten
         # What is not over stays, however old: somebody has to end it.
-        assert projection.get("default", "over") is None
         assert projection.get("default", "open") is not None
-        assert projection.end_sequence("default", "over") == 0
-    finally:
-        await projection.stop()
-
-
-@pytest.mark.parametrize("kept", [0.0, 1000.0])
-async def test_nothing_is_forgotten_before_its_time(kept: float) -> None:
-    log, now = MemoryLog(), [datetime.now(UTC).timestamp()]
-    projection = Projection(log, kept_seconds=kept, clock=lambda: now[0])
-    await _say(log, "over", _started("over"), _ENDED, ResultPublished())
-    await projection.start()
-    try:
-        now[0] += 999
-        await _say(log, "next", _started("next"), _ENDED)
-        async with asyncio.timeout(5):
-            await projection.finished("default", "next")
-        assert projection.get("default", "over") is not None
     finally:
         await projection.stop()

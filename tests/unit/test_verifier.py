@@ -1,4 +1,4 @@
-"""A verifier model in a deliberation: who is scored, what the scores do, and what a take-over knows of them."""
+"""A verifier model in a deliberation: who is scored, what scores do and cost; and what everything else costs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errand import ScoreAssignment
 from swe_ai_fleet.domain.errors import AgentLost, InternalFault, Unavailable
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateScored, ExecutionFinished, RunLost, VotesCast
+from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
 from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES
-from swe_ai_fleet.learning.outcomes import outcome_of
 from swe_ai_fleet.orchestrator.expenses import Purpose, expenses
 from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
@@ -58,16 +58,6 @@ async def test_accepted_candidates_are_scored_once_and_the_better_one_wins() -> 
     assert (expense.runs, expense.bought) == (2, "2 scores, 0.90 for the winner")
 
 
-async def test_without_a_verifier_nobody_is_asked() -> None:
-    world = a_world()
-    world.verifier = None
-    state = await world.run(a_task(rounds=0))
-    assert world.fleet.scored == []
-    assert state.winner_id == ONE
-    assert [one.verifier for one in state.ranking] == [None] * 3
-    assert world.bodies(CandidateScored) == []
-
-
 async def test_equal_changes_share_a_score_and_what_is_refuted_has_none() -> None:
     world = a_world()
     world.fleet.runs = {ONE: ScriptedRun(patch=b"same"), TWO: ScriptedRun(patch=b"same"), THREE: ScriptedRun()}
@@ -80,18 +70,12 @@ async def test_equal_changes_share_a_score_and_what_is_refuted_has_none() -> Non
     assert (asked(world), state.winner_id) == ([], "")
 
 
-async def test_where_only_proven_ones_may_win_no_other_is_scored() -> None:
-    world = a_world()
-    world.fleet.runs = {ONE: ScriptedRun(checks=(PROVEN,)), TWO: ScriptedRun(checks=(PROVEN,))}
-    await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
-    assert sorted(asked(world)) == [ONE, TWO]
-
-
-async def test_one_alone_is_not_scored() -> None:
-    world = a_world()
-    world.fleet.runs = {ONE: ScriptedRun(checks=(PROVEN,))}
-    await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
-    assert not asked(world)
+async def test_where_only_proven_ones_may_win_no_other_is_scored_and_one_alone_is_not() -> None:
+    for proven in ((ONE, TWO), (ONE,)):
+        world = a_world()
+        world.fleet.runs = {name: ScriptedRun(checks=(PROVEN,)) for name in proven}
+        await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
+        assert asked(world) == (list(proven) if len(proven) > 1 else [])
 
 
 async def test_it_comes_after_reviews_and_before_judges() -> None:
@@ -166,13 +150,9 @@ async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> No
     assert (state.scores[TWO].outcomes, state.scores[ONE].outcomes) == (500, 500)
     assert state.scores[TWO].score is not None
     assert state.scores[TWO].score < 0.1
-    # The ranking has the calibrated score, what is learned from it the raw one.
     assert {one.verifier for one in state.ranking if one.accepted} == {
         round(state.scores[name].score or 0.0, 4) for name in (ONE, TWO)
     }
-    learned = outcome_of(state, ())
-    assert learned.metadata[VERIFIER_SCORE] == f"{WORDS[state.winner_id]:.6f}"
-    assert learned.metadata[VERIFIER_MODEL] == "m"
     few = disliked[: LEAST_OUTCOMES - 1]
     world = a_world()
     world.verifier = Verifier(outcomes=lambda _: few)
@@ -218,3 +198,37 @@ async def test_whoever_takes_over_scores_nobody_twice() -> None:
         assert replace(state.scores[TWO], usage=Usage()) == replace(done.scores[TWO], usage=Usage()), count
         assert [one.candidate_id for one in state.ranking] == [one.candidate_id for one in done.ranking], count
         assert state.usage.total_tokens == done.usage.total_tokens, count
+
+
+# What an execution's tokens were spent on
+
+
+def spent_on(state: ExecutionState) -> dict[str, tuple[int, str]]:
+    return {str(one.purpose): (one.runs, one.bought) for one in expenses(state)}
+
+
+async def test_drafts_are_told_by_what_evidence_says_of_them() -> None:
+    world = World()
+    world.fleet.runs = {ONE: ScriptedRun(checks=(FAILED,)), TWO: ScriptedRun(checks=(PROVEN,))}
+    state = await world.run(a_task(num_agents=3))
+    assert spent_on(state) == {"drafts": (3, "3 candidates, 1 verified, 1 refuted")}
+    assert sum(one.usage.total_tokens for one in expenses(state)) == state.usage.total_tokens
+
+
+async def test_every_run_stands_under_what_it_was_for_while_it_is_under_way_too() -> None:
+    state = await World().run(a_task(num_agents=3))
+    names = {
+        "checklist": ("checklist",),
+        "environment": ("environment",),
+        "reviews": (f"{ONE}-reviews-1", f"{ONE}-reviews-1-again", f"{TWO}-reviews-1"),
+        "revisions": (f"{ONE}-r1",),
+        "votes": (f"{THREE}-judges",),
+        "merges": ("merge-all-aaaaaaaaaaaa",),
+    }
+    spent = Usage(prompt_tokens=5)
+    agents = {name: AgentProgress(agent_id=name, usage=spent) for found in names.values() for name in found}
+    state = replace(state, agents={**state.agents, **agents})
+    found = {str(one.purpose): one for one in expenses(state)}
+    assert {name: found[name].runs for name in names} == {name: len(runs) for name, runs in names.items()}
+    assert {found[name].usage.prompt_tokens for name in names} == {5, 15}
+    assert found["drafts"].runs == 3

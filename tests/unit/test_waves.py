@@ -102,14 +102,6 @@ async def test_a_test_of_ones_own_convinces_once_another_author_agrees() -> None
     assert begun(world) == NAMES[:3]
 
 
-async def test_without_more_than_num_agents_there_is_one_wave() -> None:
-    for most in (0, 2):
-        world = World()
-        await world.run(a_task(num_agents=2, max_agents=most, rounds=0))
-        assert sorted(begun(world)) == NAMES[:2]
-        assert {one.background for one in world.fleet.begun} == {""}
-
-
 async def test_whoever_takes_over_begins_nobody_twice_and_nobody_more() -> None:
     def scripted(world: World) -> World:
         world.fleet.runs = {

@@ -1,0 +1,57 @@
+"""Runs of reviewers, judges and verifiers: a repository, clones of it, a log, candidates whose patches are kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.domain.budget import Prices
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.tools.secrets import Secrets
+from tests.candidates import a_candidate
+
+SECRET = "hunter2-hunter2-hunter2"
+
+
+class Runs:
+    """A repository of git's, and a log in memory for runs that clone it and ask a model over HTTP."""
+
+    def __init__(self, root: Path, files: Mapping[str, str], description: str) -> None:
+        self.repository = make_repository(root / "repository", files)
+        self.provider = GitWorkspaceProvider(
+            root / "home", Sandbox(SandboxPolicy()), allowed_roots=(root,), allow_local_paths=True
+        )
+        self.log = MemoryLog()
+        repo = RepoRef(location=str(self.repository))
+        self.task = Task(task_id="t", kind=TaskKind.DELIBERATE, description=description, repo=repo)
+
+    def services(self, models: Mapping[str, Any], **equipment: Any) -> RunServices:
+        prices = {"*": Prices(prompt=1e6, completion=1e6)}
+        made = Equipment(models=dict(models), mask=Secrets((SECRET,)), prices=prices, **equipment)
+        return RunServices(equipment=made, log=self.log, blobs=self.log, host="test")
+
+    async def pinned(self) -> PinnedRepository:
+        return await self.provider.pin(self.task.tenant, self.task.repo)
+
+    @asynccontextmanager
+    async def clone(self, name: str) -> AsyncGenerator[Any]:
+        async with self.provider.open(self.task.execution_id, name, await self.pinned(), Environment()) as clone:
+            yield clone
+
+    async def candidate(self, name: str, patch: bytes, summary: str, *, store: MemoryLog | None = None) -> Candidate:
+        ref = await (store or self.log).put(self.task.tenant, self.task.execution_id, patch, "text/x-diff")
+        artifacts = Artifacts(patch=ref, files_changed=("app.py",), insertions=1)
+        return a_candidate(name, summary=summary, artifacts=artifacts)
+
+    def bodies(self, kind: type) -> list[Any]:
+        return [event.body for event in self.log.events if isinstance(event.body, kind)]
