@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.promql import named
+
 _RULES = Path(__file__).parents[2] / "deploy" / "observability" / "prometheus" / "alerts.yaml"
 _ALL = "0+0x300"
 Situation = Mapping[str, str]
@@ -179,8 +181,9 @@ _EVALUATED = "2h"
 
 
 def _rules() -> Mapping[str, Any]:
-    groups = yaml.safe_load(_RULES.read_text())["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    rules = [rule for group in yaml.safe_load(_RULES.read_text())["groups"] for rule in group["rules"]]
+    assert len(rules) == len({rule["alert"] for rule in rules})
+    return {rule["alert"]: rule for rule in rules}
 
 
 def _tried(alert: str, situation: Situation, *, fires: bool) -> Mapping[str, object]:
@@ -194,14 +197,22 @@ def _tried(alert: str, situation: Situation, *, fires: bool) -> Mapping[str, obj
     }
 
 
-def test_every_alert_is_tried_with_what_it_asks_for() -> None:
+def test_every_alert_is_tried_with_what_it_asks_for_and_says_what_to_do() -> None:
     rules = _rules()
-    assert set(rules) == set(_WRONG_AND_WELL)
+    assert set(rules) == set(_WRONG_AND_WELL) and len(rules) >= 20
     for alert, rule in rules.items():
+        asked = set(re.findall(r"\b(?:fleet|process)_\w+|\bup\b", rule["expr"]))
         for situation in _WRONG_AND_WELL[alert]:
-            names = {name.partition("{")[0] for name in situation}
-            asked = set(re.findall(r"\b(?:fleet|process)_\w+|\bup\b", rule["expr"]))
-            assert asked == names, alert
+            assert asked == {name.partition("{")[0] for name in situation}, alert
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert re.fullmatch(r"\d+[mh]", rule["for"])
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith(".")
+        # It is an expression; what is none is noticed.
+        named(rule["expr"])
+    for text in ("rate(", "sum)", "fleet_x{", "fleet_x ; 1", ""):
+        with pytest.raises(ValueError):
+            named(text)
 
 
 @pytest.mark.slow
