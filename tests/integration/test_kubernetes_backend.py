@@ -131,11 +131,7 @@ async def test_how_a_pod_ended_is_told_by_its_name(
 
 @pytest.mark.parametrize(
     ("node", "reason"),
-    [
-        ("image", EndReason.IMAGE),
-        ("config", EndReason.CONFIGURATION),
-        ("unschedulable", EndReason.UNSCHEDULABLE),
-    ],
+    [("image", EndReason.IMAGE), ("config", EndReason.CONFIGURATION), ("unschedulable", EndReason.UNSCHEDULABLE)],
 )
 async def test_what_never_begins_is_given_up_in_time(
     node: str, reason: EndReason, cluster: KubernetesApiServer, backend: KubernetesBackend

@@ -71,12 +71,7 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (of.selectors_match, "Service fleet-gateway", "spec ports 0 targetPort", "http"),
     (of.selectors_match, "NetworkPolicy ray", "spec podSelector matchLabels fleet/ray-node", "yes"),
     (of.selectors_match, "PodMonitor fleet", "spec podMetricsEndpoints 0 port", "prometheus"),
-    (
-        of.selectors_match,
-        f"{DEPLOYMENT}gateway",
-        f"{POD} topologySpreadConstraints 0 labelSelector matchLabels x",
-        "y",
-    ),
+    (of.selectors_match, f"{DEPLOYMENT}gateway", f"{POD} topologySpreadConstraints 0 labelSelector matchLabels x", "y"),
     (
         of.values_of_selectors_exist,
         "NetworkPolicy to-nats",
