@@ -38,7 +38,6 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT, SLEEP, SLEEPING
 from workers.workspace_runner.main import RunningRunner, open_runner
 from workers.workspace_runner.settings import RunnerSettings
-from workers.workspace_runner.variables import variables_of
 
 SECONDS = 150
 COUNTING = "[counting]"
@@ -68,6 +67,11 @@ class World:
     chosen: RunnerSettings
     log: JetStream
     repository: PinnedRepository
+
+    @property
+    def variables(self) -> dict[str, str]:
+        names = ("home", "model_url", "model", "nats_url", "nats_token", "checkpoint_seconds")
+        return {f"FLEET_{name.upper()}": str(getattr(self.settings, name)) for name in names}
 
     def task(self, text: str, **more: Any) -> Task:
         repo = RepoRef(location=self.repository.location)
@@ -162,7 +166,7 @@ async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asynci
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "workers.workspace_runner", *arguments),
-        env={**os.environ, **variables_of(world.settings), **plain},
+        env={**os.environ, **world.variables, **plain},
     )
     try:
         yield process
@@ -172,7 +176,6 @@ async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asynci
         await process.wait()
 
 
-@pytest.mark.slow
 async def test_errands_go_through_jobs_and_back(world: World) -> None:
     async with asyncio.timeout(SECONDS), runner(world) as running, open_job_fleet(world.log) as fleet:
         jobs = world.settings.home / "jobs"

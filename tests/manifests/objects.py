@@ -25,7 +25,6 @@ SITES = {
 }
 """Overlays with components beside their own, as a site would write them: together every component there is."""
 EVERYTHING = (*OVERLAYS, "tests", *SITES)
-RAY_LABELS = {"ray.io/cluster": "fleet"}
 
 
 @cache

@@ -54,7 +54,7 @@ def trial(candidates: int, name: str, *, status: str = "completed", repeat: int 
 
 def test_arms_are_compared_with_the_fewest_candidates():
     trials = [
-        replace(trial(3, "a", status="no_winner"), variant=Variant(candidates=3, without=Part.REVIEWS)),
+        replace(trial(3, "b", status="no_winner"), variant=Variant(candidates=3, without=Part.REVIEWS)),
         trial(3, "a", tokens=300, cost=0.3, seconds=4, verdict="verified"),
         trial(3, "b", tokens=300, cost=0.3, seconds=2, verdict="unverified"),
         trial(3, "c", status="no_winner", tokens=300, cost=0.6, seconds=6),
