@@ -58,7 +58,7 @@ async def everything(address: NatsAddress) -> dict[str, list[tuple[object, ...]]
         stored: dict[str, list[tuple[object, ...]]] = {}
         for stream in await client.jetstream().streams_info():
             stored[str(stream.config.name)] = messages = []
-            for sequence in range(stream.state.first_seq, stream.state.last_seq + 1):
+            for sequence in range(max(1, stream.state.first_seq), stream.state.last_seq + 1):
                 with suppress(nats.js.errors.NotFoundError):
                     one = await client.jetstream().get_msg(str(stream.config.name), sequence)
                     messages.append((one.seq, one.subject, one.headers, one.data))
