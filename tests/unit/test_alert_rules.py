@@ -1,4 +1,4 @@
-"""Each alert, in a situation that it is there for and in one that it is not: evaluated by Prometheus' `promtool`."""
+"""Runbooks, and each alert where it has to fire and where not, evaluated by Prometheus' `promtool`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 import yaml
 
+from swe_ai_fleet.cli.main import app
 from tests.promql import named
 
-_RULES = Path(__file__).parents[2] / "deploy" / "observability" / "prometheus" / "alerts.yaml"
+ROOT = Path(__file__).parents[2]
+_RULES = ROOT / "deploy" / "observability" / "prometheus" / "alerts.yaml"
+RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 # What is told each minute: a series with its labels (`instance=a` where none is named) and its value, which stays
 # (`7`), grows each minute (`0+1`), or goes as promtool has it (`0+0x110 1+0x190`). First where something is wrong, then
 # where nothing is.
@@ -163,6 +175,11 @@ def test_every_alert_is_tried_with_what_it_asks_for_and_says_what_to_do() -> Non
         assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith(".")
         # It is an expression; what is none is noticed.
         named(rule["expr"])
+    # Every alert leads to an entry of the runbooks, and no entry leads nowhere.
+    wanted = {re.sub(r"(?<!^)(?=[A-Z])", "-", alert).lower() for alert in rules}
+    assert wanted == {anchor for anchor in anchors(RUNBOOKS) if anchor.startswith("fleet-")}
+    urls = {rule["annotations"]["runbook_url"] for rule in rules.values()}
+    assert urls == {f"docs/runbooks.md#{name}" for name in wanted}
     for text in ("rate(", "sum)", "fleet_x{", "fleet_x ; 1", ""):
         with pytest.raises(ValueError):
             named(text)
@@ -180,3 +197,28 @@ def test_each_alert_fires_where_something_is_wrong_and_only_there(tmp_path: Path
     written.write_text(yaml.safe_dump({"rule_files": [str(_RULES)], "evaluation_interval": "1m", "tests": tests}))
     done = subprocess.run(["promtool", "test", "rules", str(written)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_links_lead_somewhere() -> None:
+    for page, anchor in re.findall(r"\]\(([\w./-]*)#?([\w-]*)\)", RUNBOOKS):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8") if page else RUNBOOKS
+        assert not anchor or anchor in anchors(text), (page, anchor)
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
+    if not hasattr(command, "commands"):
+        return {" ".join(words): command}
+    parts = [commands(one, (*words, name)) for name, one in sorted(command.commands.items())]
+    return {name: one for part in parts for name, one in part.items()}
+
+
+def test_commands_say_what_they_are_for_and_those_that_the_runbooks_name_are_there() -> None:
+    known = commands(typer.main.get_command(app))
+    for name, command in known.items():
+        assert (command.help or "").strip().endswith("."), name
+        for parameter in command.params:
+            shown = not getattr(parameter, "hidden", False)
+            assert not shown or getattr(parameter, "help", None), f"{name}: {parameter.name}"
+    named = re.findall(r"`fleet ((?:[a-z]+)(?: [a-z]+)?)", RUNBOOKS)
+    first = {name.split()[0] for name in known}
+    assert named and [words for words in named if words not in known and words.split()[0] not in first] == []

@@ -1,4 +1,4 @@
-"""What a study counts, and how sure it is."""
+"""What a study counts, and how sure it is; how a batch tries patches with hidden tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swe_ai_fleet.cli.batch.evaluation import commands, without_files_of
+from swe_ai_fleet.cli.batch.records import Hidden
 from swe_ai_fleet.cli.batch.results import ERROR, Row
 from swe_ai_fleet.cli.study.report import arms, document, markdown, wilson
 from swe_ai_fleet.cli.study.trials import (
@@ -24,6 +26,7 @@ from swe_ai_fleet.cli.study.trials import (
 )
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
@@ -161,3 +164,24 @@ def test_details_survive_a_line_that_was_cut_off(tmp_path: Path):
         file.write('{"execution_id": "2", "mod')
     keep_details(path, [replace(first, execution_id="3")])
     assert read_details(path) == {"1": first, "3": replace(first, execution_id="3")}
+
+
+def test_what_a_patch_did_to_the_hidden_tests_does_not_count() -> None:
+    mine = "diff --git a/app.py b/app.py\n+x\n"
+    tests = "diff --git a/tests/t.py b/tests/t.py\n+assert True\n"
+    later = "diff --git a/z.py b/z.py\n+\x0cdiff --git a/tests/t.py b/tests/t.py\n"
+    assert without_files_of(tests, mine + tests + later) == mine + later
+    assert without_files_of(tests, mine + tests) == mine
+    assert without_files_of(tests, tests) == ""
+    assert without_files_of("", mine + tests) == mine + tests
+
+
+def test_hidden_tests_are_run_by_name_as_the_repository_runs_its_own() -> None:
+    hidden = Hidden(fail_to_pass=("t.py::a[x y]",), pass_to_pass=("-p.py::b",), commands=("make check",))
+    environment = Environment(test_command=("python3", "-m", "pytest", "-x", "tests"))
+    assert list(commands(hidden, environment)) == [
+        ("sh", "-c", "make check"),
+        ("python3", "-m", "pytest", "-q", "--", "t.py::a[x y]", "-p.py::b"),
+    ]
+    many = Hidden(pass_to_pass=tuple(f"t.py::n{number}" for number in range(1_200)))
+    assert sum(len(argv) - 5 for argv in commands(many, Environment())) == 1_200

@@ -9,6 +9,7 @@ import json
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -40,19 +41,17 @@ from swe_ai_fleet.notifications.gathering import notification_of
 from swe_ai_fleet.notifications.message import MAX_BODY_BYTES, message
 from swe_ai_fleet.notifications.notification import Notification, requested, wants
 from swe_ai_fleet.notifications.retrying import MAX_RETRY_AFTER_SECONDS, WAITS, Reply, Schedule, retry_after_seconds
-from swe_ai_fleet.notifications.signing import PREFIX, new_secret, signed_headers
 from swe_ai_fleet.notifications.webhook import USUAL, EventType, Filter, Format, Webhook
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.tools.secrets import Secrets
 from tests.markdown_v2 import parse
 
 # The vector that the specification's own libraries are tested with.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OTHER = "whsec_" + base64.b64encode(b"another key of 24 bytes!").decode()
 MESSAGE_ID = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 TIMESTAMP = 1614265330
 BODY = b'{"test": 2432232314}'
 SIGNATURE = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-PLAIN = Secrets()
 NASTY = (
     "`<!channel> @everyone @here <@U123> </b> *bold* _x_ [a](http://evil) \u202e ```\n# Execution completed\x00 & \\"
 )
@@ -102,23 +101,27 @@ def headers(**changed: str) -> dict[str, str]:
     ],
 )
 def test_what_is_genuine(changed: dict[str, str], now: float, genuine: bool) -> None:
-    assert signed_headers(SECRET, MESSAGE_ID, TIMESTAMP, BODY)["webhook-signature"] == SIGNATURE
     if genuine:
         assert verify(SECRET, headers(**changed), BODY, now=now) == MESSAGE_ID
-    for secret in (new_secret(), *(() if genuine else (SECRET,))):
+    for secret in (OTHER, *(() if genuine else (SECRET,))):
         with pytest.raises(InvalidSignature):
             verify(secret, headers(**changed), BODY, now=now)
 
 
 @given(st.binary(min_size=24, max_size=64), st.text(alphabet="abc/_-123", min_size=1), st.binary())
 def test_signatures_are_those_of_another_implementation(key: bytes, message_id: str, body: bytes) -> None:
-    secret = PREFIX + base64.b64encode(key).decode()
-    made = signed_headers(secret, message_id, TIMESTAMP, body)
-    expected = hmac_sha256(key, f"{message_id}.{TIMESTAMP}.".encode() + body)
-    assert made["webhook-signature"] == "v1," + base64.b64encode(expected).decode()
-    assert verify(secret, made, body, now=TIMESTAMP) == message_id
+    signed = hmac_sha256(key, f"{message_id}.{TIMESTAMP}.".encode() + body)
+    expected = headers(id=message_id, signature="v1," + base64.b64encode(signed).decode())
+    secret = "whsec_" + base64.b64encode(key).decode()
+    assert verify(secret, expected, body, now=TIMESTAMP) == message_id
     with pytest.raises(InvalidSignature):
-        verify(secret, made, body + b" ", now=TIMESTAMP)
+        verify(secret, expected, body + b" ", now=TIMESTAMP)
+    # Ours are the same.
+    webhook = a_webhook(secret=secret)
+    sent = message(webhook, replace(nasty(), event_id=message_id), TIMESTAMP)
+    signed = hmac_sha256(key, f"{message_id}.{TIMESTAMP}.".encode() + sent.body)
+    told = {name.lower(): value for name, value in sent.headers.items()}
+    assert told["webhook-signature"] == "v1," + base64.b64encode(signed).decode()
 
 
 def test_waits_grow_for_about_a_day_unless_the_receiver_says_when_to_come_back() -> None:
@@ -160,7 +163,7 @@ class Told:
         repository = PinnedRepository(tenant="default", location="/srv/app", commit="c" * 40)
         return await self.tell(ExecutionStarted(task=self.task, repository=repository, fingerprint="f"))
 
-    async def notification(self, stored: StoredEvent, mask: Secrets = PLAIN) -> Notification:
+    async def notification(self, stored: StoredEvent, mask: Callable[[str], str] = str) -> Notification:
         made = await notification_of(stored, self.log, mask)
         assert made is not None
         return made
@@ -176,8 +179,12 @@ async def test_an_end_in_a_few_facts() -> None:
     usage = Usage(prompt_tokens=10, completion_tokens=5, model_calls=2, cost=0.5)
     end = ExecutionFinished(status=ExecutionStatus.FAILED, error=f"it said {SECRET}", usage=usage, duration_ms=1_200)
     stored = await told.tell(end)
-    made = await told.notification(stored, Secrets((SECRET,)))
-    assert made == await told.notification(stored, Secrets((SECRET,)))
+
+    def masked(text: str) -> str:
+        return text.replace(SECRET, "[masked]")
+
+    made = await told.notification(stored, masked)
+    assert made == await told.notification(stored, masked)
     body = body_of(a_webhook(), made)
     assert (body["type"], body["timestamp"], made.event_id) == ("execution.finished", stored.event.at, stored.event.id)
     data = body["data"]
@@ -186,9 +193,9 @@ async def test_an_end_in_a_few_facts() -> None:
     assert data["usage"]["prompt_tokens"] == 10
     assert "." not in made.event_id
     # What is no news is not told; what the log does not have any more cannot be.
-    assert await notification_of(await told.tell(ResultPublished()), told.log, PLAIN) is None
+    assert await notification_of(await told.tell(ResultPublished()), told.log, str) is None
     with pytest.raises(NotFound):
-        await notification_of(stored, MemoryLog(), PLAIN)
+        await notification_of(stored, MemoryLog(), str)
 
 
 async def test_what_is_asked_and_decided_is_told_once() -> None:
@@ -204,7 +211,7 @@ async def test_what_is_asked_and_decided_is_told_once() -> None:
         ApprovalResolved(resolution=replace(decided, decision=ApprovalDecision.REJECTED)),
     )
     stored = [await told.tell(body, agent_id=CONTROL_SUBJECT) for body in bodies]
-    asked, repeated, also, answered, late = [await notification_of(one, told.log, PLAIN) for one in stored]
+    asked, repeated, also, answered, late = [await notification_of(one, told.log, str) for one in stored]
     assert (repeated, late) == (None, None)
     assert asked and also and answered
     assert len({asked.event_id, also.event_id, answered.event_id}) == 3
@@ -243,7 +250,7 @@ async def test_filters() -> None:
 def nasty(text: str = NASTY) -> Notification:
     event = Writer(tenant="default", execution_id="e", task_id="t").event(ResultPublished(), ordinal=1, at="now")
     request = replace(REQUEST, approach=text, goal=text, reasons=(text,), agent_id="agent")
-    return requested(event, TASK, request, PLAIN)
+    return requested(event, TASK, request, str)
 
 
 def test_slack_shows_words_as_words() -> None:
