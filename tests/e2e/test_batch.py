@@ -90,7 +90,7 @@ async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
         await client.cancel(execution_id, "seen enough")
 
     # The same again, with evaluation: what has ended is not run again, what goes on is found.
-    ran = await shell.fleet(*command, "--evaluate")
+    ran = await shell.fleet(*command, "--evaluate", COLUMNS="160")
     assert ran.code == 1, ran.err
     out, err = ran.out, ran.err
     assert "1 of 3 records have ended before" in err and "line 3: no JSON object" in err

@@ -26,9 +26,12 @@ async def test_a_study_measures_what_more_candidates_are_worth(shell: Shell, tmp
     name = f"s{uuid.uuid4().hex[:6]}"
     directory = tmp_path / "study"
     study = ("study", str(file), "--candidates", "1,3", "--rounds", "0", "--name", name, "--output", str(directory))
-    ran = await shell.fleet(*study, "--stagger", "0", COLUMNS="400")
-    assert ran.code == 0, ran.err
-    assert "0% (0/2, 0% to 66%)" in ran.out and "50% (1/2, 9% to 91%)" in ran.out
+    process = await shell.start(*study, "--stagger", "0")
+    # Eight runs of agents take their time on a busy machine.
+    _, told = await process.communicate()
+    assert process.returncode == 0, told.decode()
+    shown = (directory / "report.md").read_text()
+    assert "0% (0/2, 0% to 66%)" in shown and "50% (1/2, 9% to 91%)" in shown and "+1 / -0" in shown
     one, three = json.loads((directory / "report.json").read_text())["arms"]
     assert (one["candidates"], one["passed"]["passed"], one["passed"]["of"]) == (1, 0, 2)
     assert (three["candidates"], three["passed"]["passed"]) == (3, 1)
@@ -36,7 +39,6 @@ async def test_a_study_measures_what_more_candidates_are_worth(shell: Shell, tmp
     assert [(number, rate["passed"], rate["of"]) for number, rate in three["rounds"]] == [(0, 2, 6)]
     assert three["tokens"] > one["tokens"] > 0
     assert three["model_calls"] > one["model_calls"] > 0
-    assert "+1 / -0" in (directory / "report.md").read_text()
 
     # Once more: everything has ended, so nothing is run, and the report is the same.
     rows = (directory / "c3-r1.results.jsonl").read_text()
