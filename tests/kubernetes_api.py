@@ -12,7 +12,6 @@ documentation only, not with a cluster.
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import json
 import re
@@ -76,7 +75,6 @@ class KubernetesApiServer:
     _things: dict[tuple[str, str, str], Json] = field(default_factory=dict[tuple[str, str, str], Json])
     _history: list[tuple[int, str, str, str, Json]] = field(default_factory=list[tuple[int, str, str, str, Json]])
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _watches: set[web.StreamResponse] = field(default_factory=set[web.StreamResponse])
     _cut: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _faults: list[Exception] = field(default_factory=list[Exception])
@@ -90,10 +88,6 @@ class KubernetesApiServer:
 
     def pod_of(self, job: str) -> Json:
         return next(pod for pod in self.all("pods") if pod["metadata"]["labels"]["job-name"] == job)
-
-    def process(self, pod: str) -> asyncio.subprocess.Process | None:
-        """The process of the container that runs in a Pod now."""
-        return self._processes.get(pod)
 
     async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         async with asyncio.timeout(seconds), self._changed:
@@ -366,18 +360,18 @@ class KubernetesApiServer:
         self._start(self._made(job))
         return web.json_response(answer, status=201)
 
-    async def read(self, request: web.Request) -> web.StreamResponse:
+    def _job(self, request: web.Request) -> Json:
         name = request.match_info["name"]
         job = self._find("jobs", request.match_info["namespace"], name)
         if job is None:
             raise Refusal(404, "NotFound", f'jobs.batch "{name}" not found')
-        return web.json_response(job)
+        return job
+
+    async def read(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(self._job(request))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["name"]
-        job = self._find("jobs", request.match_info["namespace"], name)
-        if job is None:
-            raise Refusal(404, "NotFound", f'jobs.batch "{name}" not found')
+        job = self._job(request)
         assert request.query.get("propagationPolicy") == "Background", "the Pods of a Job would be left behind"
         await self._delete_job(job)
         return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
@@ -402,21 +396,11 @@ class KubernetesApiServer:
                 await self._watch(request, response, kind, namespace, wanted)
             return response
         items = [t for (one, place, _), t in self._things.items() if one == kind and place == namespace and wanted(t)]
-        return web.json_response(
-            {
-                "kind": "JobList" if kind == "jobs" else "PodList",
-                "metadata": {"resourceVersion": str(self._version)},
-                "items": items,
-            }
-        )
+        whole = {"kind": "JobList" if kind == "jobs" else "PodList", "items": items}
+        return web.json_response({**whole, "metadata": {"resourceVersion": str(self._version)}})
 
     async def _watch(
-        self,
-        request: web.Request,
-        response: web.StreamResponse,
-        kind: str,
-        namespace: str,
-        wanted: Callable[[Json], bool],
+        self, request: web.Request, response: web.StreamResponse, kind: str, namespace: str, wanted: Any
     ) -> None:
         # Of the watch from its first moment: what is cut while it begins, is cut.
         cut = self._cut
@@ -505,11 +489,6 @@ async def kubernetes_api(root: Path, *, node: str = "run") -> AsyncGenerator[Kub
     finally:
         await server.close()
         await runner.cleanup()
-
-
-def encoded(data: dict[str, str]) -> dict[str, str]:
-    """A secret's data as a manifest has them."""
-    return {name: base64.b64encode(value.encode()).decode() for name, value in data.items()}
 
 
 def _check(job: Json, namespace: str) -> None:

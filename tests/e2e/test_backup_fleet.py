@@ -17,7 +17,6 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
-from swe_ai_fleet.watching.chains import verify_events
 from tests.e2e.test_restart import serving
 from tests.fleet_command import Shell
 from tests.scripts import GREETINGS, HELLO_FILES, SLOW
@@ -64,13 +63,12 @@ async def test_a_fleet_goes_on_from_its_backup(model_server: ScriptedModelServer
     homes = [tmp_path / "one", tmp_path / "two"]
     for home in homes:
         home.mkdir()
-    ended = pb.OrchestrateRequest(
-        task_id="saved", task_description=GREETINGS, repo=pb.RepoRef(path=str(repository)),
-        options=pb.OrchestratorOptions(num_agents=1, enable_peer_review=False),
-    )  # fmt: skip
-    going_on = pb.OrchestrateRequest(
-        task_id="going-on", task_description=SLOW, repo=pb.RepoRef(path=str(repository)),
-        options=pb.OrchestratorOptions(num_agents=1, enable_peer_review=False),
+    ended, going_on = (
+        pb.OrchestrateRequest(
+            task_id=task_id, task_description=text, repo=pb.RepoRef(path=str(repository)),
+            options=pb.OrchestratorOptions(num_agents=1, enable_peer_review=False),
+        )
+        for task_id, text in (("saved", GREETINGS), ("going-on", SLOW))
     )  # fmt: skip
     shells = [Shell(home=home, model_url=model_server.url) for home in homes]
     directory = tmp_path / "backup"
@@ -116,4 +114,5 @@ async def test_a_fleet_goes_on_from_its_backup(model_server: ScriptedModelServer
         assert [json.loads(one.payload_json)["generation"] for one in events if one.type == "execution_claimed"] == [
             1, 2,
         ]  # fmt: skip
-        assert all(verdict.intact for verdict in verify_events(events))
+        verified = await shells[1].fleet("audit", "verify", accepted.execution_id)
+        assert verified.code == 0, verified.out + verified.err

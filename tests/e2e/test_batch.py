@@ -6,22 +6,12 @@ import asyncio
 import json
 import signal
 import uuid
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from swe_ai_fleet.cli.batch.plan import Plan
-from swe_ai_fleet.cli.batch.run import batch
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.place import fleet_client
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.runtime.factories import workspace_provider
-from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
@@ -41,15 +31,6 @@ new file mode 100644
 +def test_greeting():
 +    assert utils.hello_world() == "Hello, World!"
 """
-
-
-def a_screen() -> Screen:
-    return Screen(json=False, out=Console(file=StringIO(), width=160), err=Console(file=StringIO(), width=160))
-
-
-def printed(console: Console) -> str:
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
 
 
 def documents(text: str) -> list[dict[str, Any]]:
@@ -109,21 +90,9 @@ async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
         await client.cancel(execution_id, "seen enough")
 
     # The same again, with evaluation: what has ended is not run again, what goes on is found.
-    plan = Plan(
-        file=file,
-        name=name,
-        order=Order(description="", agents=1, deliberate_only=True),
-        results=results,
-        predictions=predictions,
-        repo_root=tmp_path / "clones",
-        stagger=0,
-        evaluate=True,
-    )
-    screen = a_screen()
-    workspaces = workspace_provider(await with_rung(fleet.settings))
-    code = await batch(screen, fleet_client(fleet.settings, server="", token=""), plan, workspaces)
-    out, err = printed(screen.out), printed(screen.err)
-    assert code is Exit.NOT_ACCEPTED, err
+    ran = await shell.fleet(*command, "--evaluate", COLUMNS="160")
+    assert ran.code == 1, ran.err
+    out, err = ran.out, ran.err
     assert "1 of 3 records have ended before" in err and "line 3: no JSON object" in err
     assert "acme__widgets-1: completed, resolved" in err
     assert f"long: execution {execution_id} goes on" in err

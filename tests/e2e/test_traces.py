@@ -89,8 +89,10 @@ def _published(trace_id: str, results: int):
     return there
 
 
-def test_a_task_is_one_tree_of_spans_across_processes(traced: Traced) -> None:
+def test_a_task_is_one_tree_of_spans_across_processes(traced: Traced, collector: TraceCollector) -> None:
     spans = traced.spans
+    # What a caller does not sample is not traced.
+    assert spans and not collector.trace(traced.unsampled)
     by_id = {one.span_id: one for one in spans}
     names = {one.span_id: one.name for one in spans}
     told = "\n".join(f"{one.service}: {one.name} <- {names.get(one.parent_id, one.parent_id)}" for one in spans)
@@ -152,10 +154,6 @@ def test_calls_of_models_and_tools_follow_the_conventions(traced: Traced) -> Non
         assert one.attributes["gen_ai.operation.name"] == "execute_tool"
         assert f"execute_tool {one.attributes['gen_ai.tool.name']}" == one.name
         assert one.attributes["gen_ai.tool.call.id"]
-
-
-def test_what_a_caller_does_not_sample_is_not_traced(traced: Traced, collector: TraceCollector) -> None:
-    assert collector.trace(traced.trace_id) and not collector.trace(traced.unsampled)
 
 
 @pytest.mark.slow

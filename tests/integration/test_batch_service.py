@@ -1,206 +1,304 @@
-"""A batch against a real server on a real socket: fullness, faults and servers that come back."""
+"""`fleet batch` and `fleet study` against a real server on a real socket, whose agents are scripted."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from services.grpc_server import serve_grpc
-from services.orchestrator.server import orchestrator_service
-from swe_ai_fleet.cli.batch.plan import Plan
-from swe_ai_fleet.cli.batch.run import batch
-from swe_ai_fleet.cli.client import FleetClient, connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.orchestrator.drive import Surroundings
-from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedFleet, ScriptedModel, ScriptedRun
-from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
-from tests.orchestrator_service import servicer_of
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
+from tests import orchestrator_service
+from tests.fleet_command import Ran, Shell, ended, warm_fleet
+from tests.orchestrator_service import Service
 
-SECONDS = 30
-
-
-@dataclass(kw_only=True)
-class Service:
-    """An orchestrator that can go away and come back at the same address; its agents are scripted."""
-
-    log: MemoryLog = field(default_factory=MemoryLog)
-    address: str = "127.0.0.1:0"
-
-    def __post_init__(self) -> None:
-        self.fleet = ScriptedFleet(storage=self.log)
-        self.fleet.default = ScriptedRun(checks=(PROVEN,))
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Executions]:
-        surroundings = Surroundings(
-            log=self.log,
-            blobs=self.log,
-            results=self.log,
-            fleet=self.fleet,
-            workspaces=ScriptedWorkspaces(),
-            model=ScriptedModel(),
-            owner="test",
-        )
-        async with Executions(surroundings) as executions:
-            servicer = servicer_of(executions, self.log)
-            async with serve_grpc(
-                [orchestrator_service(servicer)], self.address, None, _ready, grace_seconds=0.05
-            ) as self.address:
-                yield executions
-
-    def client(self) -> AbstractAsyncContextManager[FleetClient]:
-        return connect(self.address, "")
-
-
-async def _ready() -> bool:
-    return True
+COMMIT = "a" * 40
+SWE_BENCH = {
+    "repo": "acme/widgets",
+    "instance_id": "acme__widgets-42",
+    "base_commit": COMMIT,
+    "problem_statement": "Widgets turn the wrong way.",
+    "hints_text": "Look at turn().",
+    "patch": "THE SOLUTION",
+    "test_patch": "diff --git a/tests/test_turn.py b/tests/test_turn.py\nTHE TESTS\n",
+    "FAIL_TO_PASS": '["tests/test_turn.py::test_left"]',
+    "PASS_TO_PASS": ["tests/test_turn.py::test_right[a b]"],
+    "version": "1.0",
+    "environment_setup_commit": "b" * 40,
+}
 
 
 @dataclass(kw_only=True)
 class Desk:
-    """A batch file and what came of it."""
+    """A batch file, what is made of it, and the fleet that it goes to."""
 
-    directory: Path
+    shell: Shell
+    service: Service = field(default_factory=Service)
 
-    def write(self, *names: str, **fields: object) -> None:
-        where = self.directory / "repository"
-        where.mkdir(exist_ok=True)
-        records = [{"instance_id": name, "task": "Greet", "repo": str(where), **fields} for name in names]
-        (self.directory / "set.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-
-    def plan(self, **changes: object) -> Plan:
-        given = {
-            "file": self.directory / "set.jsonl",
-            "name": "set",
-            "order": Order(description="", agents=1, rounds=0, deliberate_only=True),
-            "results": self.directory / "set.results.jsonl",
-            "predictions": self.directory / "set.preds.json",
-            "stagger": 0.0,
-        }
-        return Plan(**{**given, **changes})
+    def __post_init__(self) -> None:
+        self.service.fleet.default = ScriptedRun(checks=(PROVEN,))
+        self.clone.mkdir(parents=True)
+        self.shell.home.mkdir()
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.directory / "set.results.jsonl").read_text().splitlines()]
+    def directory(self) -> Path:
+        return self.shell.home.parent
+
+    @property
+    def clone(self) -> Path:
+        return self.directory / "clones/acme__widgets"
+
+    def write(self, *records: object, **fields: object) -> None:
+        """Records, names of records, or bytes as they are."""
+        lines: list[bytes] = []
+        for one in records:
+            if isinstance(one, str):
+                one = {"instance_id": one, "task": "Greet", "repo": "./clones/acme__widgets", **fields}
+            lines.append(one if isinstance(one, bytes) else json.dumps(one).encode())
+        (self.directory / "set.jsonl").write_bytes(b"\n".join((*lines, b"")))
+
+    def words(self, *more: str, command: str = "batch") -> tuple[str, ...]:
+        place = () if "--server" in more else ("--server", self.service.address or "127.0.0.1:9")
+        return (command, "set.jsonl", "--stagger", "0", "--repo-root", "clones", *place, *more)
+
+    async def fleet(self, *more: str, command: str = "batch") -> Ran:
+        return await self.shell.fleet(*self.words(*more, command=command))
+
+    async def tasks(self, *more: str) -> Mapping[str, Task]:
+        """Run the batch on a fleet of its own: what agents were shown, by the task's id."""
+        async with Desk.running(self):
+            ran = await self.fleet("--agents", "1", *more)
+        assert ran.code == 0, ran.err
+        return {one.task.task_id: one.task for one in self.service.fleet.begun}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Service]:
+        async with self.service.running():
+            yield self.service
+
+    def rows(self, name: str = "set.results.jsonl") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.directory / name).read_text().splitlines() if line.endswith("}")]
 
     @property
     def patches(self) -> Mapping[str, str]:
-        found = json.loads((self.directory / "set.preds.json").read_text())
-        return {one["instance_id"]: one["model_patch"] for one in found}
+        kept = json.loads((self.directory / "set.preds.json").read_text())
+        assert {one["model_name_or_path"] for one in kept} <= {"swe-ai-fleet"}
+        return {one["instance_id"]: one["model_patch"] for one in kept}
+
+
+@pytest.fixture(scope="module")
+async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    async with warm_fleet(tmp_path_factory.mktemp("w")) as path:
+        yield path
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(directory=tmp_path)
+def desk(warm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr(orchestrator_service, "SECONDS", 120)
+    return Desk(shell=Shell(home=tmp_path / "home", warm=warm, more={"FLEET_TOKEN": "nobody-asks"}))
 
 
-@pytest.fixture
-def service() -> Service:
-    return Service()
+async def test_agents_are_shown_the_problem_and_nothing_of_its_solution(desk: Desk) -> None:
+    own = {
+        "task_id": "greet", "task": "Greet people", "repo": "./clones/acme__widgets", "ref": "main", "role": "qa",
+        "test_cmd": "make test", "checks": ["make lint"], "setup": "make deps", "env": {"A": "2"},
+        "context": "Politely.", "agents": 2, "rounds": 0, "timeout_seconds": 7, "evaluation": "make secret",
+    }  # fmt: skip
+    desk.write(SWE_BENCH, own)
+    tasks = await desk.tasks("--check", "true", "--env", "A=1", "--env", "B=1", "--rounds", "2")
+    bench, ours = tasks["batch-set-acme__widgets-42"], tasks["batch-set-greet"]
+    assert bench.description == "Widgets turn the wrong way."
+    assert (bench.repo.location, bench.repo.commit) == (str(desk.clone), COMMIT)
+    sent = str(tasks)
+    secrets = ("THE SOLUTION", "THE TESTS", "test_left", "test_right", "Look at", "make secret")
+    assert not any(secret in sent for secret in secrets)
+    # What a record says goes before what holds for all.
+    assert [check.command for check in ours.constraints.checks] == ["make lint", "make test"]
+    assert list(ours.environment.setup) == ["make deps"]
+    assert dict(ours.environment.variables) == {"A": "2", "B": "1"}
+    assert (ours.role, ours.num_agents, ours.rounds, ours.repo.ref) == ("QA", 2, 0, "main")
+    assert (ours.context, ours.constraints.limits.timeout_seconds) == ("Politely.", 7)
+    assert "Look at turn()." in (await desk.tasks("--hints", "--name", "other"))["batch-other-acme__widgets-42"].context
 
 
-def a_screen(*, json: bool = False, terminal: bool = False) -> Screen:
-    return Screen(
-        json=json,
-        out=Console(file=StringIO(), width=160),
-        err=Console(file=StringIO(), width=160, force_terminal=terminal),
-    )
+BAD: tuple[tuple[object, str], ...] = (
+    (b"{", "no JSON"),
+    (b"[1]", "no JSON object"),
+    (b"[" * 100_000, "no JSON"),
+    ({"problem_statement": "x"}, "instance_id"),
+    ({"instance_id": "a\nb", "task": "x"}, "instance_id"),
+    ({"instance_id": 5, "task": "x"}, "instance_id"),
+    ({"instance_id": "a"}, "problem_statement"),
+    ({"instance_id": "a", "task": "x", "FAIL_TO_PASS": "[1"}, "FAIL_TO_PASS is no list"),
+    ({"instance_id": "a", "task": "x", "checks": [""]}, "checks"),
+    ({"instance_id": "a", "task": "x", "checks": {}}, "checks is no list"),
+    ({"instance_id": "a", "task": "x", "agents": -1}, "agents"),
+    ({"instance_id": "a", "task": "x", "rounds": True}, "rounds"),
+    ({"instance_id": "a", "task": "x", "env": {"A": 1}}, "env"),
+    ({"instance_id": "a", "task": "half \ud800"}, "surrogate"),
+    ({"instance_id": "a", "task": "nul \0"}, "NUL"),
+    ({"instance_id": "first", "task": "x"}, "stands in line 1 already"),
+    (b"x" * 20_000_000, "bytes"),
+    ({"instance_id": "a", "task": "x", "repo": ""}, "repo"),
+    ({"instance_id": "b", "task": "x", "repo": "acme/unknown"}, "repo"),
+    ({"instance_id": "c", "task": "x", "repo": "acme/../../etc"}, "repo"),
+    ({"instance_id": "d", "task": "x", "repo": "./nowhere"}, "repo"),
+)
 
 
-def printed(console: Console) -> str:
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
+async def test_a_bad_line_is_named_and_holds_nobody_up(desk: Desk) -> None:
+    desk.write("first", b"", *(line for line, _ in BAD), "last")
+    async with desk.running():
+        ran = await desk.fleet("--json")
+        *rows, summary = [json.loads(line) for line in ran.out.splitlines()]
+        assert [row["instance_id"] for row in rows] == ["first", "last"]
+        told = [(one["line"], one["reason"]) for one in summary["bad_lines"]]
+        assert [line for line, _ in told] == list(range(3, 3 + len(BAD)))
+        for (_, reason), (line, expected) in zip(told, BAD, strict=True):
+            assert expected in reason, (line, reason)
+        desk.write("more", b"no record")
+        strict = await desk.fleet("--strict")
+        assert (strict.code, "line 2" in strict.err) == (2, True)
+        desk.write(b"no record")
+        assert "holds no task" in (await desk.fleet()).err
+    assert len(desk.service.fleet.begun) == 2 * 3
 
 
-async def test_no_more_than_asked_for_are_under_way(service: Service, desk: Desk) -> None:
+async def test_every_record_has_a_valid_task_id_and_its_repository(desk: Desk) -> None:
+    names = ("a b", "a_b", "a-b", "é" * 60, "é" * 61, "x" * 200, "..", "-", "a/b")
+    repos = ("https://git.example/a.git", "git@git.example:a/b", "acme/widgets", "./clones/acme__widgets")
+    desk.write(*names, *({"instance_id": f"r{number}", "task": "x", "repo": one} for number, one in enumerate(repos)))
+    tasks = await desk.tasks()
+    assert len(tasks) == len(names) + len(repos)
+    assert [tasks[f"batch-set-r{number}"].repo.location for number in range(4)] == [
+        *repos[:2], str(desk.clone), str(desk.clone),
+    ]  # fmt: skip
+    desk.write({"instance_id": "t", "task": "x", "repo": "other/one"}, {"instance_id": "u", "task": "x"})
+    templates = ("--repo-template", "https://git.example/{repo}.git", "--repo", "./clones/acme__widgets")
+    tasks = await desk.tasks(*templates)
+    assert tasks["batch-set-t"].repo.location == "https://git.example/other/one.git"
+    assert tasks["batch-set-u"].repo.location == str(desk.clone)
+
+
+async def test_no_more_than_asked_for_are_under_way(desk: Desk) -> None:
     let = asyncio.Event()
-    service.fleet.default = ScriptedRun(checks=(PROVEN,), after=let)
+    desk.service.fleet.default = ScriptedRun(checks=(PROVEN,), after=let)
     desk.write(*(f"r{number}" for number in range(5)))
-    screen = a_screen(terminal=True)
-    async with asyncio.timeout(SECONDS), service.running() as executions:
-        running = asyncio.create_task(batch(screen, service.client(), desk.plan(parallel=2)))
+    async with desk.running() as service:
+        process = await desk.shell.start(*desk.words("--parallel", "2", "--agents", "1"))
         await service.fleet.started(2)
-        under_way = len(executions.projection.all(DEFAULT_TENANT))
+        other = await desk.fleet()
+        under_way = len(service.executions.projection.all("default"))
         let.set()
-        code = await running
-    assert (under_way, code) == (2, Exit.ACCEPTED)
+        ran = await ended(process)
+    assert (under_way, ran.code) == (2, 0)
+    assert "another batch" in other.err
     assert sorted(desk.patches) == ["r0", "r1", "r2", "r3", "r4"]
     assert all(patch.startswith("diff of agent-dev-1") for patch in desk.patches.values())
-    assert "completed" in printed(screen.out) and "100.0 %" in printed(screen.out)
-    assert "0 of 5 ended" in printed(screen.err)
+    assert "completed" in ran.out and "100.0 %" in ran.out
 
 
-async def test_what_was_not_accepted_runs_again_on_request_only(service: Service, desk: Desk) -> None:
-    service.fleet.default = ScriptedRun(checks=(FAILED,))
+async def test_what_was_not_accepted_runs_again_on_request_only(desk: Desk) -> None:
+    desk.service.fleet.default = ScriptedRun(checks=(FAILED,))
     desk.write("a", "b")
-    async with asyncio.timeout(SECONDS), service.running():
-        assert await batch(a_screen(), service.client(), desk.plan()) is Exit.NOT_ACCEPTED
-        assert await batch(a_screen(), service.client(), desk.plan()) is Exit.NOT_ACCEPTED
-        assert len(service.fleet.begun) == 2
+    async with desk.running() as service:
+        first = await desk.fleet("--agents", "1")
+        # A line that was cut off is none.
+        with (desk.directory / "set.results.jsonl").open("ab") as results:
+            results.write(b'{"instance_id": "c", "ta')
+        assert (first.code, (await desk.fleet("--agents", "1")).code) == (1, 1)
+        assert (len(service.fleet.begun), desk.patches) == (2, {"a": "", "b": ""})
         service.fleet.default = ScriptedRun(checks=(PROVEN,))
-        screen = a_screen(json=True)
-        assert await batch(screen, service.client(), desk.plan(retry=True)) is Exit.ACCEPTED
-    assert [(row["status"], row["attempt"]) for row in desk.rows] == [("no_winner", 1)] * 2 + [("completed", 2)] * 2
-    *told, summary = [json.loads(line) for line in printed(screen.out).splitlines()]
+        ran = await desk.fleet("--agents", "1", "--retry", "--json")
+    assert [(row["status"], row["attempt"]) for row in desk.rows()] == [("no_winner", 1)] * 2 + [("completed", 2)] * 2
+    *told, summary = [json.loads(line) for line in ran.out.splitlines()]
     assert sorted(row["instance_id"] for row in told) == ["a", "b"]
     assert (summary["records"], summary["exit_code"], summary["accepted"]) == ({"completed": 2}, 0, 2)
 
 
-async def test_what_the_fleet_refuses_is_told_and_holds_nobody_up(service: Service, desk: Desk) -> None:
-    desk.write("a", "b", timeout_seconds=10**9)
-    content = (desk.directory / "set.jsonl").read_text().replace("1000000000", "60", 1)
-    (desk.directory / "set.jsonl").write_text(content)
-    screen = a_screen()
-    async with asyncio.timeout(SECONDS), service.running():
-        assert await batch(screen, service.client(), desk.plan()) is Exit.NOT_ACCEPTED
-        desk.write("a", "b", timeout_seconds=60)
-        assert "constraints.timeout_seconds" in printed(screen.err)
-        assert await batch(a_screen(), service.client(), desk.plan()) is Exit.ACCEPTED
-    assert [(row["instance_id"], row["status"]) for row in desk.rows if row["instance_id"] == "b"] == [
-        ("b", "error"),
-        ("b", "completed"),
-    ]
+async def test_what_the_fleet_refuses_is_told_and_holds_nobody_up(desk: Desk) -> None:
+    missing = await desk.fleet()
+    assert missing.code == 2
+    desk.write("a", {"instance_id": "b", "task": "x", "repo": "acme/widgets", "timeout_seconds": 10**9})
+    without = await desk.shell.fleet("batch", "set.jsonl", "--repo-root", "clones", FLEET_TOKEN="")
+    assert (without.code, "no fleet runs" in without.err, desk.patches) == (3, True, {})
+    async with desk.running():
+        refused = await desk.fleet()
+        assert (refused.code, "constraints.timeout_seconds" in refused.err) == (1, True)
+        desk.write("a", "b")
+        assert (await desk.fleet()).code == 0
+    assert [row["status"] for row in desk.rows() if row["instance_id"] == "b"] == ["error", "completed"]
 
 
-async def test_a_fleet_that_comes_back_is_gone_on_with(service: Service, desk: Desk) -> None:
+@asynccontextmanager
+async def relay(service: Service) -> AsyncIterator[str]:
+    """An address that leads to where the service is at the moment, if anywhere."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            inner = await asyncio.open_connection(*service.address.split(":"))
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(pump(reader, inner[1]), pump(inner[0], writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_a_fleet_that_comes_back_is_gone_on_with(desk: Desk) -> None:
     let = asyncio.Event()
-    service.fleet.default = ScriptedRun(checks=(PROVEN,), after=let)
+    desk.service.fleet.default = ScriptedRun(checks=(PROVEN,), after=let)
     desk.write("a", "b")
-    screen = a_screen()
-    async with asyncio.timeout(SECONDS):
-        async with service.running():
-            running = asyncio.create_task(batch(screen, service.client(), desk.plan()))
+    async with relay(desk.service) as address:
+        async with desk.running() as service:
+            process = await desk.shell.start(*desk.words("--agents", "1", "--server", address))
             await service.fleet.started(2)
-        while "waiting" not in printed(screen.err):
-            await asyncio.sleep(0.01)
+        assert process.stderr is not None
+        told = b""
+        async with asyncio.timeout(60):
+            while b"waiting" not in told:
+                told += await process.stderr.read(1_000)
         let.set()
-        async with service.running() as executions:
-            assert await running is Exit.ACCEPTED
-            assert len(executions.projection.all(DEFAULT_TENANT)) == 2
+        async with desk.running() as service:
+            ran = await ended(process)
+            assert ran.code == 0, ran.err
+            assert len(service.executions.projection.all("default")) == 2
     assert sorted(desk.patches) == ["a", "b"]
 
 
-async def test_a_fleet_that_stays_away_ends_the_batch_with_nothing_lost(service: Service, desk: Desk) -> None:
-    desk.write("a")
-    async with asyncio.timeout(SECONDS):
-        async with service.running():
-            assert await batch(a_screen(), service.client(), desk.plan()) is Exit.ACCEPTED
-        desk.write("a", "b", "c")
-        with pytest.raises(CommandFault) as fault:
-            await batch(a_screen(), service.client(), desk.plan(), patience_seconds=0.1)
-    assert fault.value.exit_code is Exit.UNAVAILABLE
-    assert list(desk.patches) == ["a"] and len(desk.rows) == 1
+async def test_each_part_of_a_study_has_tasks_and_results_of_its_own(desk: Desk) -> None:
+    desk.write("a", agents=7, rounds=1)
+    study = ("--candidates", "3, 1,3", "--without", "probes, reviews,probes", "--repeats", "2")
+    async with desk.running() as service:
+        ran = await desk.fleet(*study, "--json", command="study")
+        assert ran.code == 0, ran.err
+        again = await desk.fleet(*study, "--json", command="study")
+        assert again.document["arms"] == ran.document["arms"]
+        tasks = {one.task.task_id: one.task for one in service.fleet.begun}
+        for refused, field_ in ((("--without", "reviews,tests"), "without"), (("--candidates", "0"), "candidates")):
+            wrong = await desk.fleet(*refused, "--json", command="study")
+            assert (wrong.code, wrong.document["error"]["field"]) == (2, field_)
+        for text in ("1,x", "301", "٣"):
+            assert (await desk.fleet(f"--candidates={text}", command="study")).code == 2, text
+    assert sorted((one.num_agents, one.rounds, one.probes) for one in tasks.values()) == [
+        *2 * [(1, 1, True)], *2 * [(3, 0, True)], *2 * [(3, 1, False)], *2 * [(3, 1, True)],
+    ]  # fmt: skip
+    assert [(arm["candidates"], arm["without"], arm["passed"]["of"]) for arm in ran.document["arms"]] == [
+        (1, "", 2), (3, "", 2), (3, "probes", 2), (3, "reviews", 2),
+    ]  # fmt: skip
+    assert len(list((desk.directory / "set.study").glob("*.results.jsonl"))) == 8

@@ -50,27 +50,19 @@ def _fault(finding: Finding, *words: str) -> None:
         assert word in f"{finding.cause} | {finding.mend}"
 
 
-async def test_nats_that_answers_is_well(nats_server: EmbeddedNats) -> None:
-    settings = Settings(nats_url=nats_server.address.url, nats_token=nats_server.address.token)
+async def test_nats_is_tried(nats_server: EmbeddedNats, tmp_path: Path) -> None:
+    assert (await nats(Settings(home=tmp_path))).state is Health.ABSENT
+    address = nats_server.address
+    settings = Settings(nats_url=address.url, nats_token=address.token)
     found = await nats(settings)
     assert found.state is Health.OK and found.version.startswith("2.")
     async with connect_log(settings, name="clock") as log:
         await log.ensure_streams()
         told = await log.clock()
     assert told is not None and abs(told - datetime.now(UTC)) < timedelta(seconds=30)
-
-
-async def test_nats_that_is_not_there_or_refuses_is_a_fault(nats_server: EmbeddedNats) -> None:
     _fault(await nats(Settings(nats_url="nats://127.0.0.1:9")), "127.0.0.1:9", "reachable")
-    address = nats_server.address
     _fault(await nats(Settings(nats_url=address.url.replace(address.token, "wrong"))), "refused", "token")
-
-
-async def test_nats_that_nobody_configured_is_absent(tmp_path: Path) -> None:
-    assert (await nats(Settings(home=tmp_path))).state is Health.ABSENT
-
-
-def test_what_nats_says_of_itself_is_judged() -> None:
+    # What it says of itself is judged.
     assert judged(PING, {}, 0.2).state is Health.OK
     _fault(judged(Ping(ok=True, version="2.9.25", latency_ms=1), {}, 0.0), "too old", "2.10")
     _fault(judged(PING, {}, 42.0), "42 s ahead", "NTP")
@@ -80,7 +72,7 @@ def test_what_nats_says_of_itself_is_judged() -> None:
     assert judged(PING, {"AGENT_EVENTS": StreamUsage(messages=1, bytes=95, max_bytes=0)}, None).state is Health.OK
 
 
-def test_ports_that_others_have_are_named() -> None:
+def test_the_machine_is_tried(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -95,45 +87,33 @@ def test_ports_that_others_have_are_named() -> None:
         (found,) = ports(settings.model_copy(update={"listen": "0.0.0.0:0"}), runs=runs)
         assert found.cause.endswith("others can reach listen 0.0.0.0:0")
     _fault(ports(settings.model_copy(update={"metrics_listen": "nowhere"}), runs=False)[0], "no host:port")
-
-
-def test_a_limit_of_open_files_below_what_agents_need_is_a_fault() -> None:
     _fault(open_files(Settings(max_agents=300), limit=1_024), "1,024", "FLEET_MAX_AGENTS")
     assert open_files(Settings(max_agents=300), limit=65_536).state is Health.OK
-
-
-def test_a_home_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
     assert disk(Settings(home=tmp_path / "not" / "there")).state is Health.OK
     if os.geteuid():
         tmp_path.chmod(0o500)
         _fault(disk(Settings(home=tmp_path)), "cannot be written")
 
 
-def test_certificates_are_tried(tmp_path: Path) -> None:
+async def test_certificates_are_tried_and_their_end_told_to_prometheus(tmp_path: Path) -> None:
     cert, key = _certificate(tmp_path, days=100)
+    broken = tmp_path / "broken.pem"
+    broken.write_text("nothing")
     (found,) = transport(Settings(tls_cert=cert, tls_key=key))
-    assert (found.state is Health.OK and "99 days" in found.cause) or "100 days" in found.cause
+    assert found.state is Health.OK and ("99 days" in found.cause or "100 days" in found.cause)
+    (family,) = await certificate_figures(certificates(Settings(tls_cert=cert, nats_ca=broken)))
+    ends = {one.labels["use"]: one.value for one in family.samples}
+    assert ends["nats_ca"] == 0
+    assert abs(ends["server"] - (datetime.now(UTC) + timedelta(days=100)).timestamp()) < 60
     _fault(transport(Settings(tls_cert=cert))[0], "go together")
-    (found,) = transport(Settings(nats_cert=cert, tls_cert=None))
-    assert found.part == "tls: nats"
+    _fault(transport(Settings(tls_cert=broken, tls_key=key))[0])
+    _fault(transport(Settings(nats_ca=broken))[0], "FLEET_NATS_CA")
+    assert [one.part for one in transport(Settings(nats_cert=cert, tls_cert=None))] == ["tls: nats"]
+    assert transport(Settings())[0].state is Health.ABSENT
     cert, key = _certificate(tmp_path, days=3)
     assert "renew" in transport(Settings(tls_cert=cert, tls_key=key))[0].mend
     cert, key = _certificate(tmp_path, days=-3)
     _fault(transport(Settings(nats_cert=cert))[0], "has ended", "renew")
-    cert.write_text("nothing")
-    _fault(transport(Settings(tls_cert=cert, tls_key=key))[0])
-    _fault(transport(Settings(nats_ca=cert))[0], "FLEET_NATS_CA")
-    assert transport(Settings())[0].state is Health.ABSENT
-
-
-async def test_the_end_of_certificates_is_told_to_prometheus(tmp_path: Path) -> None:
-    cert, _ = _certificate(tmp_path, days=10)
-    broken = tmp_path / "broken.pem"
-    broken.write_text("nothing")
-    (family,) = await certificate_figures(certificates(Settings(tls_cert=cert, nats_ca=broken)))
-    ends = {one.labels["use"]: one.value for one in family.samples}
-    assert ends["nats_ca"] == 0
-    assert abs(ends["server"] - (datetime.now(UTC) + timedelta(days=10)).timestamp()) < 60
 
 
 def test_the_access_file_is_tried(tmp_path: Path) -> None:
@@ -149,25 +129,19 @@ def test_the_access_file_is_tried(tmp_path: Path) -> None:
     _fault(access(Settings(access_file=file)), "others may write", "chmod")
 
 
-async def test_a_collector_is_tried() -> None:
+async def test_a_collector_is_tried_and_its_password_not_told() -> None:
     assert (await traces(Settings())).state is Health.ABSENT
-    async with TraceCollector() as collector:
-        assert (await traces(Settings(otlp_endpoint=collector.url))).state is Health.OK
-    _fault(await traces(Settings(otlp_endpoint=collector.url)), "OTLP")
     async with TraceCollector(status=404) as collector:
         _fault(await traces(Settings(otlp_endpoint=collector.url)), "404")
-    _fault(await traces(Settings(otlp_endpoint="file:///etc/passwd")), "no http")
-
-
-async def test_the_password_of_a_collector_is_used_and_not_told() -> None:
     async with TraceCollector() as collector:
         place = collector.url.replace("://", "://me:hush-hush@")
         found = await traces(Settings(otlp_endpoint=place))
     assert found.state is Health.OK
     gone = await traces(Settings(otlp_endpoint=place))
+    _fault(gone, "OTLP")
     for one in (found, gone, await traces(Settings(otlp_endpoint="ftp://me:hush-hush@127.0.0.1"))):
         assert "hush" not in str(one) and "127.0.0.1" in one.cause
-    _fault(gone, "OTLP")
+    _fault(await traces(Settings(otlp_endpoint="file:///etc/passwd")), "no http")
 
 
 async def test_every_fault_of_a_whole_examination_has_a_mend(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ FATES: dict[str, tuple[Fate, EndReason, type[Exception]]] = {
     "fenced": (lambda c, pod: c.end(pod, code=76), EndReason.FENCED, AgentLost),
     "clone": (lambda c, pod: c.end(pod, code=69, container="clone"), EndReason.CLONE, AgentLost),
     "removed": (lambda c, pod: c.remove_job(NAME), EndReason.DELETED, AgentLost),
+    "deadline": (lambda c, pod: asyncio.sleep(0), EndReason.DEADLINE, ResourceExhausted),
 }
 
 
@@ -115,29 +116,22 @@ async def test_how_a_pod_ended_is_told_by_its_name(
     fate: str, cluster: KubernetesApiServer, backend: KubernetesBackend
 ) -> None:
     befalls, reason, fault = FATES[fate]
-    await backend.start(SPEC)
+    await backend.start(replace(SPEC, deadline_seconds=1 if reason is EndReason.DEADLINE else 600))
     waiting = asyncio.create_task(backend.ended(SPEC.ref))
     await befalls(cluster, await running_pod(cluster))
     ending = await waiting
     assert ending.reason is reason
     assert isinstance(ending.fault(), fault)
     assert reason in str(ending.fault())
-
-
-async def test_a_deadline_ends_a_job(cluster: KubernetesApiServer, backend: KubernetesBackend) -> None:
-    await backend.start(replace(SPEC, deadline_seconds=1))
-    ending = await backend.ended(SPEC.ref)
-    assert ending.reason is EndReason.DEADLINE
-    assert "deadline" in ending.message
+    await backend.finish(SPEC.ref, failed=True)
+    # One that has failed of itself is left to its time to live.
+    if reason is EndReason.ERROR:
+        assert [job["spec"]["ttlSecondsAfterFinished"] for job in cluster.all("jobs")] == [600]
 
 
 @pytest.mark.parametrize(
     ("node", "reason"),
-    [
-        ("image", EndReason.IMAGE),
-        ("config", EndReason.CONFIGURATION),
-        ("unschedulable", EndReason.UNSCHEDULABLE),
-    ],
+    [("image", EndReason.IMAGE), ("config", EndReason.CONFIGURATION), ("unschedulable", EndReason.UNSCHEDULABLE)],
 )
 async def test_what_never_begins_is_given_up_in_time(
     node: str, reason: EndReason, cluster: KubernetesApiServer, backend: KubernetesBackend
@@ -150,29 +144,6 @@ async def test_what_never_begins_is_given_up_in_time(
     # It has not ended of itself: whatever is to be kept, its Job goes.
     await backend.finish(SPEC.ref, failed=True)
     assert cluster.all("jobs") == []
-
-
-async def test_a_failed_job_is_left_to_its_time_to_live(
-    cluster: KubernetesApiServer, backend: KubernetesBackend
-) -> None:
-    await backend.start(SPEC)
-    await cluster.end(await running_pod(cluster), code=1)
-    await backend.ended(SPEC.ref)
-    await backend.finish(SPEC.ref, failed=True)
-    (job,) = cluster.all("jobs")
-    assert job["spec"]["ttlSecondsAfterFinished"] == 600
-
-
-async def test_an_ending_is_heard_of_after_the_watch_broke_off(
-    cluster: KubernetesApiServer, backend: KubernetesBackend
-) -> None:
-    await backend.start(SPEC)
-    pod = await running_pod(cluster)
-    waiting = asyncio.create_task(backend.ended(SPEC.ref))
-    await cluster.cut_watches()
-    await cluster.end(pod)
-    assert (await waiting).reason is EndReason.COMPLETED
-    assert lists(cluster) == LISTS_AT_FIRST
 
 
 async def test_a_gap_in_the_history_is_closed_by_another_list(
@@ -214,39 +185,47 @@ async def test_bookmarks_keep_a_quiet_watch_from_growing_old(
     assert (await backend.ended(SPEC.ref)).reason is EndReason.COMPLETED
 
 
-async def test_an_overloaded_server_is_asked_again(cluster: KubernetesApiServer, backend: KubernetesBackend) -> None:
+async def test_what_the_server_refuses_names_the_reason(
+    cluster: KubernetesApiServer, backend: KubernetesBackend, tmp_path: Path
+) -> None:
     cluster.overloaded = 2
     assert await backend.start(SPEC)
     cluster.overloaded = 100
     with pytest.raises(Unavailable):
         await backend.start(SPEC)
     cluster.overloaded = 0
-
-
-async def test_what_the_server_refuses_names_the_reason(
-    cluster: KubernetesApiServer, backend: KubernetesBackend
-) -> None:
     with pytest.raises(PreconditionFailed, match="RFC 1123"):
         await backend.start(replace(SPEC, ref=JobRef(name="Not_A_Name", tenant="default")))
     cluster.forbidden = True
     with pytest.raises(PreconditionFailed, match="does not allow"):
         await backend.start(SPEC)
+    with pytest.raises(PreconditionFailed, match="does not allow"):
+        async with backend_on(cluster, tmp_path):
+            raise AssertionError("it opened")
     cluster.forbidden = False
 
 
-async def test_a_missing_right_is_told_at_the_start(cluster: KubernetesApiServer, tmp_path: Path) -> None:
-    cluster.forbidden = True
-    with pytest.raises(PreconditionFailed, match="does not allow"):
-        async with backend_on(cluster, tmp_path):
-            pass
-
-
-async def test_a_tenant_may_have_a_namespace_of_its_own(cluster: KubernetesApiServer, tmp_path: Path) -> None:
-    async with backend_on(cluster, tmp_path, tenant_namespaces={"blue": "fleet-blue"}) as backend:
+async def test_a_tenant_may_have_a_namespace_and_a_credential_of_its_own(
+    cluster: KubernetesApiServer, tmp_path: Path
+) -> None:
+    ours = {"tenant_namespaces": {"blue": "fleet-blue"}, "git_secrets": {"blue": "blue-git"}}
+    async with backend_on(cluster, tmp_path, **ours) as backend:
         await backend.start(SPEC)
         await backend.start(replace(SPEC, ref=JobRef(name=f"{NAME[:-1]}b", tenant="blue")))
         async with asyncio.timeout(SECONDS):
             while len(await backend.held()) < 2:
                 await asyncio.sleep(0.02)
-        assert {job["metadata"]["namespace"] for job in cluster.all("jobs")} == {"fleet", "fleet-blue"}
         assert {held.ref.tenant for held in await backend.held()} == {"default", "blue"}
+    secrets = {
+        job["metadata"]["namespace"]: [
+            volume["secret"] for volume in job["spec"]["template"]["spec"]["volumes"] if volume["name"] == "git"
+        ]
+        for job in cluster.all("jobs")
+    }
+    assert secrets == {"fleet": [], "fleet-blue": [{"secretName": "blue-git", "defaultMode": 0o440}]}
+
+
+async def test_any_text_becomes_a_label(cluster: KubernetesApiServer, backend: KubernetesBackend) -> None:
+    for number, text in enumerate(("", "-x-", "a b", "é" * 80, "a" * 200, "x/y\n\x00", "_", "a." * 32)):
+        ref = JobRef(name=f"fleet-label-{number}", tenant="default")
+        assert await backend.start(replace(SPEC, ref=ref, agent_id=text, task_id=text, execution_id=text)), text

@@ -49,17 +49,12 @@ class World:
         self.cluster = cluster
         self.log = log
 
-    async def submit(self, name: str, text: str) -> None:
-        body = {
-            "deliberate": {
-                "taskId": name,
-                "taskDescription": text,
-                "repo": {"url": f"{self.repositories.url}/origin.git"},
-            }
-        }
+    async def submit(self, name: str, text: str, subject: str = "agent.cmd.execute", **more: object) -> None:
+        repo = {"url": f"{self.repositories.url}/origin.git"}
+        body = {"deliberate": {"taskId": name, "taskDescription": text, "repo": repo, **more}}
         client = await nats.connect(self.address.url)
         try:
-            await client.jetstream().publish("agent.cmd.execute", json.dumps(body).encode())
+            await client.jetstream().publish(subject, json.dumps(body).encode())
         finally:
             await client.close()
 
@@ -87,6 +82,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         ) as log,
     ):
         cluster.secrets["nats"] = {"FLEET_NATS_TOKEN": server.address.token}
+        cluster.secrets["model"] = {"FLEET_MODEL_API_KEY": "hush"}
         cluster.secrets["git"] = {"username": USER, "password": PASSWORD}
         yield World(server, repositories, cluster, log)
 
@@ -101,6 +97,7 @@ async def runner(world: World, tmp_path: Path) -> AsyncGenerator[RunningRunner]:
         namespace="fleet",
         git_secrets={"*": "git"},
         nats_secret="nats",
+        agent_secrets=("model",),
         protocols="http",
         hosts="127.0.0.1",
         agent_env={"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"},
@@ -108,12 +105,8 @@ async def runner(world: World, tmp_path: Path) -> AsyncGenerator[RunningRunner]:
     )
     script = Script(conversations=(WAIT, *SCRIPT.conversations))
     async with ScriptedModelServer(script) as model:
-        settings = Settings(
-            home=tmp_path / "runner",
-            nats_url=world.address.url,
-            nats_token=world.address.token,
-            model_url=model.url,
-        )
+        nats = {"nats_url": world.address.url, "nats_token": world.address.token}
+        settings = Settings(home=tmp_path / "runner", model_url=model.url, **nats)
         async with open_runner(settings, chosen) as running:
             yield running
 
@@ -121,25 +114,35 @@ async def runner(world: World, tmp_path: Path) -> AsyncGenerator[RunningRunner]:
 @pytest.mark.slow
 async def test_a_task_goes_through_a_job_and_leaves_a_result(world: World, tmp_path: Path) -> None:
     async with runner(world, tmp_path) as running:
-        await world.submit("t-hello", HELLO)
+        # However many agents it asks for, it gets one.
+        await world.submit("t-hello", HELLO, subject="agent.cmd.execute.default.high", numAgents=3)
         await world.cluster.until(lambda: _running(world, "agent"), SECONDS)
-        pod = world.cluster.all("pods")[0]
-        variables = world.cluster.variables[pod["metadata"]["name"], "agent"]
+        (pod,), (job,) = world.cluster.all("pods"), world.cluster.all("jobs")
+        name = pod["metadata"]["name"]
+        agent, clone = world.cluster.variables[name, "agent"], world.cluster.variables[name, "clone"]
         result = await world.result("t-hello")
         await running.idle()
         figures = running.runner.figures()
+        # What told its outcome is cleared up.
+        assert world.cluster.all("jobs") == []
+        world.cluster.secrets["git"] = {"username": USER, "password": "wrong"}
+        await world.submit("t-denied", HELLO)
+        denied = await world.result("t-denied")
     assert result["success"], result
     assert result["kind"] == "agent"
     assert "+def hello_world():" in result["artifacts"]["patch"]
     assert result["artifacts"]["files_changed"] == ["utils.py"]
     assert [one["operation"] for one in result["operations"]].count("run") == 1
-    # The credential was the first container's alone.
-    assert PASSWORD not in str(variables)
-    assert "FLEET_GIT_CREDENTIALS" not in variables
+    assert figures["failed"] == {} and figures["started"] == {"run": 1}
+    # The credential was the first container's alone, the model's key the second one's.
+    assert PASSWORD not in str(agent) and "FLEET_GIT_CREDENTIALS" not in agent
+    assert (agent["FLEET_MODEL_API_KEY"], "FLEET_MODEL_API_KEY" in clone) == ("hush", False)
     assert [mount["name"] for mount in pod["spec"]["containers"][0]["volumeMounts"]] == ["workspace", "home", "tmp"]
-    assert figures["failed"] == {}
-    # What told its outcome is cleared up.
-    assert world.cluster.all("jobs") == []
+    # A job is one try.
+    assert (job["spec"]["backoffLimit"], pod["spec"]["restartPolicy"]) == (0, "Never")
+    assert all(rule["action"] == "FailJob" for rule in job["spec"]["podFailurePolicy"]["rules"])
+    assert (denied["success"], denied["status"]) == (False, "error")
+    assert denied["error"].startswith("PreconditionFailed: ")
 
 
 @pytest.mark.slow
@@ -169,17 +172,6 @@ async def test_an_evicted_pod_goes_on_from_its_log_in_another_job(world: World, 
     assert "later.txt" not in result["artifacts"]["patch"]
     assert claims == [1, 2]
     assert figures["failed"] == {"Evicted": 1}
-
-
-@pytest.mark.slow
-async def test_a_wrong_credential_is_told_in_the_result(world: World, tmp_path: Path) -> None:
-    world.cluster.secrets["git"] = {"username": USER, "password": "wrong"}
-    async with runner(world, tmp_path):
-        await world.submit("t-denied", HELLO)
-        result = await world.result("t-denied")
-    assert not result["success"]
-    assert result["status"] == "error"
-    assert result["error"].startswith("PreconditionFailed: ")
 
 
 def _running(world: World, container: str) -> bool:

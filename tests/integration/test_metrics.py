@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import time
 import uuid
@@ -14,16 +13,12 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from rich.console import Console
+from typer.testing import CliRunner
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.figures import show_metrics, summary
-from swe_ai_fleet.cli.fleet_status import show_status
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Meter
 from swe_ai_fleet.testing import ScriptedModelServer
@@ -78,14 +73,6 @@ def latencies(reply: pb.GetMetricsResponse) -> dict[str, pb.LatencySummary]:
     return {one.operation: one for one in reply.latencies}
 
 
-def figures(reply: pb.GetMetricsResponse) -> pb.GetMetricsResponse:
-    """What does not depend on the moment."""
-    copy = pb.GetMetricsResponse()
-    copy.CopyFrom(reply)
-    copy.ClearField("councils")
-    return copy
-
-
 async def counted(caller: Caller, executions: int, **fields: object) -> pb.GetMetricsResponse:
     """The figures once so many executions are counted as ended."""
     async with asyncio.timeout(SECONDS):
@@ -96,7 +83,9 @@ async def counted(caller: Caller, executions: int, **fields: object) -> pb.GetMe
             await asyncio.sleep(0.05)
 
 
-async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
+async def test_a_run_is_measured_and_every_replica_has_the_same_figures(
+    caller: Caller, fleet: FleetUnderTest, tmp_path: Path
+) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     before = await counted(caller, 0, role=pb.ROLE_DATA)
     ended = sum(one.count for one in before.executions)
@@ -130,10 +119,7 @@ async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
     assert after.councils.total >= 0
     assert 0 <= after.cache_hit_rate <= 1
 
-
-async def test_a_series_adds_up_and_has_no_gaps(caller: Caller, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    await caller.until(await caller.submit(repository, HELLO, num_agents=1), "execution_finished")
+    # A series adds up and has no gaps.
     start = int(time.time() - 3600) * 1000
     reply = await counted(caller, 1, start_time_ms=start)
     assert reply.step_seconds == 60
@@ -143,39 +129,17 @@ async def test_a_series_adds_up_and_has_no_gaps(caller: Caller, tmp_path: Path) 
     assert starts == list(range(reply.start_time_ms, reply.end_time_ms, 60_000))
     for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls"):
         assert sum(getattr(point, name) for point in reply.series) == getattr(reply.usage, name), name
-    ended = {one.status: one.count for one in reply.executions}
-    assert sum(one.count for point in reply.series for one in point.ended) == sum(ended.values()) >= 1
-    assert ended[pb.DELIBERATION_STATUS_COMPLETED] >= 1
+    counts = {one.status: one.count for one in reply.executions}
+    assert sum(one.count for point in reply.series for one in point.ended) == sum(counts.values()) >= 1
+    assert counts[pb.DELIBERATION_STATUS_COMPLETED] >= 1
     coarse = await caller.metrics(start_time_ms=start, step_seconds=600)
     assert coarse.step_seconds == 600
     assert len(coarse.series) in (6, 7, 8)
     assert (await caller.metrics(start_time_ms=1)).step_seconds == 86_400
     everything = await caller.metrics()
-    assert sum(one.count for one in everything.executions) >= sum(ended.values())
+    assert sum(one.count for one in everything.executions) >= sum(counts.values())
 
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"start_time_ms": 2_000, "end_time_ms": 1_000}, "end_time_ms"),
-        ({"start_time_ms": 2**62}, "start_time_ms"),
-        ({"start_time_ms": 4_102_444_800_000}, "start_time_ms"),
-        ({"step_seconds": -1}, "step_seconds"),
-        ({"step_seconds": 2**31 - 1}, "step_seconds"),
-        ({"start_time_ms": -5}, "start_time_ms"),
-    ],
-)
-async def test_ranges_that_are_none_are_refused(caller: Caller, fields: dict[str, int], named: str) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await caller.metrics(**fields)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert named in str(caught.value.trailing_metadata()) or named in (caught.value.details() or "")
-
-
-async def test_every_replica_has_the_same_figures(caller: Caller, fleet: FleetUnderTest, tmp_path: Path) -> None:
-    """Another reader of the same log, begun later and interrupted twice, counts what the orchestrator counted."""
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    await caller.until(await caller.submit(repository, HELLO, role="DATA", num_agents=1), "execution_finished")
+    # Another reader of the same log, begun later and interrupted twice, counts what the orchestrator counted.
     end = int(time.time()) // 60 * 60 + 60
     credentials = Credentials(token=fleet.running.nats_token)
     async with JetStream.connect(fleet.running.nats_url, credentials=credentials) as log:
@@ -202,6 +166,21 @@ async def test_every_replica_has_the_same_figures(caller: Caller, fleet: FleetUn
         name: one.count for name, one in latencies(theirs).items() if one.count
     }
     assert [point.gauges.agents for point in mine.series] == [point.agents_running for point in theirs.series]
+
+
+async def test_ranges_that_are_none_are_refused(caller: Caller) -> None:
+    for fields, named in (
+        ({"start_time_ms": 2_000, "end_time_ms": 1_000}, "end_time_ms"),
+        ({"start_time_ms": 2**62}, "start_time_ms"),
+        ({"start_time_ms": 4_102_444_800_000}, "start_time_ms"),
+        ({"step_seconds": -1}, "step_seconds"),
+        ({"step_seconds": 2**31 - 1}, "step_seconds"),
+        ({"start_time_ms": -5}, "start_time_ms"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await caller.metrics(**fields)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert named in str(caught.value.trailing_metadata()) or named in (caught.value.details() or ""), fields
 
 
 async def _numbered(events: AsyncIterator[StoredEvent | None]) -> AsyncIterator[tuple[int, StoredEvent | None]]:
@@ -278,33 +257,18 @@ async def test_the_model_servers_word_is_passed_on(caller: Caller, model_server:
         model_server.metrics = {}
 
 
-@pytest.mark.parametrize("json_", [False, True])
-async def test_the_command_line_tells_both(fleet: FleetUnderTest, json_: bool) -> None:
-    out = io.StringIO()
-    console = Console(file=out, markup=False, highlight=False, width=200)
-    screen = Screen(json=json_, out=console, err=Console(file=io.StringIO()))
-    place = (fleet.running.address, fleet.running.token)
-    async with connect(*place) as client:
-        assert await show_status(screen, client) is Exit.ACCEPTED
-        assert await show_metrics(screen, client, since="2h", role="dev") is Exit.ACCEPTED
-    if json_:
-        status, metrics = map(json.loads, out.getvalue().splitlines())
-        assert status["status"] == "healthy"
-        assert status["nodes"][0]["alive"]
-        assert metrics["step_seconds"] == 120
-    else:
-        assert all(word in out.getvalue() for word in ("AGENT_EVENTS", "executions ended", "model server"))
-    for wrong in ({"since": "yesterday", "role": ""}, {"since": "1h", "role": "KING"}):
-        with pytest.raises(CommandFault) as caught:
-            async with connect(*place) as client:
-                await show_metrics(screen, client, **wrong)
-        assert caught.value.exit_code is Exit.USAGE
+async def test_the_command_line_tells_both(fleet: FleetUnderTest, tmp_path: Path) -> None:
+    async def told(*words: str) -> tuple[int, str]:
+        place = ("--server", fleet.running.address)
+        shown = {"FLEET_TOKEN": fleet.running.token, "FLEET_HOME": str(tmp_path), "COLUMNS": "200"}
+        ran = await asyncio.to_thread(CliRunner().invoke, app, [*words, *place], env=shown)
+        return ran.exit_code, ran.stdout
 
-
-def test_what_befell_agents_is_told_where_there_is_something_to_tell() -> None:
-    agents = pb.AgentMetrics(lost=2, stops={"loop": 1, "final_answer": 4}, loops={"replan": 1})
-    told = summary(pb.GetMetricsResponse(agents=agents, takeovers=3))
-    assert "agents stopped by: 4 final_answer, 1 loop" in told
-    assert "agents that went in circles: 1 replan" in told
-    assert "lost: 2 agents' processes; 3 executions taken up anew" in told
-    assert len(summary(pb.GetMetricsResponse())) == len(told) - 3
+    code, status = await told("status", "--json")
+    assert code == 0 and json.loads(status)["status"] == "healthy" and json.loads(status)["nodes"][0]["alive"]
+    code, metrics = await told("metrics", "--since", "2h", "--role", "dev", "--json")
+    assert code == 0 and json.loads(metrics)["step_seconds"] == 120
+    for command, words in (("status", ("AGENT_EVENTS", "model server")), ("metrics", ("executions ended",))):
+        code, text = await told(command)
+        assert code == 0 and all(word in text for word in words), text
+    assert [(await told("metrics", *wrong))[0] for wrong in (("--since", "yesterday"), ("--role", "KING"))] == [2, 2]

@@ -166,11 +166,7 @@ async def test_go(workspace: Workspace, put: Put) -> None:
     assert messages["fine::TestWrong"] == "a_test.go:6: want 1, got 2"
     assert messages["crash::TestPanics"].startswith("panic: assignment to entry in nil map")
     assert messages["broken"] == "broken/b_test.go:5:28: undefined: undefinedThing"
-
-
-@needs_go
-async def test_some_of_gos_tests(workspace: Workspace, put: Put) -> None:
-    put(GO_FILES)
+    # Some of them.
     for paths, names in (
         (("fine/a_test.go::TestOK",), ["fine::TestOK"]),
         (
@@ -256,6 +252,14 @@ describe('group', () => {
   it.skip('later', () => {});
 });
 """
+
+
+def titles(file: str) -> dict[str, str]:
+    """What becomes of `TITLES` in a file."""
+    told = {"fine": "passed", "inner": "failed", "inner (2)": "passed", "later": "skipped"}
+    return {f"{file}::root": "passed", **{f"{file}::group > {name}": outcome for name, outcome in told.items()}}
+
+
 HANGS = "describe('c', () => { it('before', () => {}); it('hangs', () => { for (;;); }); it('after', () => {}); });\n"
 DIES = "describe('d', () => { it('before', () => {}); it('dies', () => { process.exit(3); }); it('z', () => {}); })\n"
 PARTS = "test('parts', async t => { await t.test('one', () => {}); });\n"
@@ -279,11 +283,7 @@ async def test_nodes_own_runner(workspace: Workspace, put: Put) -> None:
     )
     found = await run(workspace, NPM)
     assert outcomes(found) == {
-        "test/a.test.js::root": "passed",
-        "test/a.test.js::group > fine": "passed",
-        "test/a.test.js::group > inner": "failed",
-        "test/a.test.js::group > inner (2)": "passed",
-        "test/a.test.js::group > later": "skipped",
+        **titles("test/a.test.js"),
         "test/a.test.js::parts > one": "passed",
         "test/b.test.js": "error",
         "test/c.test.js::waits": "error",
@@ -318,11 +318,7 @@ async def test_mocha(with_packages: Workspace, put: Put) -> None:
         "test/b.js": "error",
         "test/e.js": "error",
         "test/z.js::last": "passed",
-        "test/a.js::root": "passed",
-        "test/a.js::group > fine": "passed",
-        "test/a.js::group > inner": "failed",
-        "test/a.js::group > inner (2)": "passed",
-        "test/a.js::group > later": "skipped",
+        **titles("test/a.js"),
         'test/a.js::set up > "before all" hook for "x"': "error",
         "test/c.js::c > before": "passed",
         "test/c.js::c > hangs": "error",
@@ -360,11 +356,7 @@ async def test_jest(with_packages: Workspace, put: Put, workers: int) -> None:
     )
     found = await run(with_packages, NPM)
     assert {name: outcome for name, outcome in outcomes(found).items() if not name.startswith("c.")} == {
-        "a.test.js::root": "passed",
-        "a.test.js::group > fine": "passed",
-        "a.test.js::group > inner": "failed",
-        "a.test.js::group > inner (2)": "passed",
-        "a.test.js::group > later": "skipped",
+        **titles("a.test.js"),
         "b.test.js": "error",
         "e.test.js": "error",
         "z.test.js::last": "passed",
@@ -394,11 +386,7 @@ async def test_vitest(with_packages: Workspace, put: Put) -> None:
     found = await run(with_packages, NPM, Selection(first=(("sub/[z].test.js",),)))
     assert outcomes(found) == {
         "sub/[z].test.js::last": "passed",
-        "a.test.js::root": "passed",
-        "a.test.js::group > fine": "passed",
-        "a.test.js::group > inner": "failed",
-        "a.test.js::group > inner (2)": "passed",
-        "a.test.js::group > later": "skipped",
+        **titles("a.test.js"),
         "b.test.js": "error",
         "c.test.js": "error",
     }

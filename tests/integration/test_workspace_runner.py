@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import nats
 import psutil
 import pytest
 
@@ -23,6 +25,7 @@ from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errand import Assignment, CheckAssignment, ErrandKind
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import RunClaimed, ToolFinished, WorkspaceCheckpointed
+from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
@@ -35,7 +38,6 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT, SLEEP, SLEEPING
 from workers.workspace_runner.main import RunningRunner, open_runner
 from workers.workspace_runner.settings import RunnerSettings
-from workers.workspace_runner.variables import variables_of
 
 SECONDS = 150
 COUNTING = "[counting]"
@@ -66,6 +68,11 @@ class World:
     log: JetStream
     repository: PinnedRepository
 
+    @property
+    def variables(self) -> dict[str, str]:
+        names = ("home", "model_url", "model", "nats_url", "nats_token", "checkpoint_seconds")
+        return {f"FLEET_{name.upper()}": str(getattr(self.settings, name)) for name in names}
+
     def task(self, text: str, **more: Any) -> Task:
         repo = RepoRef(location=self.repository.location)
         name = f"t-{uuid.uuid4().hex[:8]}"
@@ -92,8 +99,6 @@ class World:
 
     async def results(self, task_id: str) -> dict[str, Any]:
         """The result of a task, once it stands."""
-        import nats
-
         client = await nats.connect(self.settings.nats_url)
         try:
             subscription = await client.jetstream().subscribe(f"agent.results.{task_id}", ordered_consumer=True)
@@ -104,20 +109,11 @@ class World:
         finally:
             await client.close()
 
-    async def command(self, task: Task, subject: str = "agent.cmd.execute") -> None:
-        import nats
-
-        body = {
-            "deliberate": {
-                "taskId": task.task_id,
-                "taskDescription": task.description,
-                "repo": {"path": task.repo.location},
-                "numAgents": 1,
-            }
-        }
+    async def command(self, task: Task) -> None:
+        asked = {"taskId": task.task_id, "taskDescription": task.description, "repo": {"path": task.repo.location}}
         client = await nats.connect(self.settings.nats_url)
         try:
-            await client.jetstream().publish(subject, json.dumps(body).encode())
+            await client.jetstream().publish("agent.cmd.execute", json.dumps({"deliberate": asked}).encode())
         finally:
             await client.close()
 
@@ -170,7 +166,7 @@ async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asynci
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "workers.workspace_runner", *arguments),
-        env={**os.environ, **variables_of(world.settings), **plain},
+        env={**os.environ, **world.variables, **plain},
     )
     try:
         yield process
@@ -180,59 +176,35 @@ async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asynci
         await process.wait()
 
 
-@pytest.mark.slow
-async def test_an_errand_goes_through_a_job_and_back(world: World) -> None:
-    async with runner(world) as running, open_job_fleet(world.log) as fleet:
+async def test_errands_go_through_jobs_and_back(world: World) -> None:
+    async with asyncio.timeout(SECONDS), runner(world) as running, open_job_fleet(world.log) as fleet:
+        jobs = world.settings.home / "jobs"
         assignment = world.assignment(
             HELLO, constraints=Constraints(checks=(CheckSpec(name="tests", command="python -m pytest -q"),))
         )
-        async with asyncio.timeout(SECONDS):
-            candidate = await fleet.carry_out(assignment)
-            assert candidate.stop_reason is StopReason.FINAL_ANSWER
-            assert candidate.artifacts.files_changed == ("utils.py",)
-            assert candidate.artifacts.branch == "fleet/work"
-            report = await fleet.carry_out(
-                CheckAssignment(
-                    execution_id=assignment.execution_id,
-                    candidate_id=candidate.candidate_id,
-                    task=assignment.task,
-                    repository=world.repository,
-                    patch=candidate.artifacts.patch,
-                )
+        # Asked for twice, it is run once.
+        candidate, same = await asyncio.gather(fleet.carry_out(assignment), fleet.carry_out(assignment))
+        assert candidate == same
+        assert len(await _claims(world, assignment.task)) == 1
+        assert candidate.stop_reason is StopReason.FINAL_ANSWER
+        assert (candidate.artifacts.files_changed, candidate.artifacts.branch) == (("utils.py",), "fleet/work")
+        report = await fleet.carry_out(
+            CheckAssignment(
+                execution_id=assignment.execution_id, candidate_id=candidate.candidate_id, task=assignment.task,
+                repository=world.repository, patch=candidate.artifacts.patch,
             )
-            assert report.accepted
-            await running.idle()
-        assert running.runner.figures()["settled"] == {"run": 1, "check": 1}
-        assert running.runner.figures()["failed"] == {}
-        assert not list((world.settings.home / "jobs").iterdir())
-
-
-async def test_a_fault_of_a_job_keeps_its_type_and_field(world: World) -> None:
-    async with runner(world), open_job_fleet(world.log) as fleet:
-        broken = world.assignment(HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
-        async with asyncio.timeout(SECONDS):
-            with pytest.raises(PreconditionFailed) as failed:
-                await fleet.carry_out(broken)
-    assert failed.value.field.startswith("environment.setup")
-
-
-async def test_the_same_job_twice_is_run_once(world: World) -> None:
-    async with runner(world) as running, open_job_fleet(world.log) as fleet:
-        assignment = world.assignment(HELLO)
-        async with asyncio.timeout(SECONDS):
-            first, second = await asyncio.gather(fleet.carry_out(assignment), fleet.carry_out(assignment))
-        assert first == second
-        claims = [
-            stored.event.body
-            async for stored in world.log.read("default", assignment.execution_id, agent_id="agent-1")
-            if isinstance(stored.event.body, RunClaimed)
-        ]
-        assert len(claims) == 1
-        assert running.runner.figures()["started"] == {"run": 1}
-
-
-async def test_cancelling_an_errand_ends_its_processes(world: World) -> None:
-    async with runner(world) as running, open_job_fleet(world.log) as fleet:
+        )  # fmt: skip
+        assert report.accepted
+        await running.idle()
+        figures = running.runner.figures()
+        assert (figures["started"], figures["settled"]) == ({"run": 1, "check": 1}, {"run": 1, "check": 1})
+        assert figures["failed"] == {}
+        assert not list(jobs.iterdir())
+        # A fault keeps its type and field.
+        with pytest.raises(PreconditionFailed) as failed:
+            await fleet.carry_out(world.assignment(HELLO, environment=EnvironmentSpec(setup=("exit 3",))))
+        assert failed.value.field.startswith("environment.setup")
+        # One that is cancelled ends its processes.
         errand = asyncio.create_task(fleet.carry_out(world.assignment(SLEEP)))
         await world.until(lambda: _sleeping())
         errand.cancel()
@@ -240,7 +212,53 @@ async def test_cancelling_an_errand_ends_its_processes(world: World) -> None:
             await errand
         await world.until(lambda: not _sleeping())
         await running.idle()
-        assert not list((world.settings.home / "jobs").iterdir())
+        assert not list(jobs.iterdir())
+    # The board keeps the first outcome of a job, and large ones beside it.
+    board = JobBoard(await world.log.bucket(JOBS_BUCKET), world.log)
+    job = Job(job_id="j1", kind=ErrandKind.RUN, tenant="a.b%c", task_id="t", execution_id="e", agent_id="a")
+    assert await board.settle(job, JobOutcome(value="1"))
+    assert not await board.settle(job, JobOutcome(value="2"))
+    await board.settle(replace(job, job_id="j2"), JobOutcome(value='"' + "x" * 600_000 + '"'))
+    first, second = await board.outcome("a.b%c", "j1"), await board.outcome("a.b%c", "j2")
+    assert first is not None and second is not None
+    assert (await board.value(first), len(await board.value(second))) == (b"1", 600_002)
+    assert len(to_json(second)) < 1_000
+
+
+_TASK = {"taskId": "t", "taskDescription": "d", "repo": {"url": "https://git.example/a"}}
+NO_TASKS: tuple[tuple[object, str, str], ...] = (
+    ({"deliberate": {}}, "", "task_id"),
+    (b"{", "", "message"),
+    (b"\xff", "", "message"),
+    ({}, "", "task"),
+    ({"deliberate": _TASK}, ".default.urgent", "subject"),
+    ({"deliberate": _TASK}, ".a.1.b", "subject"),
+    ({"deliberate": {**_TASK, "approval": "APPROVAL_POLICY_PLAN"}}, "", "approval"),
+)
+
+
+async def test_what_cannot_be_done_is_a_dead_letter_or_a_result_that_says_so(world: World) -> None:
+    task = world.task(HELLO)
+    task = replace(task, repo=RepoRef(location=f"{world.repository.location}-none"))
+    async with runner(world, takes="commands"), asyncio.timeout(SECONDS):
+        client = await nats.connect(world.settings.nats_url)
+        try:
+            letters = await client.jetstream().subscribe("agent.dlq.>", ordered_consumer=True)
+            for body, subject, field in NO_TASKS:
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                await client.jetstream().publish(f"agent.cmd.execute{subject}", data)
+                letter = await letters.next_msg(timeout=SECONDS)
+                headers = letter.headers or {}
+                assert letter.subject == "agent.dlq.workspace-runner-tasks"
+                assert headers["Fleet-Deliveries"] == "1"
+                assert headers["Fleet-Reason"].startswith(f"{field}: "), (body, headers)
+        finally:
+            await client.close()
+        await world.command(task)
+        result = await world.results(task.task_id)
+    jsonschema.validate(result, json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text()))
+    assert (result["success"], result["status"]) == (False, "error")
+    assert "repo" in result["error"]
 
 
 @pytest.mark.slow
@@ -283,33 +301,6 @@ async def test_a_killed_agent_goes_on_from_its_log_in_another_container(world: W
     assert figures["failed"] == {"Error": 1}
 
 
-async def test_what_is_no_task_is_a_dead_letter_with_the_reason(world: World) -> None:
-    import nats
-
-    async with runner(world, takes="commands"):
-        client = await nats.connect(world.settings.nats_url)
-        try:
-            await client.jetstream().publish("agent.cmd.execute", b'{"deliberate": {}}')
-            subscription = await client.jetstream().subscribe("agent.dlq.>", ordered_consumer=True)
-            letter = await subscription.next_msg(timeout=SECONDS)
-        finally:
-            await client.close()
-    assert letter.subject == "agent.dlq.workspace-runner-tasks"
-    assert (letter.headers or {})["Fleet-Deliveries"] == "1"
-    assert "task_id" in (letter.headers or {})["Fleet-Reason"]
-
-
-async def test_a_repository_that_is_not_there_is_a_result_that_says_so(world: World) -> None:
-    task = world.task(HELLO)
-    task = replace(task, repo=RepoRef(location=f"{world.repository.location}-none"))
-    async with runner(world, takes="commands"):
-        await world.command(task)
-        result = await world.results(task.task_id)
-    assert not result["success"]
-    assert result["status"] == "error"
-    assert "repo" in result["error"]
-
-
 @pytest.mark.slow
 async def test_a_job_that_was_told_while_no_runner_was_there_is_cleared_up(world: World) -> None:
     async with AsyncExitStack() as stack:
@@ -329,31 +320,8 @@ async def test_a_job_that_was_told_while_no_runner_was_there_is_cleared_up(world
             await world.until(lambda: not list((world.settings.home / "jobs").iterdir()))
 
 
-async def test_the_board_keeps_the_first_outcome_of_a_job(world: World) -> None:
-    from swe_ai_fleet.domain.job import Job, JobOutcome
-
-    board = JobBoard(await world.log.bucket(JOBS_BUCKET), world.log)
-    job = Job(job_id="j1", kind=ErrandKind.RUN, tenant="a.b%c", task_id="t", execution_id="e", agent_id="a")
-    assert await board.settle(job, JobOutcome(value="1"))
-    assert not await board.settle(job, JobOutcome(value="2"))
-    large = replace(job, job_id="j2")
-    assert await board.settle(large, JobOutcome(value='"' + "x" * 600_000 + '"'))
-    first, second = await board.outcome("a.b%c", "j1"), await board.outcome("a.b%c", "j2")
-    assert first is not None
-    assert second is not None
-    assert await board.value(first) == b"1"
-    assert len(await board.value(second)) == 600_002
-    assert len(to_json(second)) < 1_000
-
-
 def _sleeping() -> bool:
-    for process in psutil.process_iter():
-        try:
-            if process.cmdline()[-2:] == SLEEPING.split():
-                return True
-        except psutil.Error:
-            continue
-    return False
+    return any((one.info["cmdline"] or [])[-2:] == SLEEPING.split() for one in psutil.process_iter(["cmdline"]))
 
 
 async def _counted_two(world: World, task: Task) -> None:

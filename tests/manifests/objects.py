@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -17,31 +18,36 @@ from tests.manifests.kubectl import kustomized
 Object = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy" / "k8s"
 OVERLAYS = ("laptop", "gpu", "production")
-RAY_LABELS = {"ray.io/cluster": "fleet"}
+SITES = {
+    "extras": ("production", "tracing", "backup", "gateway-api", "images"),
+    "jobs": ("production", "jobs", "images"),
+    "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
+}
+"""Overlays with components beside their own, as a site would write them: together every component there is."""
+EVERYTHING = (*OVERLAYS, "tests", *SITES)
 
 
 @cache
-def _rendered(directory: Path) -> str:
-    return json.dumps([one for one in yaml.safe_load_all(kustomized(directory)) if one])
+def _rendered(name: str) -> str:
+    with TemporaryDirectory() as directory:
+        where = DEPLOY / name if name == "tests" else DEPLOY / "overlays" / name
+        if name in SITES:
+            where = Path(directory).resolve()
+            there = Path(os.path.relpath(DEPLOY, where))
+            start, *components = SITES[name]
+            site = {
+                "apiVersion": "kustomize.config.k8s.io/v1beta1",
+                "kind": "Kustomization",
+                "resources": [str(there / "overlays" / start)],
+                "components": [str(there / "components" / one) for one in components],
+            }
+            (where / "kustomization.yaml").write_text(yaml.safe_dump(site))
+        return json.dumps([one for one in yaml.safe_load_all(kustomized(where)) if one])
 
 
-def overlay(name: str) -> list[Object]:
-    """The objects of an overlay (or of `tests`), fresh copies each time."""
-    directory = DEPLOY / name if name == "tests" else DEPLOY / "overlays" / name
-    return json.loads(_rendered(directory))
-
-
-def composed(directory: Path, start: str, *components: str) -> list[Object]:
-    """An overlay with components beside its own, as a site would write it into `directory`."""
-    there = Path(os.path.relpath(DEPLOY, directory.resolve()))
-    site = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [str(there / "overlays" / start)],
-        "components": [str(there / "components" / one) for one in components],
-    }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(site))
-    return [one for one in yaml.safe_load_all(kustomized(directory)) if one]
+def built(name: str) -> list[Object]:
+    """The objects of an overlay, of `tests` or of a site, fresh copies each time."""
+    return json.loads(_rendered(name))
 
 
 def name_of(one: Object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -16,6 +17,9 @@ from tests.manifests.pod_rules import (
     resources_are_bounded,
     rights_are_few,
 )
+from tests.manifests.running import files_are_mounted, modules_are_there, secrets_are_made, settings_are_known
+from tests.manifests.strict import schemas_fit
+from tests.manifests.ways import ways_are_open
 from workers.workspace_runner.settings import RunnerSettings
 
 Rule = Callable[[Sequence[Object]], Iterator[str]]
@@ -249,6 +253,11 @@ def quotas_have_room(objects: Sequence[Object]) -> Iterator[str]:
                 yield f"{name_of(runner)}: {jobs} Jobs at once are more than the quota's {kind}"
 
 
+def names_are_given_once(objects: Sequence[Object]) -> Iterator[str]:
+    names = Counter(name_of(one) for one in objects)
+    yield from (f"{name} is there {count} times" for name, count in names.items() if count > 1)
+
+
 RULES: tuple[Rule, ...] = (
     images_have_versions,
     containers_are_confined,
@@ -265,4 +274,11 @@ RULES: tuple[Rule, ...] = (
     targets_exist,
     replicas_survive,
     quotas_have_room,
+    names_are_given_once,
+    schemas_fit,
+    ways_are_open,
+    settings_are_known,
+    files_are_mounted,
+    modules_are_there,
+    secrets_are_made,
 )

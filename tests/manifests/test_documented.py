@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,28 +27,32 @@ def _lines() -> Iterator[str]:
                     yield words.removesuffix(" &")
 
 
+@cache
+def _said(*words: str) -> str:
+    """What kubectl says to some words."""
+    return subprocess.run([binary("kubectl"), *words], check=True, capture_output=True, text=True).stdout
+
+
 @pytest.mark.parametrize("line", list(_lines()))
 def test_kubectl_is_asked_for_what_is_there(line: str) -> None:
     words = shlex.split(line)
-    kubectl = binary("kubectl")
     command = words[3] if words[1] == "-n" else words[1]
-    told = subprocess.run([kubectl, command, "--help"], check=True, capture_output=True, text=True).stdout
-    inherited = subprocess.run([kubectl, "options"], check=True, capture_output=True, text=True).stdout
+    known = _said(command, "--help") + _said("options")
     for option, given in zip(words, [*words[1:], ""], strict=True):
         if option in ("-k", "-f") and not given.startswith(_MADE):
             assert (ROOT / given).exists(), given
         if option == "-k" and not given.startswith(_MADE):
-            subprocess.run([kubectl, "kustomize", ROOT / given], check=True, capture_output=True)
+            _said("kustomize", str(ROOT / given))
         name = option.partition("=")[0]
         if name.startswith("--") and command != "create":
-            assert f"{name}=" in told + inherited, option
+            assert f"{name}=" in known, option
 
 
 def test_a_site_with_a_model_of_its_own_calls_it_and_is_let_out_to_it() -> None:
-    built = subprocess.run([binary("kubectl"), "kustomize", ROOT / "examples/site"], check=True, capture_output=True)
-    objects = [one for one in yaml.safe_load_all(built.stdout) if one]
+    built = _said("kustomize", str(ROOT / "examples/site"))
+    objects = [one for one in yaml.safe_load_all(built) if one]
     ways = [one for one in objects if one["metadata"]["name"] == "to-own-model"]
     assert {one["metadata"]["namespace"] for one in ways} == {"fleet", "fleet-agents"}
     (address,) = {one["spec"]["egress"][0]["to"][0]["ipBlock"]["cidr"].removesuffix("/32") for one in ways}
-    urls = set(re.findall(r"http://[^\s'\"]+/v1", built.stdout.decode()))
+    urls = set(re.findall(r"http://[^\s'\"]+/v1", built))
     assert urls == {f"http://{address}:8000/v1"}

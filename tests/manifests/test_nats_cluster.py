@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
-from tests.manifests.objects import found, overlay, pods
+from tests.manifests.objects import built, found, pods
 
 SERVERS = 3
 
@@ -36,7 +36,7 @@ def _ports(count: int) -> list[int]:
 
 def _config(number: int, ports: list[int], directory: Path, installation: Path) -> Path:
     """That of the overlay `production`, with this machine's ports, paths and addresses in place of a cluster's."""
-    text: str = found(overlay("production"), "ConfigMap", "fleet-nats")["data"]["nats.conf"]
+    text: str = found(built("production"), "ConfigMap", "fleet-nats")["data"]["nats.conf"]
     clients, peers, monitors = ports[:SERVERS], ports[SERVERS : 2 * SERVERS], ports[2 * SERVERS :]
     changes = {
         "port: 4222": f"host: 127.0.0.1\nport: {clients[number]}",
@@ -79,7 +79,7 @@ async def _server(number: int, config: Path) -> AsyncGenerator[asyncio.subproces
 
 async def _probed(monitors: list[int]) -> None:
     """Every probe of the Pod says yes at every server, once their copies have caught up."""
-    (pod,) = pods([found(overlay("production"), "StatefulSet", "fleet-nats")])
+    (pod,) = pods([found(built("production"), "StatefulSet", "fleet-nats")])
     (server,) = pod.containers
     paths = [server[kind]["httpGet"]["path"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
     assert paths[0] == "/healthz"

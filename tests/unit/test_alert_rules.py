@@ -1,4 +1,4 @@
-"""Each alert, in a situation that it is there for and in one that it is not: evaluated by Prometheus' `promtool`."""
+"""Runbooks, and each alert where it has to fire and where not, evaluated by Prometheus' `promtool`."""
 
 from __future__ import annotations
 
@@ -10,198 +10,179 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 import yaml
 
-_RULES = Path(__file__).parents[2] / "deploy" / "observability" / "prometheus" / "alerts.yaml"
-_ALL = "0+0x300"
-Situation = Mapping[str, str]
+from swe_ai_fleet.cli.main import app
+from tests.promql import named
 
-# What is told each minute, in promtool's notation (`start+growthxtimes`): where something is wrong, and where not.
-_WRONG_AND_WELL: Mapping[str, tuple[Situation, Situation]] = {
-    "FleetReplicaDown": (
-        {'up{job="fleet-gateway",instance="a"}': _ALL},
-        {'up{job="fleet-gateway",instance="a"}': "1+0x300", 'up{job="else",instance="a"}': _ALL},
-    ),
-    "FleetOrchestratorAbsent": (
-        {'up{job="fleet-gateway",instance="a"}': "1+0x300"},
-        {'up{job="fleet-orchestrator",instance="a"}': "1+0x300"},
-    ),
-    "FleetNatsDown": ({'fleet_nats_up{instance="a"}': _ALL}, {'fleet_nats_up{instance="a"}': "1+0x300"}),
+ROOT = Path(__file__).parents[2]
+_RULES = ROOT / "deploy" / "observability" / "prometheus" / "alerts.yaml"
+RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# What is told each minute: a series with its labels (`instance=a` where none is named) and its value, which stays
+# (`7`), grows each minute (`0+1`), or goes as promtool has it (`0+0x110 1+0x190`). First where something is wrong, then
+# where nothing is.
+_WRONG_AND_WELL: Mapping[str, tuple[str, str]] = {
+    "FleetReplicaDown": ("up,job=fleet-gateway 0", "up,job=fleet-gateway 1; up,job=else 0"),
+    "FleetOrchestratorAbsent": ("up,job=fleet-gateway 1", "up,job=fleet-orchestrator 1"),
+    "FleetNatsDown": ("fleet_nats_up 0", "fleet_nats_up 1"),
     "FleetNoProgress": (
-        {
-            'fleet_executions_running{tenant="t",instance="a"}': "1+0x300",
-            'fleet_agent_steps_total{tenant="t",instance="a"}': "9+0x300",
-        },
-        {
-            'fleet_executions_running{tenant="t",instance="a"}': "1+0x300",
-            'fleet_agent_steps_total{tenant="t",instance="a"}': "9+1x300",
-            'fleet_executions_running{tenant="u",instance="a"}': "1+0x300",
-            'fleet_agent_steps_total{tenant="u",instance="a"}': "9+0x300",
-        },
+        "fleet_executions_running,tenant=t 1; fleet_agent_steps_total,tenant=t 9",
+        "fleet_executions_running,tenant=t 1; "
+        "fleet_agent_steps_total,tenant=t 9+1; "
+        "fleet_executions_running,tenant=u 1; "
+        "fleet_agent_steps_total,tenant=u 9",
     ),
-    "FleetScrapeSourceDown": (
-        {'fleet_scrape_source_up{source="log",instance="a"}': _ALL},
-        {'fleet_scrape_source_up{source="log",instance="a"}': "1+0x300"},
-    ),
+    "FleetScrapeSourceDown": ("fleet_scrape_source_up,source=log 0", "fleet_scrape_source_up,source=log 1"),
     # promtool's clock begins in 1970, as the ends of certificates do.
     "FleetCertificateExpiring": (
-        {'fleet_certificate_expiry_timestamp_seconds{use="server",instance="a"}': "0+0x300"},
-        {'fleet_certificate_expiry_timestamp_seconds{use="server",instance="a"}': "1300000+0x300"},
+        "fleet_certificate_expiry_timestamp_seconds,use=server 0",
+        "fleet_certificate_expiry_timestamp_seconds,use=server 1300000",
     ),
     "FleetFileDescriptorsLow": (
-        {
-            'process_open_fds{job="fleet-orchestrator",instance="a"}': "900+0x300",
-            'process_max_fds{job="fleet-orchestrator",instance="a"}': "1024+0x300",
-        },
-        {
-            'process_open_fds{job="fleet-orchestrator",instance="a"}': "90+0x300",
-            'process_max_fds{job="fleet-orchestrator",instance="a"}': "1024+0x300",
-        },
+        "process_open_fds,job=fleet-orchestrator 900; process_max_fds,job=fleet-orchestrator 1024",
+        "process_open_fds,job=fleet-orchestrator 90; process_max_fds,job=fleet-orchestrator 1024",
     ),
     "FleetQueueWaitLong": (
-        {
-            'fleet_queue_wait_seconds_bucket{tenant="t",instance="a",le="120.0"}': _ALL,
-            'fleet_queue_wait_seconds_bucket{tenant="t",instance="a",le="300.0"}': "0+1x300",
-            'fleet_queue_wait_seconds_bucket{tenant="t",instance="a",le="+Inf"}': "0+1x300",
-        },
-        {
-            'fleet_queue_wait_seconds_bucket{tenant="t",instance="a",le="1.0"}': "0+1x300",
-            'fleet_queue_wait_seconds_bucket{tenant="t",instance="a",le="300.0"}': "0+1x300",
-            'fleet_queue_wait_seconds_bucket{tenant="t",instance="a",le="+Inf"}': "0+1x300",
-        },
+        "fleet_queue_wait_seconds_bucket,tenant=t,le=120.0 0; "
+        "fleet_queue_wait_seconds_bucket,tenant=t,le=300.0 0+1; "
+        "fleet_queue_wait_seconds_bucket,tenant=t,le=+Inf 0+1",
+        "fleet_queue_wait_seconds_bucket,tenant=t,le=1.0 0+1; "
+        "fleet_queue_wait_seconds_bucket,tenant=t,le=300.0 0+1; "
+        "fleet_queue_wait_seconds_bucket,tenant=t,le=+Inf 0+1",
     ),
     "FleetQueueNearlyFull": (
-        {'fleet_queue_depth{instance="a"}': "90+0x300", 'fleet_queue_limit{instance="a"}': "100+0x300"},
-        {'fleet_queue_depth{instance="a"}': "10+0x300", 'fleet_queue_limit{instance="a"}': "100+0x300"},
+        "fleet_queue_depth 90; fleet_queue_limit 100",
+        "fleet_queue_depth 10; fleet_queue_limit 100",
     ),
     # Two orchestrators tell the same of the log: ten of twenty failed, not twenty of forty.
     "FleetExecutionErrorsHigh": (
-        {
-            f'fleet_executions_finished_total{{tenant="t",status="{status}",instance="{instance}"}}': "0+1x300"
-            for status in ("failed", "completed")
-            for instance in "ab"
-        },
-        {
-            'fleet_executions_finished_total{tenant="t",status="failed",instance="a"}': _ALL,
-            'fleet_executions_finished_total{tenant="t",status="no_winner",instance="a"}': "0+1x300",
-        },
+        "fleet_executions_finished_total,tenant=t,status=failed 0+1; "
+        "fleet_executions_finished_total,tenant=t,status=failed,instance=b 0+1; "
+        "fleet_executions_finished_total,tenant=t,status=completed 0+1; "
+        "fleet_executions_finished_total,tenant=t,status=completed,instance=b 0+1",
+        "fleet_executions_finished_total,tenant=t,status=failed 0; "
+        "fleet_executions_finished_total,tenant=t,status=no_winner 0+1",
     ),
     "FleetCallErrorsHigh": (
-        {
-            'fleet_grpc_requests_total{job="fleet-context",code="INTERNAL"}': "0+1x300",
-            'fleet_grpc_requests_total{job="fleet-context",code="OK"}': "0+9x300",
-        },
-        {
-            'fleet_grpc_requests_total{job="fleet-context",code="UNAUTHENTICATED"}': "0+9x300",
-            'fleet_grpc_requests_total{job="fleet-context",code="OK"}': "0+1x300",
-        },
+        "fleet_grpc_requests_total,job=fleet-context,code=INTERNAL 0+1; "
+        "fleet_grpc_requests_total,job=fleet-context,code=OK 0+9",
+        "fleet_grpc_requests_total,job=fleet-context,code=UNAUTHENTICATED 0+9; "
+        "fleet_grpc_requests_total,job=fleet-context,code=OK 0+1",
     ),
     "FleetHttpErrorsHigh": (
-        {
-            'fleet_http_requests_total{job="fleet-gateway",status="503"}': "0+1x300",
-            'fleet_http_requests_total{job="fleet-gateway",status="200"}': "0+9x300",
-        },
-        {
-            'fleet_http_requests_total{job="fleet-gateway",status="404"}': "0+9x300",
-            'fleet_http_requests_total{job="fleet-gateway",status="200"}': "0+1x300",
-        },
+        "fleet_http_requests_total,job=fleet-gateway,status=503 0+1; "
+        "fleet_http_requests_total,job=fleet-gateway,status=200 0+9",
+        "fleet_http_requests_total,job=fleet-gateway,status=404 0+9; "
+        "fleet_http_requests_total,job=fleet-gateway,status=200 0+1",
     ),
-    "FleetHostsSilent": (
-        {'fleet_hosts{state="silent",instance="a"}': "1+0x300"},
-        {'fleet_hosts{state="silent",instance="a"}': _ALL, 'fleet_hosts{state="up",instance="a"}': "1+0x300"},
-    ),
+    "FleetHostsSilent": ("fleet_hosts,state=silent 1", "fleet_hosts,state=silent 0; fleet_hosts,state=up 1"),
     "FleetAgentRunsLost": (
-        {'fleet_agent_runs_lost_total{tenant="t",instance="a"}': "0+1x300"},
-        {
-            # Two orchestrators that tell of the same three.
-            f'fleet_agent_runs_lost_total{{tenant="t",instance="{instance}"}}': "0+0x108 1+1x2 3+0x180"
-            for instance in "ab"
-        },
+        "fleet_agent_runs_lost_total,tenant=t 0+1",
+        "fleet_agent_runs_lost_total,tenant=t 0+0x108 1+1x2 3+0x180; "
+        "fleet_agent_runs_lost_total,tenant=t,instance=b 0+0x108 1+1x2 3+0x180",
     ),
     "FleetToolErrorsHigh": (
-        {
-            'fleet_tool_calls_total{operation="tests_run",outcome="timeout",instance="a"}': "0+1x300",
-            'fleet_tool_calls_total{operation="tests_run",outcome="success",instance="a"}': "0+1x300",
-        },
-        {
-            'fleet_tool_calls_total{operation="tests_run",outcome="error",instance="a"}': "0+1x300",
-            'fleet_tool_calls_total{operation="tests_run",outcome="timeout",instance="a"}': _ALL,
-        },
+        "fleet_tool_calls_total,operation=tests_run,outcome=timeout 0+1; "
+        "fleet_tool_calls_total,operation=tests_run,outcome=success 0+1",
+        "fleet_tool_calls_total,operation=tests_run,outcome=error 0+1; "
+        "fleet_tool_calls_total,operation=tests_run,outcome=timeout 0",
     ),
     "FleetModelServerDown": (
-        {f'fleet_model_server_up{{endpoint="http://m",instance="{instance}"}}': _ALL for instance in "ab"},
-        {
-            'fleet_model_server_up{endpoint="http://m",instance="a"}': _ALL,
-            'fleet_model_server_up{endpoint="http://m",instance="b"}': "1+0x300",
-        },
+        "fleet_model_server_up,endpoint=http://m 0; fleet_model_server_up,endpoint=http://m,instance=b 0",
+        "fleet_model_server_up,endpoint=http://m 0; fleet_model_server_up,endpoint=http://m,instance=b 1",
     ),
     "FleetModelBreakerOpen": (
-        {'fleet_model_pool_breakers_open{endpoint="http://m",instance="a"}': "1+0x300"},
-        {'fleet_model_pool_breakers_open{endpoint="http://m",instance="a"}': _ALL},
+        "fleet_model_pool_breakers_open,endpoint=http://m 1",
+        "fleet_model_pool_breakers_open,endpoint=http://m 0",
     ),
     "FleetModelCallsWaiting": (
-        {f'fleet_model_pool_waiting{{instance="{instance}"}}': "30+0x300" for instance in "ab"},
-        {'fleet_model_pool_waiting{instance="a"}': "30+0x300"},
+        "fleet_model_pool_waiting 30; fleet_model_pool_waiting,instance=b 30",
+        "fleet_model_pool_waiting 30",
     ),
     "FleetEventLogNearlyFull": (
-        {'fleet_stream_bytes{stream="s"}': "90+0x300", 'fleet_stream_limit_bytes{stream="s"}': "100+0x300"},
-        {'fleet_stream_bytes{stream="s"}': "90+0x300", 'fleet_stream_limit_bytes{stream="s"}': _ALL},
+        "fleet_stream_bytes,stream=s 90; fleet_stream_limit_bytes,stream=s 100",
+        "fleet_stream_bytes,stream=s 90; fleet_stream_limit_bytes,stream=s 0",
     ),
     "FleetLogWritesSlow": (
-        {
-            'fleet_log_append_duration_seconds_bucket{le="1.0"}': "0+9x300",
-            'fleet_log_append_duration_seconds_bucket{le="5.0"}': "0+10x300",
-            'fleet_log_append_duration_seconds_bucket{le="+Inf"}': "0+10x300",
-        },
-        {
-            'fleet_log_append_duration_seconds_bucket{le="0.01"}': "0+10x300",
-            'fleet_log_append_duration_seconds_bucket{le="+Inf"}': "0+10x300",
-        },
+        "fleet_log_append_duration_seconds_bucket,le=1.0 0+9; "
+        "fleet_log_append_duration_seconds_bucket,le=5.0 0+10; "
+        "fleet_log_append_duration_seconds_bucket,le=+Inf 0+10",
+        "fleet_log_append_duration_seconds_bucket,le=0.01 0+10; fleet_log_append_duration_seconds_bucket,le=+Inf 0+10",
     ),
     "FleetDeadLettersGrowing": (
-        {'fleet_stream_messages{stream="AGENT_DLQ",instance="a"}': "0+0x110 1+0x190"},
-        {
-            'fleet_stream_messages{stream="AGENT_DLQ",instance="a"}': "7+0x300",
-            'fleet_stream_messages{stream="AGENT_EVENTS",instance="a"}': "7+7x300",
-        },
+        "fleet_stream_messages,stream=AGENT_DLQ 0+0x110 1+0x190",
+        "fleet_stream_messages,stream=AGENT_DLQ 7; fleet_stream_messages,stream=AGENT_EVENTS 7+7",
     ),
-    "FleetLeaseLost": ({'fleet_lease_held{instance="a"}': _ALL}, {'fleet_lease_held{instance="a"}': "1+0x300"}),
-    "FleetLeaseChurn": (
-        {'fleet_leases_ended_total{instance="a"}': "0+1x300"},
-        {'fleet_leases_ended_total{instance="a"}': "0+0x110 2+0x190"},
-    ),
+    "FleetLeaseLost": ("fleet_lease_held 0", "fleet_lease_held 1"),
+    "FleetLeaseChurn": ("fleet_leases_ended_total 0+1", "fleet_leases_ended_total 0+0x110 2+0x190"),
     "FleetTakeoversHigh": (
-        {'fleet_execution_takeovers_total{tenant="t",instance="a"}': "0+1x300"},
-        {'fleet_execution_takeovers_total{tenant="t",instance="a"}': "0+0x110 9+0x190"},
+        "fleet_execution_takeovers_total,tenant=t 0+1",
+        "fleet_execution_takeovers_total,tenant=t 0+0x110 9+0x190",
     ),
 }
 _EVALUATED = "2h"
 
 
+def _series(situation: str) -> dict[str, str]:
+    """The series of a situation in promtool's notation."""
+    series: dict[str, str] = {}
+    for told in situation.split("; "):
+        name, value = told.split(" ", 1)
+        metric, *labels = name.split(",")
+        by_name = {"instance": "a"} | dict(label.split("=", 1) for label in labels)
+        text = ",".join(f'{label}="{of}"' for label, of in by_name.items())
+        growth = value if "x" in value else f"{value if '+' in value else f'{value}+0'}x300"
+        series[f"{metric}{{{text}}}"] = growth
+    return series
+
+
 def _rules() -> Mapping[str, Any]:
-    groups = yaml.safe_load(_RULES.read_text())["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    rules = [rule for group in yaml.safe_load(_RULES.read_text())["groups"] for rule in group["rules"]]
+    assert len(rules) == len({rule["alert"] for rule in rules})
+    return {rule["alert"]: rule for rule in rules}
 
 
-def _tried(alert: str, situation: Situation, *, fires: bool) -> Mapping[str, object]:
+def _tried(alert: str, situation: str, *, fires: bool) -> Mapping[str, object]:
     expected = [{"labels": "{}", "value": 1}] if fires else []
     firing = f'count(count by (alertname) (ALERTS{{alertname="{alert}",alertstate="firing"}}))'
     return {
         "name": f"{alert}: {'wrong' if fires else 'well'}",
         "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in situation.items()],
+        "input_series": [{"series": name, "values": values} for name, values in _series(situation).items()],
         "promql_expr_test": [{"expr": firing, "eval_time": _EVALUATED, "exp_samples": expected}],
     }
 
 
-def test_every_alert_is_tried_with_what_it_asks_for() -> None:
+def test_every_alert_is_tried_with_what_it_asks_for_and_says_what_to_do() -> None:
     rules = _rules()
-    assert set(rules) == set(_WRONG_AND_WELL)
+    assert set(rules) == set(_WRONG_AND_WELL) and len(rules) >= 20
     for alert, rule in rules.items():
+        asked = set(re.findall(r"\b(?:fleet|process)_\w+|\bup\b", rule["expr"]))
         for situation in _WRONG_AND_WELL[alert]:
-            names = {name.partition("{")[0] for name in situation}
-            asked = set(re.findall(r"\b(?:fleet|process)_\w+|\bup\b", rule["expr"]))
-            assert asked == names, alert
+            assert asked == {name.partition("{")[0] for name in _series(situation)}, alert
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert re.fullmatch(r"\d+[mh]", rule["for"])
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith(".")
+        # It is an expression; what is none is noticed.
+        named(rule["expr"])
+    # Every alert leads to an entry of the runbooks, and no entry leads nowhere.
+    wanted = {re.sub(r"(?<!^)(?=[A-Z])", "-", alert).lower() for alert in rules}
+    assert wanted == {anchor for anchor in anchors(RUNBOOKS) if anchor.startswith("fleet-")}
+    urls = {rule["annotations"]["runbook_url"] for rule in rules.values()}
+    assert urls == {f"docs/runbooks.md#{name}" for name in wanted}
+    for text in ("rate(", "sum)", "fleet_x{", "fleet_x ; 1", ""):
+        with pytest.raises(ValueError):
+            named(text)
 
 
 @pytest.mark.slow
@@ -216,3 +197,28 @@ def test_each_alert_fires_where_something_is_wrong_and_only_there(tmp_path: Path
     written.write_text(yaml.safe_dump({"rule_files": [str(_RULES)], "evaluation_interval": "1m", "tests": tests}))
     done = subprocess.run(["promtool", "test", "rules", str(written)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_links_lead_somewhere() -> None:
+    for page, anchor in re.findall(r"\]\(([\w./-]*)#?([\w-]*)\)", RUNBOOKS):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8") if page else RUNBOOKS
+        assert not anchor or anchor in anchors(text), (page, anchor)
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
+    if not hasattr(command, "commands"):
+        return {" ".join(words): command}
+    parts = [commands(one, (*words, name)) for name, one in sorted(command.commands.items())]
+    return {name: one for part in parts for name, one in part.items()}
+
+
+def test_commands_say_what_they_are_for_and_those_that_the_runbooks_name_are_there() -> None:
+    known = commands(typer.main.get_command(app))
+    for name, command in known.items():
+        assert (command.help or "").strip().endswith("."), name
+        for parameter in command.params:
+            shown = not getattr(parameter, "hidden", False)
+            assert not shown or getattr(parameter, "help", None), f"{name}: {parameter.name}"
+    named = re.findall(r"`fleet ((?:[a-z]+)(?: [a-z]+)?)", RUNBOOKS)
+    first = {name.split()[0] for name in known}
+    assert named and [words for words in named if words not in known and words.split()[0] not in first] == []

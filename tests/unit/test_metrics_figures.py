@@ -11,7 +11,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 
+from services.orchestrator.fleet_figures import fleet_figures
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
@@ -25,27 +28,29 @@ from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
+    LoopNoticed,
     ModelReplied,
     RunClaimed,
     RunFinished,
     RunLost,
+    RunReassigned,
     RunStarted,
     StoredEvent,
     ToolFinished,
     Writer,
 )
+from swe_ai_fleet.domain.fleet_status import FleetStatus, StorageStatus
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Figures, Measurement, Meter, Sketch
-from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold
-from swe_ai_fleet.orchestrator.metrics.history import TIERS, History, Tier
-from swe_ai_fleet.orchestrator.metrics.names import MAX_NAMES, OTHER
-from swe_ai_fleet.orchestrator.metrics.sketch import LONGEST_MS
+from swe_ai_fleet.orchestrator.metrics.history import TIERS, History
+from swe_ai_fleet.telemetry.exposition import Exposition
+from swe_ai_fleet.telemetry.log_figures import log_figures
 
 NOW = 1_800_000_000.0
-DURATIONS = st.lists(st.integers(min_value=0, max_value=LONGEST_MS), min_size=1, max_size=200)
+DURATIONS = st.lists(st.integers(min_value=0, max_value=86_400_000), min_size=1, max_size=200)
 SHARES = st.floats(min_value=0, max_value=1)
 
 
@@ -74,15 +79,6 @@ def test_merged_sketches_are_the_sketch_of_all(left: list[int], right: list[int]
     assert merged.count == len(left) + len(right)
     assert quantiles(merged) == quantiles(sketch(left + right))
     assert quantiles(other) == before
-
-
-def test_a_sketch_is_small_whatever_it_counts() -> None:
-    wide = sketch([-5, 0, 0.5, 1, 10**6, LONGEST_MS, 1e30, math.inf])
-    assert wide.count == 8
-    assert wide.quantile(0) == 0
-    assert wide.quantile(1) == pytest.approx(LONGEST_MS, rel=RELATIVE_ERROR)
-    assert len(wide._counts) <= 545
-    assert Sketch().quantile(0.5) == 0
 
 
 def at(seconds: float) -> str:
@@ -143,54 +139,60 @@ class Log:
     def ended(self, seconds: float, status: ExecutionStatus = ExecutionStatus.COMPLETED) -> Log:
         return self.say(seconds, ExecutionFinished(status=status, duration_ms=9_000))
 
-    def folded(self, fold: MetricsFold | None = None) -> Figures:
-        total, fold = Figures(), fold or MetricsFold()
-        for stored in self.events:
-            for counted in fold.take(stored):
-                total.merge(counted.figures)
-        return total
+    def folded(self) -> Figures:
+        return meter_of(self).totals()[self.task.tenant]
+
+
+def meter_of(*logs: Log, now: float = 1_000_000.0) -> Meter:
+    """A meter that has taken all of some logs, one after the other; inside it reads them once more."""
+    stored = [
+        StoredEvent(sequence=at, event=one.event) for at, one in enumerate((e for log in logs for e in log.events), 1)
+    ]
+
+    async def events(start: int) -> AsyncGenerator[StoredEvent | None, None]:
+        for one in stored:
+            yield one
+        yield None
+        await asyncio.Event().wait()
+
+    meter = Meter(events, clock=lambda: NOW + now)
+    for one in stored:
+        meter.take(one)
+    return meter
 
 
 SPENT = Usage(prompt_tokens=300, completion_tokens=30, cached_tokens=60, model_calls=3, tool_calls=2, cost=0.5)
 
 
 def test_a_whole_run_is_counted_once() -> None:
-    log = Log().started(0).claimed(2).begun(3).replied(4, 900).called(5).called(6, outcome=Outcome.REFUSED)
+    log = Log().started(0).claimed(2).begun(3).replied(4, 900).called(5).called(6, outcome=Outcome.TIMEOUT)
     log.called(6, tool="approval").finished(13, SPENT).ended(14)
-    fold = MetricsFold()
-    found = log.folded(fold)
+    meter = meter_of(log)
+    found = meter.totals()["default"]
+    # An event seen before adds nothing.
+    for stored in log.events:
+        meter.take(stored)
     assert (found.accepted, found.ended) == (1, {ExecutionStatus.COMPLETED: 1})
     assert (found.agents_started, found.agents_succeeded, found.agents_failed) == (1, 1, 0)
     assert (found.usage.prompt_tokens, found.usage.cached_tokens) == (300, 60)
     assert (found.usage.model_calls, found.usage.tool_calls, found.usage.cost) == (3, 2, 0.5)
-    assert {name: one.count for name, one in found.latencies.items()} == {
-        "queue_wait": 1,
-        "model_call": 1,
-        "tool_call": 2,
-        "agent": 1,
-        "deliberation": 1,
-    }
+    counts = {"queue_wait": 1, "model_call": 1, "tool_call": 2, "agent": 1, "deliberation": 1}
+    assert {name: one.count for name, one in found.latencies.items()} == counts
     assert found.latencies["agent"].quantile(0.5) == pytest.approx(10_000, rel=RELATIVE_ERROR)
     assert found.latencies["queue_wait"].quantile(0.5) == pytest.approx(2_000, rel=RELATIVE_ERROR)
     assert (found.tools["files_x"].calls, found.tools["files_x"].failures, found.tool_failures) == (2, 1, 1)
+    assert found.tools["files_x"].outcomes == {Outcome.SUCCESS: 1, Outcome.TIMEOUT: 1}
     assert "approval_x" not in found.tools
     assert (found.models["m"].calls, found.models["m"].usage.cost) == (3, 0.5)
     assert not found.change.any()
-    assert log.folded(fold).usage == Usage(), "an event seen before adds nothing"
 
 
 def test_waiting_for_a_person_is_no_time_at_work() -> None:
     call = ToolCall(call_id="c", model_call_id="", name="propose_approach", arguments="{}")
     request = ApprovalRequest(
-        approval_id="p",
-        agent_id="a",
-        policy=ApprovalPolicy.PLAN,
-        goal="",
-        approach="",
-        call=call,
-        step=1,
+        approval_id="p", agent_id="a", policy=ApprovalPolicy.PLAN, goal="", approach="", call=call, step=1,
         requested_at="",
-    )
+    )  # fmt: skip
     log = Log().started().claimed().begun(10).say(20, ApprovalRequested(request=request), "a")
     assert log.folded().change.agents == 0
     log.begun(500, resumes=True).finished(505, Usage())
@@ -199,46 +201,39 @@ def test_waiting_for_a_person_is_no_time_at_work() -> None:
     assert (found.agents_started, found.agents_succeeded) == (1, 1)
 
 
-def test_a_run_begun_anew_starts_its_account_again() -> None:
+def test_what_befalls_runs_is_counted_by_kind() -> None:
+    # Begun anew, a run starts its account again.
     once = Usage(prompt_tokens=100, completion_tokens=10, cached_tokens=60, model_calls=1)
-    log = Log().started().claimed().begun().replied(4, 5).begun(6).replied(7, 5).finished(8, once)
-    found = log.folded()
-    assert (found.usage.prompt_tokens, found.agents_started) == (200, 1)
-    assert found.change.agents == 0
-
-
-@pytest.mark.parametrize(
-    ("status", "cancelled", "failed"), [(ExecutionStatus.CANCELLED, 2, 0), (ExecutionStatus.FAILED, 0, 2)]
-)
-def test_who_did_not_finish_ends_with_the_execution(status: ExecutionStatus, cancelled: int, failed: int) -> None:
-    found = Log().started().claimed().begun().begun(agent="b").ended(9, status).folded()
-    assert (found.agents_cancelled, found.agents_failed) == (cancelled, failed)
-    assert not found.change.any()
-
-
-def test_a_lost_run_is_a_failed_one() -> None:
+    found = Log().started().claimed().begun().replied(4, 5).begun(6).replied(7, 5).finished(8, once).folded()
+    assert (found.usage.prompt_tokens, found.agents_started, found.change.agents) == (200, 1, 0)
+    # Who did not finish ends with the execution.
+    for status, ended in ((ExecutionStatus.CANCELLED, (2, 0)), (ExecutionStatus.FAILED, (0, 2))):
+        found = Log().started().claimed().begun().begun(agent="b").ended(9, status).folded()
+        assert (found.agents_cancelled, found.agents_failed) == ended
+        assert not found.change.any()
     found = Log().started().claimed().begun().say(5, RunLost(lost_agent_id="a", reason="gone")).folded()
     assert (found.agents_failed, found.change.agents) == (1, 0)
-
-
-def test_checks_that_ran_are_timed() -> None:
+    log = Log().started().claimed(2).begun(3).say(7, LoopNoticed(step=3, pattern="same call", advice="replan"), "a")
+    log.say(8, RunReassigned(lost_agent_id="a", reason="gone", attempt=2)).claimed(9, generation=2)
+    found = log.finished(13, SPENT, StopReason.LOOP).ended(14).folded()
+    assert (found.loops, found.stops) == ({"replan": 1}, {"loop": 1})
+    assert (found.lost, found.takeovers, found.agents_failed) == (1, 1, 1)
+    # Checks that ran are timed.
     ran = CheckResult(
         kind=CheckKind.LINT, name="lint", passed=True, duration_ms=70, usage=Usage(prompt_tokens=5, model_calls=1)
     )
     skipped = CheckResult(kind=CheckKind.APPLY, name="apply", passed=True, skipped_reason="nothing")
     report = CheckReport(candidate_id="c", results=(ran, skipped))
     found = Log().started().claimed().say(5, ChecksFinished(report=report)).folded()
-    assert found.latencies["check"].count == 1
-    assert found.usage.prompt_tokens == 5
+    assert (found.latencies["check"].count, found.usage.prompt_tokens) == (1, 5)
 
 
 def test_names_of_strangers_are_held_to_a_number() -> None:
     log = Log().started().claimed().begun()
-    for number in range(MAX_NAMES + 20):
+    for number in range(120):
         log.replied(5, 5, model=f"m\n{number}" + "x" * 500)
     models = log.folded().models
-    assert len(models) == MAX_NAMES + 1
-    assert models[OTHER].calls == 20
+    assert (len(models), models["(other)"].calls) == (101, 20)
     assert all(name.isprintable() and len(name) <= 128 for name in models)
 
 
@@ -261,26 +256,16 @@ def test_gauges_never_fall_below_nothing_whatever_the_order(steps: list[str]) ->
                 log.say(number, RunLost(lost_agent_id="a", reason=""))
             case _:
                 getattr(log, step)(number)
-    fold, total = MetricsFold(), Figures()
+    meter, total = meter_of(), Figures()
     for stored in log.events:
-        for counted in fold.take(stored):
-            total.merge(counted.figures)
-            assert min(total.change.agents, total.change.driven, total.change.queued) >= 0
+        meter.take(stored)
+        total = meter.totals().get("default", total)
+        assert min(total.change.agents, total.change.driven, total.change.queued) >= 0
     assert sum(total.ended.values()) <= total.accepted <= 1
 
 
 async def measured(meter: Meter, **fields: object) -> Measurement:
     return await meter.measure("default", **fields)
-
-
-def meter_of(*logs: Log, now: float = 100.0) -> Meter:
-    async def events(start: int) -> AsyncGenerator[StoredEvent | None, None]:
-        for stored in (one for log in logs for one in log.events):
-            yield stored
-        yield None
-        await asyncio.Event().wait()
-
-    return Meter(events, clock=lambda: NOW + now)
 
 
 async def test_a_range_tells_only_of_itself() -> None:
@@ -316,14 +301,10 @@ async def test_a_range_that_steps_widen_is_told_whole() -> None:
 
 
 async def test_roles_and_tenants_are_told_apart() -> None:
-    qa, dev, other = Log(Role.QA).started(), Log(Role.DEV), Log(Role.QA, tenant="other")
-    dev.events = [StoredEvent(sequence=2, event=dev.started().events[0].event)]
-    other.events = [StoredEvent(sequence=3, event=other.started().events[0].event)]
+    qa, dev, other = Log(Role.QA).started(), Log(Role.DEV).started(), Log(Role.QA, tenant="other").started()
     async with meter_of(qa, dev, other) as meter:
         await meter.whole()
-        assert (await measured(meter)).total.accepted == 2
-        assert (await measured(meter, role="QA")).total.accepted == 1
-        assert (await measured(meter, role="DATA")).total.accepted == 0
+        assert [(await measured(meter, role=role)).total.accepted for role in ("", "QA", "DATA")] == [2, 1, 0]
         assert (await meter.measure("other")).now.queued == 1
 
 
@@ -347,22 +328,111 @@ async def test_a_log_that_cannot_be_followed_is_said() -> None:
 @given(st.lists(st.integers(min_value=0, max_value=200 * 86_400), min_size=1, max_size=30))
 @settings(max_examples=40)
 def test_old_cells_go_and_gauges_stay_right(ages: list[int]) -> None:
-    history, key = History(), ("default", "DEV")
+    history, key, queued = History(), ("default", "DEV"), Figures(accepted=1)
+    queued.change.queued = 1
     for age in sorted(ages, reverse=True):
-        log = Log().started()
-        [counted] = MetricsFold().take(log.events[0])
-        history.add(NOW - age, key, counted.figures, now=NOW)
+        history.add(NOW - age, key, queued, now=NOW)
     for tier in TIERS:
         cells = history.cells(tier, 0, int(NOW) + 1)
         inside = sum(cell.figures[key].accepted for cell in cells)
         assert len(cells) <= tier.kept_seconds // tier.cell_seconds + 2
-        assert inside <= len(ages)
         before = history.before(tier, cells[0].start if cells else int(NOW))
         assert (before[key].queued if key in before else 0) + inside == len(ages)
-
-
-def test_each_tier_is_made_of_whole_cells_of_the_finer_one() -> None:
     for fine, coarse in pairwise(TIERS):
-        assert coarse.cell_seconds % fine.cell_seconds == 0
-        assert coarse.kept_seconds > fine.kept_seconds
-    assert History((Tier(cell_seconds=60, kept_seconds=600),)).tier(0, NOW).cell_seconds == 60
+        assert coarse.cell_seconds % fine.cell_seconds == 0 and coarse.kept_seconds > fine.kept_seconds
+
+
+BOUNDS = (10.0, 100.0, 1_000.0, 60_000.0)
+
+
+@given(st.lists(st.integers(min_value=0, max_value=200_000), max_size=60))
+def test_a_histogram_counts_what_a_sketch_counted(durations: Sequence[int]) -> None:
+    sketch = Sketch()
+    for duration in durations:
+        sketch.add(duration)
+    counts, total = sketch.histogram(BOUNDS)
+    assert counts == sorted(counts) and (not counts or counts[-1] <= len(durations))
+    assert total == pytest.approx(sum(durations), rel=RELATIVE_ERROR + 1e-9, abs=1e-9)
+    for bound, count in zip(BOUNDS, counts, strict=True):
+        # A duration that is within the error of a bound may count on either side of it.
+        surely = sum(duration * (1 + 2 * RELATIVE_ERROR) < bound for duration in durations)
+        possibly = sum(duration * (1 - 2 * RELATIVE_ERROR) <= bound for duration in durations)
+        assert surely <= count <= possibly
+
+
+def _told(families: Sequence[Metric]) -> dict[str, float]:
+    return {
+        f"{one.name} {' '.join(one.labels.values())}".strip(): one.value
+        for family in families
+        for one in family.samples
+    }
+
+
+def test_totals_are_told_by_tenant() -> None:
+    ours = Log().started(0).claimed(2).begun(3).replied(4, 900).called(5).finished(13, SPENT).ended(14)
+    theirs = Log(tenant="acme").started(0)
+    told = _told(list(log_figures(meter_of(ours, theirs))))
+    assert told["fleet_executions_accepted_total default"] == told["fleet_executions_accepted_total acme"] == 1
+    assert told["fleet_executions_finished_total default completed"] == 1
+    assert told["fleet_executions_finished_total acme completed"] == 0
+    assert (told["fleet_executions_queued acme"], told["fleet_executions_queued default"]) == (1, 0)
+    assert told["fleet_tokens_total default prompt"] == SPENT.prompt_tokens
+    assert told["fleet_cost_total default"] == SPENT.cost
+    assert told["fleet_queue_wait_seconds_bucket default 2.5"] == 1
+    assert told["fleet_queue_wait_seconds_bucket default 1.0"] == 0
+    assert told["fleet_tool_calls_total files_x success"] == 1
+    assert told["fleet_agent_runs_stopped_total default final_answer"] == 1
+
+
+def test_tenants_beyond_a_number_share_a_name() -> None:
+    logs = [Log(tenant=f"tenant-{number}").started(0) for number in range(60)]
+    told = _told(list(log_figures(meter_of(*logs))))
+    accepted = {name: value for name, value in told.items() if name.startswith("fleet_executions_accepted_total")}
+    assert len(accepted) == 51
+    assert accepted["fleet_executions_accepted_total (other)"] == 10
+
+
+async def test_a_source_that_fails_hides_no_other() -> None:
+    async def fails() -> list[Metric]:
+        raise Unavailable("not now")
+
+    async def is_at_fault() -> list[Metric]:
+        raise RuntimeError("a bug")
+
+    async def tells() -> list[Metric]:
+        family = GaugeMetricFamily("fleet_answer", "An answer.")
+        family.add_metric([], 42)
+        return [family]
+
+    exposition = Exposition()
+    with exposition.source("a", fails), exposition.source("b", is_at_fault), exposition.source("c", tells):
+        text = (await exposition.text())[0].decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    up = {one.labels["source"]: one.value for one in families["fleet_scrape_source_up"].samples}
+    assert up == {"a": 0, "b": 0, "c": 1}
+    assert families["fleet_answer"].samples[0].value == 42
+    assert "fleet_answer" not in (await exposition.text())[0].decode()
+    with exposition.source("c", fails):
+        with exposition.source("c", tells):
+            assert "fleet_answer 42.0" in (await exposition.text())[0].decode()
+        assert "fleet_answer" not in (await exposition.text())[0].decode()
+
+
+def test_what_tenants_have_stored() -> None:
+    held = (
+        StorageStatus(name="acme", messages=0, bytes=700, max_bytes=1_000),
+        StorageStatus(name="other", messages=0, bytes=5, max_bytes=0),
+    )
+    status = FleetStatus(measured_at=1.0, replicas=(), nodes=(), endpoints=(), storage=(), tenants=held)
+    samples = {
+        (sample.name, sample.labels["tenant"]): sample.value
+        for metric in fleet_figures(status, me="here")
+        for sample in metric.samples
+        if "tenant" in sample.labels
+    }
+    assert samples == {
+        ("fleet_tenant_stored_bytes", "acme"): 700,
+        ("fleet_tenant_storage_quota_bytes", "acme"): 1_000,
+        ("fleet_tenant_stored_bytes", "other"): 5,
+        ("fleet_tenant_storage_quota_bytes", "other"): 0,
+    }

@@ -1,4 +1,4 @@
-"""What a study counts, and how sure it is."""
+"""What a study counts, and how sure it is; how a batch tries patches with hidden tests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.cli.batch.plan import Plan
-from swe_ai_fleet.cli.batch.records import Record
-from swe_ai_fleet.cli.batch.results import ERROR, Row, open_results
-from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.study.command import numbers
+from swe_ai_fleet.cli.batch.evaluation import commands, without_files_of
+from swe_ai_fleet.cli.batch.records import Hidden
+from swe_ai_fleet.cli.batch.results import ERROR, Row
 from swe_ai_fleet.cli.study.report import arms, document, markdown, wilson
-from swe_ai_fleet.cli.study.run import Study, collected, parts
 from swe_ai_fleet.cli.study.trials import (
     Detail,
     Part,
@@ -30,6 +26,7 @@ from swe_ai_fleet.cli.study.trials import (
 )
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
@@ -60,6 +57,7 @@ def trial(candidates: int, name: str, *, status: str = "completed", repeat: int 
 
 def test_arms_are_compared_with_the_fewest_candidates():
     trials = [
+        replace(trial(3, "b", status="no_winner"), variant=Variant(candidates=3, without=Part.REVIEWS)),
         trial(3, "a", tokens=300, cost=0.3, seconds=4, verdict="verified"),
         trial(3, "b", tokens=300, cost=0.3, seconds=2, verdict="unverified"),
         trial(3, "c", status="no_winner", tokens=300, cost=0.6, seconds=6),
@@ -67,7 +65,9 @@ def test_arms_are_compared_with_the_fewest_candidates():
         trial(1, "b", tokens=100, seconds=2),
         trial(1, "c", status=ERROR),
     ]
-    one, three = arms(trials)
+    one, three, reduced = arms(trials)
+    assert (reduced.candidates, reduced.without, reduced.lost) == (3, "reviews", 1)
+    assert "| 3 without reviews |" in markdown("s", [reduced], missing=0)
     assert (one.candidates, one.passed.passed, one.passed.of) == (1, 1, 2)
     assert (three.passed.passed, three.passed.of, three.gained, three.lost) == (2, 3, 1, 0)
     assert (three.verified.passed, three.verified.of, one.verified.passed) == (1, 3, 0)
@@ -148,10 +148,7 @@ def a_state(*candidates: Candidate, passed: set[str], dropped: set[str] | None =
 def test_a_revision_stands_for_its_author_unless_it_was_dropped():
     revised, worse = candidate("a-r1", 1, "a"), candidate("b-r1", 1, "b")
     state = a_state(candidate("a"), candidate("b"), revised, worse, passed={"b", "a-r1"}, dropped={"b-r1"})
-    assert standings(state) == (
-        Standing(round=0, candidates=2, passed=1),
-        Standing(round=1, candidates=2, passed=2),
-    )
+    assert standings(state) == (Standing(round=0, candidates=2, passed=1), Standing(round=1, candidates=2, passed=2))
     assert detail_of(state) == Detail(execution_id="e", model_calls=9, tool_calls=5, standings=standings(state))
     assert standings(a_state(passed=set())) == (Standing(round=0, candidates=0, passed=0),)
 
@@ -169,68 +166,22 @@ def test_details_survive_a_line_that_was_cut_off(tmp_path: Path):
     assert read_details(path) == {"1": first, "3": replace(first, execution_id="3")}
 
 
-def a_plan(file: Path) -> Plan:
-    order = Order(description="", repo="/srv/app", deliberate_only=True)
-    return Plan(file=file, name="s", order=order, results=file, predictions=file, repo="https://example.org/app.git")
+def test_what_a_patch_did_to_the_hidden_tests_does_not_count() -> None:
+    mine = "diff --git a/app.py b/app.py\n+x\n"
+    tests = "diff --git a/tests/t.py b/tests/t.py\n+assert True\n"
+    later = "diff --git a/z.py b/z.py\n+\x0cdiff --git a/tests/t.py b/tests/t.py\n"
+    assert without_files_of(tests, mine + tests + later) == mine + later
+    assert without_files_of(tests, mine + tests) == mine
+    assert without_files_of(tests, tests) == ""
+    assert without_files_of("", mine + tests) == mine + tests
 
 
-def test_each_part_of_a_study_has_tasks_and_results_of_its_own(tmp_path: Path):
-    file = tmp_path / "s.jsonl"
-    file.write_text('{"id": "a", "task": "do it", "agents": 7}\n')
-    wanted = Study(plan=a_plan(file), candidates=(1, 3), repeats=2, directory=tmp_path / "s.study")
-    one, three = Variant(candidates=1), Variant(candidates=3)
-    assert wanted.parts() == [(one, 1), (three, 1), (one, 2), (three, 2)]
-    record = Record(line=1, instance_id="a", description="do it", agents=7)
-    requests = [wanted.part(*part).request(record).deliberate for part in wanted.parts()]
-    assert [one.num_agents for one in requests] == [1, 3, 1, 3]
-    assert len({one.task_id for one in requests}) == 4
-    wanted.directory.mkdir()
-    with open_results(wanted.part(three, 2).results) as results:
-        results.add(trial(3, "a").row)
-        results.add(trial(3, "gone from the file").row)
-    [only] = collected(wanted)
-    assert (only.variant, only.repeat, only.row.instance_id, only.detail) == (three, 2, "a", None)
-
-
-def test_a_part_is_left_out_with_the_most_candidates_whatever_records_say(tmp_path: Path):
-    file = tmp_path / "s.jsonl"
-    file.write_text('{"id": "a", "task": "do it"}\n')
-    plan = a_plan(file)
-    plan = replace(plan, order=replace(plan.order, probes=True, rounds=2))
-    wanted = Study(
-        plan=plan, candidates=(1, 3), without=(Part.REVIEWS, Part.PROBES), repeats=1, directory=tmp_path / "s.study"
-    )
-    record = Record(line=1, instance_id="a", description="do it", rounds=1)
-    requests = [wanted.part(*part).request(record).deliberate for part in wanted.parts()]
-    assert [(one.num_agents, one.rounds, one.probes) for one in requests] == [
-        (1, 1, True),
-        (3, 1, True),
-        (3, 0, True),
-        (3, 1, False),
+def test_hidden_tests_are_run_by_name_as_the_repository_runs_its_own() -> None:
+    hidden = Hidden(fail_to_pass=("t.py::a[x y]",), pass_to_pass=("-p.py::b",), commands=("make check",))
+    environment = Environment(test_command=("python3", "-m", "pytest", "-x", "tests"))
+    assert list(commands(hidden, environment)) == [
+        ("sh", "-c", "make check"),
+        ("python3", "-m", "pytest", "-q", "--", "t.py::a[x y]", "-p.py::b"),
     ]
-    assert len({one.task_id for one in requests}) == 4
-    assert len({wanted.part(*part).results for part in wanted.parts()}) == 4
-    trials = [
-        replace(trial(3, "a", status="no_winner"), variant=Variant(candidates=3, without=Part.REVIEWS)),
-        trial(1, "a"),
-        trial(3, "a"),
-    ]
-    found = arms(trials)
-    assert [(arm.candidates, arm.without, arm.lost) for arm in found] == [(1, "", 0), (3, "", 0), (3, "reviews", 1)]
-    assert "| 3 without reviews |" in markdown("s", found, missing=0)
-
-
-def test_parts_are_read_or_refused():
-    assert parts("") == ()
-    assert parts("probes, reviews,probes") == (Part.PROBES, Part.REVIEWS)
-    with pytest.raises(CommandFault) as refused:
-        parts("reviews,tests")
-    assert (refused.value.field, refused.value.hint) == ("without", "reviews or probes")
-
-
-def test_numbers_of_candidates_are_read_or_refused():
-    assert numbers("5, 1,3,3") == (1, 3, 5)
-    for text in ("", "0", "1,x", "-1", "301", "1;2", "٣"):
-        with pytest.raises(CommandFault) as refused:
-            numbers(text)
-        assert refused.value.field == "candidates"
+    many = Hidden(pass_to_pass=tuple(f"t.py::n{number}" for number in range(1_200)))
+    assert sum(len(argv) - 5 for argv in commands(many, Environment())) == 1_200

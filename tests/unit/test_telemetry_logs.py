@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -12,7 +13,9 @@ from typing import Literal
 import pytest
 import structlog
 
-from swe_ai_fleet.domain.event import CancelRequested, ExecutionClaimed, Writer
+from swe_ai_fleet.domain.event import ExecutionClaimed, Writer
+from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, configure_logging
 from swe_ai_fleet.testing.memory_log import MemoryLog
 
@@ -54,23 +57,24 @@ def _mask(text: str) -> str:
     return text.replace(SECRET, "***")
 
 
-def test_a_line_is_an_object_with_time_level_and_event(told: Told) -> None:
+def test_lines_of_ours_and_of_libraries_have_one_form(told: Told) -> None:
+    told.configure()
     told.configure()
     structlog.get_logger().info("something.happened", number=3)
     structlog.get_logger().debug("not asked for")
-    (line,) = _lines(told)
-    assert (line["event"], line["level"], line["number"]) == ("something.happened", "info", 3)
-    assert str(line["ts"]).endswith("Z")
-
-
-def test_libraries_tell_in_the_same_form_and_once(told: Told) -> None:
-    told.configure()
-    told.configure()
-    logging.getLogger("uvicorn.error").warning("cannot %s", "bind")
-    logging.getLogger("uvicorn.error").info("not asked for")
-    (line,) = _lines(told)
-    assert (line["event"], line["level"], line["logger"]) == ("cannot bind", "warning", "uvicorn.error")
-    assert "ts" in line
+    library = logging.getLogger("uvicorn.error")
+    library.warning("cannot %s", "bind")
+    library.info("not asked for")
+    # What asyncio says at the end of TLS is left out.
+    logging.getLogger("asyncio").warning("returning true from eof_received() has no effect when using ssl")
+    logging.getLogger("asyncio").warning("socket.send() raised exception.")
+    ours, theirs, last = _lines(told)
+    assert (ours["event"], ours["level"], ours["number"]) == ("something.happened", "info", 3)
+    assert (theirs["event"], theirs["level"], theirs["logger"]) == ("cannot bind", "warning", "uvicorn.error")
+    assert last["event"] == "socket.send() raised exception."
+    assert all(str(line["ts"]).endswith("Z") for line in (ours, theirs, last))
+    with pytest.raises(ValueError, match="use debug, info, warning or error"):
+        configure_logging("loud")
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
@@ -86,32 +90,14 @@ def test_secrets_are_masked_wherever_they_stand(told: Told, form: Literal["json"
     assert told.getvalue().count("***") >= 6
     if form == "json":
         assert len(_lines(told)) == 3
+    else:
+        with pytest.raises(ValueError):
+            json.loads(told.getvalue())
 
 
 class _Telling:
     def __repr__(self) -> str:
         return SECRET
-
-
-def test_text_is_for_readers(told: Told) -> None:
-    told.configure("text")
-    structlog.get_logger().info("something.happened", number=3)
-    assert "something.happened" in told.getvalue() and "number=3" in told.getvalue()
-    with pytest.raises(ValueError):
-        json.loads(told.getvalue())
-
-
-def test_there_is_no_such_level() -> None:
-    with pytest.raises(ValueError, match="use debug, info, warning or error"):
-        configure_logging("loud")
-
-
-def test_what_asyncio_says_at_the_end_of_tls_is_left_out(told: Told) -> None:
-    told.configure()
-    library = logging.getLogger("asyncio")
-    library.warning("returning true from eof_received() has no effect when using ssl")
-    library.warning("socket.send() raised exception.")
-    assert [line["event"] for line in _lines(told)] == ["socket.send() raised exception."]
 
 
 async def test_lines_name_whose_work_they_are_about(told: Told) -> None:
@@ -126,29 +112,59 @@ async def test_lines_name_whose_work_they_are_about(told: Told) -> None:
             out.info("an agent's")
         out.info("driven again")
     out.info("nobody's")
-    ids = [(line.get("tenant"), line.get("execution_id"), line.get("agent_id")) for line in _lines(told)]
-    execution = ("acme", "e1", None)
-    assert ids == [execution, ("acme", "e1", "dev-1"), execution, (None, None, None)]
-
-
-async def test_a_journal_that_cannot_be_had_leaves_no_ids(told: Told) -> None:
-    told.configure()
-    storage = MemoryLog()
-    log = Telemetry().observed(storage)
-    writer = Writer(tenant="acme", execution_id="e1", task_id="t1")
-    async with log.journal(writer) as journal:
-        await journal.append(ExecutionClaimed(generation=1, owner="me"))
+    # A journal that cannot be had leaves none.
     with pytest.raises(Exception, match="generation"):
         async with log.journal(writer):
             raise AssertionError("it belongs to somebody else")
-    structlog.get_logger().info("nobody's")
-    assert "execution_id" not in _lines(told)[-1]
+    out.info("nobody's")
+    ids = [(line.get("tenant"), line.get("execution_id"), line.get("agent_id")) for line in _lines(told)]
+    execution = ("acme", "e1", None)
+    assert ids == [execution, ("acme", "e1", "dev-1"), execution, (None, None, None), (None, None, None)]
 
 
-async def test_what_is_told_through_an_observed_log_is_the_logs_own() -> None:
-    storage = MemoryLog()
-    log = Telemetry().observed(storage)
-    writer = Writer(tenant="acme", execution_id="e1", task_id="t1", agent_id="~")
-    stored = await log.tell(writer, CancelRequested(reason="enough"))
-    assert [one async for one in log.read("acme", "e1")] == [stored]
-    assert [one async for one in log.heads()] == [stored]
+class Terminal(Told):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [Told, Terminal])
+@pytest.mark.usefixtures("told")
+def test_a_fault_is_told_without_the_values_of_variables(kind: type[Told], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = kind(monkeypatch)
+    monkeypatch.setattr(sys, "stderr", told)
+    configure_logging("info")
+
+    def fails(token: str) -> None:
+        raise RuntimeError(f"it takes {len(token)} characters")
+
+    try:
+        fails(SECRET)
+    except RuntimeError:
+        structlog.get_logger().exception("a fault of ours")
+    assert f"it takes {len(SECRET)} characters" in told.getvalue() and "fails" in told.getvalue()
+    assert SECRET not in told.getvalue()
+
+
+@pytest.mark.parametrize("name", ["nats_url", "model_url", "otlp_endpoint", "embeddings_url", "search_url"])
+def test_passwords_in_urls_are_masked(name: str) -> None:
+    plain = f"{'nats' if name == 'nats_url' else 'http'}://127.0.0.1:9"
+    url = plain.replace("://", f"://me:{SECRET}@")
+    mask = secret_mask(Settings.model_validate({name: url}))
+    assert SECRET not in mask(f"no answer from {url} with {SECRET}")
+    assert secret_mask(Settings.model_validate({name: plain}))(plain) == plain
+
+
+async def test_what_ends_a_process_is_masked() -> None:
+    code = (
+        "import sys\n"
+        "from swe_ai_fleet.telemetry import configure_logging\n"
+        "configure_logging('info', sys.argv[1], mask=lambda text: text.replace(sys.argv[2], '***'))\n"
+        "raise RuntimeError(f'cannot go on with {sys.argv[2]}')\n"
+    )
+    for form in ("json", "text"):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, form, SECRET, stderr=asyncio.subprocess.PIPE
+        )
+        _, told = await process.communicate()
+        assert process.returncode == 1
+        assert b"cannot go on with ***" in told and SECRET.encode() not in told

@@ -1,63 +1,93 @@
-"""Trace context that strangers send, before anybody knows who they are."""
+"""Trace context that strangers send, before anybody knows who they are, and where no spans are made of it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import AsyncGenerator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.gateway.observing import Observed
+from swe_ai_fleet.telemetry import Telemetry
 from swe_ai_fleet.telemetry.tracing import joined
-from swe_ai_fleet.telemetry.w3c import w3c
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
-HOSTILE = (
-    "a=1" + " " * 500 + "x",
-    "a=1" + " " * 60_000 + "x",
-    ",".join(f"k{number}=v" for number in range(33)),
-    "a=1,a=2",
-    "no member",
-    "a=b=c",
-    "a=1\r\nauthorization: x",
-    "\x00",
-)
+STATES = {
+    "": True,
+    "a=1": True,
+    "vendor@tenant=x:1;y, b-1=2": True,
+    "a=1" + " " * 500 + "x": False,
+    "a=1" + " " * 60_000 + "x": False,
+    ",".join(f"k{number}=v" for number in range(33)): False,
+    "a=1,a=2": False,
+    "no member": False,
+    "a=b=c": False,
+    "a=1\r\nauthorization: x": False,
+    "\x00": False,
+}
+NO_PARENTS = ("", "x" * 60_000, PARENT.upper(), PARENT + "-" + "x" * 60_000, PARENT + "\n", f"00-{'a' * 32}")
+OF_NOTHING = (f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01")
 
 
-def test_what_is_whole_is_passed_on() -> None:
-    for state in ("", "a=1", "vendor@tenant=x:1;y, b-1=2"):
-        found = w3c({"traceparent": PARENT, "tracestate": state, "baggage": "user=me"})
-        assert found == {"traceparent": PARENT, **({"tracestate": state} if state else {})}
-        assert joined(found) is not None
+async def _stamped(parent: str, state: str = "", **more: str) -> dict[str, str]:
+    """What a gateway without a collector sends on with a request's calls."""
+    telemetry, stamped = Telemetry(), dict[str, str]()
+
+    async def app(scope, receive, send) -> None:
+        stamped.update(telemetry.stamp())
+        await send({"type": "http.response.start", "status": 200})
+
+    async def silent(message=None) -> None:
+        del message
+
+    given_ = {"traceparent": parent, "tracestate": state, **more}
+    headers = [(name.encode(), value.encode("utf-8", "replace")) for name, value in given_.items() if value]
+    scope = {"type": "http", "method": "GET", "path": "/api/x", "scheme": "http", "headers": headers}
+    await Observed(app, telemetry)(scope, silent, silent)
+    assert telemetry.stamp() == {}
+    return stamped
 
 
-@pytest.mark.parametrize("state", HOSTILE)
-def test_a_hostile_state_is_left_out_without_a_word(state: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_whole_is_passed_on_and_what_is_hostile_left_out_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG)
-    began = time.perf_counter()
-    assert joined({"traceparent": PARENT, "tracestate": state}) is not None
-    assert time.perf_counter() - began < 5
-    assert w3c({"traceparent": PARENT, "tracestate": state}) == {"traceparent": PARENT}
+    for state, whole in STATES.items():
+        began = time.perf_counter()
+        kept = {"traceparent": PARENT, **({"tracestate": state} if state and whole else {})}
+        assert await _stamped(PARENT, state, baggage="user=me") == kept
+        assert joined({"traceparent": PARENT, "tracestate": state}) is not None
+        # A pattern that backtracks would take minutes.
+        assert time.perf_counter() - began < 5
+    for parent in NO_PARENTS:
+        assert await _stamped(parent, "a=1") == {}
+    assert all(joined({"traceparent": parent}) is None for parent in (*NO_PARENTS, *OF_NOTHING))
     # Whoever is not let in cannot write to the log of operators either.
-    assert not caplog.records
-
-
-@pytest.mark.parametrize(
-    "parent", ["", "x" * 60_000, PARENT.upper(), PARENT + "-" + "x" * 60_000, PARENT + "\n", f"00-{'a' * 32}"]
-)
-def test_what_is_no_parent_is_none(parent: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert w3c({"traceparent": parent, "tracestate": "a=1"}) == {}
-    assert joined({"traceparent": parent}) is None
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("parent", [f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01"])
-def test_ids_of_nothing_are_joined_by_nobody(parent: str) -> None:
-    assert joined({"traceparent": parent}) is None
+    assert not [one for one in caplog.records if one.name != "asyncio"]
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_whatever_is_sent_what_is_kept_is_small_and_printable(parent: str, state: str) -> None:
-    for found in (w3c({"traceparent": parent, "tracestate": state}), w3c({"traceparent": PARENT, "tracestate": state})):
-        assert all(value.isascii() and value.replace("\t", "").isprintable() for value in found.values())
+async def test_whatever_is_sent_what_is_kept_is_small_and_printable(parent: str, state: str) -> None:
+    for kept in (await _stamped(parent, state), await _stamped(PARENT, state)):
+        assert all(value.isascii() and value.replace("\t", "").isprintable() for value in kept.values())
+
+
+async def test_calls_do_not_see_each_others_traces() -> None:
+    other = PARENT.replace("a", "c")
+    stamped = await asyncio.gather(_stamped(PARENT), _stamped(other), _stamped(""))
+    assert [one.get("traceparent") for one in stamped] == [PARENT, other, None]
+    telemetry = Telemetry()
+
+    async def stream() -> AsyncGenerator[dict[str, str]]:
+        with telemetry.passing({"traceparent": PARENT}):
+            yield telemetry.stamp()
+
+    # A stream that is closed elsewhere is no fault.
+    replies = stream()
+    assert await asyncio.create_task(anext(replies)) == {"traceparent": PARENT}
+    await asyncio.create_task(replies.aclose())
+    assert telemetry.stamp() == {}
