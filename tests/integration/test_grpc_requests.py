@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import grpc
-import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.requests import deliberation_task, orchestration_task
 from swe_ai_fleet.codec import to_plain
 from tests.orchestrator_service import (
     Service,
     deliberation,
-    field_named,
     orchestration,
-    refusal,
 )
 
 
@@ -24,19 +19,6 @@ from tests.orchestrator_service import (
 async def service() -> AsyncIterator[Service]:
     async with Service().running() as running:
         yield running
-
-
-@pytest.mark.parametrize(
-    "repo",
-    [
-        pb.RepoRef(url="https://example.org/app.git", credential_ref="../other/bot"),
-        pb.RepoRef(path="/srv/app", credential_ref="deploy-key"),
-        pb.RepoRef(upload_id="a" * 64, credential_ref="deploy-key"),
-    ],
-)
-async def test_a_credential_is_a_name_and_opens_a_url(service: Service, repo: pb.RepoRef):
-    code, _, details = await refusal(service.stub.Orchestrate(orchestration(repo=repo)))
-    assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "repo.credential_ref")
 
 
 async def test_every_field_reaches_the_task(service: Service):
@@ -215,22 +197,20 @@ async def test_every_field_reaches_the_task(service: Service):
     }
 
 
-async def test_an_architect_chooses_only_where_one_is_asked_for(service: Service):
-    asked = (
-        orchestration(options=pb.OrchestratorOptions(architect_top_k=2)),
-        orchestration(options=pb.OrchestratorOptions(enable_architect_selection=True, architect_top_k=2)),
-        deliberation(architect_top_k=4),
-    )
-    tasks = [orchestration_task(asked[0]), orchestration_task(asked[1]), deliberation_task(asked[2])]
-    assert [task.architect_top_k for task in tasks] == [0, 2, 4]
-    request = orchestration(options=pb.OrchestratorOptions(enable_architect_selection=True, architect_top_k=99))
-    refused = await refusal(service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=request)))
-    assert field_named(refused[2]) == "orchestrate.options.architect_top_k"
-
-
-async def test_what_is_not_given_has_its_default(service: Service):
-    await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=deliberation()))
-    task = service.log.events[0].body.task
+async def test_what_is_not_given_has_its_default_and_an_architect_chooses_only_where_asked(service: Service):
+    top_k = pb.OrchestratorOptions(architect_top_k=2)
+    asked = pb.OrchestratorOptions(enable_architect_selection=True, architect_top_k=2)
+    for request in (
+        pb.SubmitTaskRequest(deliberate=deliberation("plain")),
+        pb.SubmitTaskRequest(orchestrate=orchestration("unasked", options=top_k)),
+        pb.SubmitTaskRequest(orchestrate=orchestration("asked", options=asked)),
+        pb.SubmitTaskRequest(deliberate=deliberation("deliberated", architect_top_k=4)),
+    ):
+        await service.stub.SubmitTask(request)
+    tasks = {event.body.task.task_id: event.body.task for event in service.log.events if hasattr(event.body, "task")}
+    chosen = {name: task.architect_top_k for name, task in tasks.items()}
+    assert chosen == {"plain": 0, "unasked": 0, "asked": 2, "deliberated": 4}
+    task = tasks["plain"]
     assert (task.role, task.num_agents, task.rounds, task.attempt, task.enable_tools) == ("DEV", 3, 1, 1, True)
     assert task.constraints == type(task.constraints)()
     assert task.environment == type(task.environment)()
