@@ -163,9 +163,12 @@ def refused(answer: Response, status: int, code: str = "", field: str = "") -> d
     return told
 
 
-async def closed(url: str, *, origin: str | None = None, **headers: str) -> int:
-    """The code that a WebSocket is closed with, before anything was sent."""
-    async with connect(url, origin=origin, additional_headers=headers, proxy=None) as socket:  # pyright: ignore[reportArgumentType]
+async def closed(
+    url: str, *, origin: str | None = None, host: str | None = None, port: int | None = None, **headers: str
+) -> int:
+    """The code that a WebSocket is closed with, before anything was sent; `host` and `port` are where it connects."""
+    place: Any = {} if host is None else {"host": host, "port": port}
+    async with connect(url, origin=origin, additional_headers=headers, proxy=None, **place) as socket:  # pyright: ignore[reportArgumentType]
         with pytest.raises(ConnectionClosed) as ending:
             await socket.recv()
         assert ending.value.rcvd is not None

@@ -27,7 +27,6 @@ from websockets.exceptions import ConnectionClosed
 from services.access.book import AccessBook
 from services.access.roles import ROLES
 from services.auth import principal
-from services.gateway.access.guard import OPEN_PATHS, SESSION_PATH
 from services.gateway.app import Surroundings, gateway_app
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.server import serve_http
@@ -37,10 +36,13 @@ from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from tests.access_world import AccessWorld
+from tests.gateway_house import closed
 
 METHODS: tuple[MethodDescriptor, ...] = tuple(
     method for file in FILES for service in file.services_by_name.values() for method in service.methods
 )
+SESSION_PATH = "/api/session"
+OPEN_PATHS = ("/health", "/ready")
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 LOCAL = "the-token-of-whoever-starts-the-fleet"
 CHECK_SECONDS = 0.05
@@ -257,6 +259,17 @@ async def test_no_stranger_reaches_any_route(house: House) -> None:
     assert house.seen == []
 
 
+async def test_no_foreign_page_or_name_reaches_any_route(house: House) -> None:
+    good = bearer(house.world.tokens["acme-admin"])
+    for header, status in ((("origin", "http://evil.example"), 403), (("host", "evil.example"), 421)):
+        for shown_token in (good, []):
+            statuses = await house.statuses([*shown_token, header])
+            assert set(statuses.values()) == {status}, (header, statuses)
+    for url in house.sockets():
+        assert await closed(url, origin="http://evil.example", **dict(good)) == 4403
+    assert house.seen == []
+
+
 async def test_no_stranger_opens_any_socket(house: House) -> None:
     sockets = house.sockets()
     assert sockets
@@ -301,10 +314,7 @@ async def test_who_has_no_role_may_do_nothing(house: House) -> None:
     assert statuses.pop(("GET", SESSION_PATH)) == 200 and statuses.pop(("DELETE", SESSION_PATH)) == 204
     assert set(statuses.values()) == {403}, statuses
     for url in house.sockets():
-        async with connect(url, additional_headers=headers) as socket:
-            with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(socket.recv(), _SECONDS)
-            assert socket.close_code == 4403
+        assert await closed(url, **dict(headers)) == 4403
     assert house.seen == []
 
 
