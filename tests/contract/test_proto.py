@@ -97,7 +97,7 @@ def generator() -> ModuleType:
 
 
 def test_kept_messages_keep_names_numbers_and_types() -> None:
-    assert len(kept_messages()) > 40
+    assert len(kept_messages()) == 39
     for name, kept in kept_messages().items():
         found = fields_of(MESSAGES[name])
         assert {field: found.get(field) for field in kept} == kept, name
