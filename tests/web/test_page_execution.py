@@ -79,8 +79,7 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
     await page.get_by_role("button", name="Submit", exact=True).click()
     await page.wait_for_url(re.compile(r"/executions/[0-9a-f-]{36}"))
     agents = page.locator("article.agent")
-    await expect(agents).to_have_count(3)
-    await expect(page.locator(".agent-name")).to_have_text([f"agent-dev-{number}" for number in (1, 2, 3)])
+    await expect(agents).to_have_count(3, timeout=_LONG)
     await expect(page.locator(".connection")).to_have_attribute("data-state", "live")
     await expect(agents.first.get_by_text("Step 2", exact=True)).to_be_visible(timeout=_LONG)
     await page.reload()
@@ -88,6 +87,8 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
     await expect(agents.first.get_by_text("Step 1", exact=True)).to_be_visible()
     await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
     await expect(page.locator(".connection")).to_have_attribute("data-state", "ended")
+    # In the order of their names, whoever began first.
+    await expect(page.locator(".agent-name")).to_have_text([f"agent-dev-{number}" for number in (1, 2, 3)])
     calls = agents.first.locator(".call")
     await calls.first.locator("summary").click()
     await expect(calls.first.locator("pre").first).to_contain_text("utils.py")
