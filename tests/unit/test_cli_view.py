@@ -37,7 +37,6 @@ from swe_ai_fleet.domain.event import (
     ChecksFinished,
     ChecksStarted,
     ContextGathered,
-    Event,
     EventBody,
     ExecutionClaimed,
     ExecutionFinished,
@@ -47,7 +46,6 @@ from swe_ai_fleet.domain.event import (
     RunFinished,
     RunLost,
     RunStarted,
-    StoredEvent,
     ToolFinished,
     WinnerDelivered,
 )
@@ -57,7 +55,6 @@ from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, Task
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.watching.narration import narrate
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
 START_MS = 1_767_225_600_000
@@ -141,20 +138,21 @@ def told() -> list[tuple[str, EventBody]]:
     ]
 
 
+def an_event(number: int, agent_id: str, body: EventBody) -> pb.ExecutionEvent:
+    return pb.ExecutionEvent(
+        sequence=number,
+        event_id=str(number),
+        execution_id="e",
+        task_id="t",
+        agent_id=agent_id,
+        type=body.type,
+        at_ms=START_MS + 1000 * number,
+        payload_json=to_json(body).decode(),
+    )
+
+
 def events() -> list[pb.ExecutionEvent]:
-    return [
-        pb.ExecutionEvent(
-            sequence=number,
-            event_id=str(number),
-            execution_id="e",
-            task_id="t",
-            agent_id=agent_id,
-            type=body.type,
-            at_ms=START_MS + 1000 * number,
-            payload_json=to_json(body).decode(),
-        )
-        for number, (agent_id, body) in enumerate(told())
-    ]
+    return [an_event(number, agent_id, body) for number, (agent_id, body) in enumerate(told())]
 
 
 def screen(*, json: bool = False, terminal: bool = False) -> Screen:
@@ -268,8 +266,10 @@ def test_json_lines_carry_every_event_whole() -> None:
 
 
 def narrated(body: EventBody) -> str:
-    event = Event(id="1", tenant="t", execution_id="e", task_id="t", agent_id="_", at="", body=body)
-    return narrate(StoredEvent(sequence=1, event=event))
+    """The line that an event is told in."""
+    shown = screen()
+    View(shown, Progress())(an_event(0, "_", body))
+    return printed(shown.err).strip().removeprefix("00:00:00 ")
 
 
 def test_that_there_is_no_context_is_told_with_the_reason() -> None:
