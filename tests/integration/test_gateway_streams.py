@@ -390,7 +390,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:3])
-    async with serving(source) as port, streaming(port, max_watchers=2) as (url, streams):
+    async with serving(source) as port, streaming(port, max_watchers=2, linger=0.05) as (url, streams):
         async with opened(url, name) as first, opened(url, name) as second:
             await asyncio.gather(first.recv(), second.recv())
             messages, code, reason = await watched(url, name)
@@ -402,6 +402,8 @@ async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
             ):
                 assert (answer.status, (await answer.json())["code"]) == (429, "RESOURCE_EXHAUSTED")
         await until(lambda: not streams.feeds.watchers)
+        # A feed ends after its last watcher.
+        await until(lambda: not source.streams)
         async with opened(url, name) as third:
             assert json.loads(await third.recv())["sequence"] == 1
 
@@ -427,16 +429,6 @@ async def test_a_client_that_has_just_gone_is_no_fault() -> None:
             async with asyncio.timeout(10):
                 await app(scope | {"root_path": ""}, receive, send)
             assert len(sent) == sends
-
-
-async def test_a_feed_ends_after_its_last_watcher() -> None:
-    source, (name, events) = EventSource(), story()
-    source.add(*events[:3])
-    async with serving(source) as port, streaming(port, linger=0.05) as (url, _):
-        async with opened(url, name) as client:
-            await client.recv()
-            assert source.streams == 1
-        await until(lambda: not source.streams)
 
 
 async def test_a_gateway_that_goes_says_so() -> None:
