@@ -245,6 +245,22 @@ async def test_watchers_of_one_execution_share_one_stream_of_its_events() -> Non
     assert (source.opened, source.tokens) == (1, ["Bearer of-the-caller"])
 
 
+async def test_messages_of_any_size_come_whole() -> None:
+    """Frames with lengths of two and of eight bytes, and where one becomes the other."""
+
+    async def longest(size: int) -> int:
+        source, name = EventSource(), str(uuid.uuid4())
+        source.add(*numbered(name, a_deliberation(agents=1, steps=1, output="x" * size)))
+        async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?events=1") as client:
+            found = [len(message) async for message in client]
+        assert client.close_code == 1000
+        return max(found)
+
+    around = await longest(10_000) - 10_000
+    for size in (65_535, 65_536, 140_000):
+        assert await longest(size - around) == size
+
+
 async def test_watchers_who_show_another_token_never_share_a_feed() -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:3])
