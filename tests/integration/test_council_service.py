@@ -144,9 +144,10 @@ async def test_a_task_is_solved_by_its_council(service: Service) -> None:
     # Who has handed in a candidate is at work no more.
     asked = pb.ListCouncilsRequest(role_filter="DATA", include_agents=True)
     running: list[int] = []
-    while running != [0, 1]:
-        [council] = (await service.stub.ListCouncils(asked)).councils
-        running = [one.running_tasks for one in council.agents]
+    async with asyncio.timeout(SECONDS):
+        while running != [0, 1]:
+            [council] = (await service.stub.ListCouncils(asked)).councils
+            running = [one.running_tasks for one in council.agents]
     assert council.status == "busy"
     held.set()
     state = await service.executions.wait("default", submitted.execution_id)

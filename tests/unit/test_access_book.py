@@ -204,6 +204,7 @@ async def test_a_broken_version_changes_nothing_and_is_told_once(world: AccessWo
             assert book.fault
     assert [log["log_level"] for log in logs] == ["error"] * 3
     assert logs[0]["field"] == "tenants.acme.approval"
+    assert logs[0]["path"] == str(world.path) and "approval" in logs[0]["error"]
     world.path.write_text(good)
     await known(book, token)
     assert book.fault == ""
@@ -214,7 +215,8 @@ async def test_many_calls_at_once_read_a_changed_file_once(world: AccessWorld, b
     with capture_logs() as logs:
         found = await asyncio.gather(*(known(book, "a-new-token") for _ in range(50)))
     assert {one.principal.name for one in found} == {"new"}
-    assert len(logs) == 1
+    [log] = logs
+    assert (log["path"], log["tenants"]) == (str(world.path), 2)
 
 
 async def test_a_tenant_that_is_gone_keeps_its_rules_and_has_nobody(world: AccessWorld, book: AccessBook) -> None:
