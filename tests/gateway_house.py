@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
+from google.rpc import status_pb2
 from httpx2 import AsyncClient, Response
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -23,7 +26,6 @@ from websockets.exceptions import ConnectionClosed
 from services.gateway.access import access_middleware, session_routes
 from services.gateway.problems import HANDLERS
 from services.gateway.server import serve_http
-from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 
@@ -32,6 +34,13 @@ TOKEN = "a-token-that-nobody-guesses"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 STRANGER = "http://evil.example"
+
+SECRET = "secret of the house"
+
+
+async def _half() -> AsyncGenerator[bytes]:
+    yield b"half"
+    raise RuntimeError(SECRET)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,11 +71,19 @@ class Room:
         return JSONResponse({"call": self.calls})
 
     async def answer(self, request: Request) -> Answer:
-        """As the query says: `status`, `bytes`, `stream`, or a bug."""
+        """As the query says: `status`, `bytes`, `stream`, a bug at once or in the `half`, a gRPC `code`."""
         self.calls += 1
         query = request.query_params
         if "bug" in query:
-            raise RuntimeError("secret of the house")
+            raise RuntimeError(SECRET)
+        if "code" in query:
+            code, metadata = grpc.StatusCode[query["code"]], grpc.aio.Metadata()
+            if "details" in query:
+                told = status_pb2.Status(code=code.value[0], message=SECRET)
+                metadata = grpc.aio.Metadata(("grpc-status-details-bin", told.SerializeToString()))
+            raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, SECRET)
+        if "half" in query:
+            return StreamingResponse(_half())
         if "stream" in query:
             return StreamingResponse(iter([b"data: 1\n\n", b"data: 2\n\n"]), media_type="text/event-stream")
         headers = {"Retry-After": "1"} if "retry" in query else None
@@ -109,7 +126,7 @@ class House:
 
 
 @asynccontextmanager
-async def house(keys: KeyValue | None = None, *, token: str | None = TOKEN, **settings: Any) -> AsyncGenerator[House]:
+async def house(keys: Any = None, *, token: str | None = TOKEN, **settings: Any) -> AsyncGenerator[House]:
     room = Room()
     app = Starlette(
         routes=[
@@ -146,9 +163,12 @@ def refused(answer: Response, status: int, code: str = "", field: str = "") -> d
     return told
 
 
-async def closed(url: str, *, origin: str | None = None, **headers: str) -> int:
-    """The code that a WebSocket is closed with, before anything was sent."""
-    async with connect(url, origin=origin, additional_headers=headers, proxy=None) as socket:  # pyright: ignore[reportArgumentType]
+async def closed(
+    url: str, *, origin: str | None = None, host: str | None = None, port: int | None = None, **headers: str
+) -> int:
+    """The code that a WebSocket is closed with, before anything was sent; `host` and `port` are where it connects."""
+    place: Any = {} if host is None else {"host": host, "port": port}
+    async with connect(url, origin=origin, additional_headers=headers, proxy=None, **place) as socket:  # pyright: ignore[reportArgumentType]
         with pytest.raises(ConnectionClosed) as ending:
             await socket.recv()
         assert ending.value.rcvd is not None

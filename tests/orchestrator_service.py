@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +97,8 @@ class Service:
     model: ScriptedModel = field(default_factory=ScriptedModel)
     components: list[Component] = field(default_factory=list)
     ready: bool = True
+    councils: CouncilBook | None = None
+    models: Mapping[str, str] = field(default_factory=dict[str, str])
     address: str = ""
     fleet: ScriptedFleet = field(init=False)
     channel: grpc.aio.Channel = field(init=False)
@@ -115,6 +117,10 @@ class Service:
     async def measure(self) -> list[Component]:
         return self.components
 
+    def _executions(self, surroundings: Surroundings) -> Executions:
+        councils = {} if self.councils is None else {"councils": self.councils}
+        return Executions(surroundings, priced=True, **councils)
+
     @asynccontextmanager
     async def running(self, token: str | None = None) -> AsyncIterator[Service]:
         surroundings = Surroundings(
@@ -127,8 +133,14 @@ class Service:
             owner="test",
             pauses=(0.0,),
         )
-        async with asyncio.timeout(SECONDS), Executions(surroundings, priced=True) as self.executions:
-            servicer = servicer_of(self.executions, self.log, workspaces=self.workspaces, components=self.measure)
+        async with asyncio.timeout(SECONDS), self._executions(surroundings) as self.executions:
+            given: dict[str, Any] = {}
+            if self.councils is not None:
+                states = self.executions.projection.all
+                given["councils"] = Councils(book=self.councils, states=states, models=self.models)
+            servicer = servicer_of(
+                self.executions, self.log, workspaces=self.workspaces, components=self.measure, **given
+            )
             serving = serve_grpc(
                 [orchestrator_service(servicer)],
                 "127.0.0.1:0",

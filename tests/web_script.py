@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from swe_ai_fleet.cli import demo
-from swe_ai_fleet.testing import Conversation, Script, Turn
+from swe_ai_fleet.testing import Conversation, Turn
 
 BUSY = "[web-busy]"
 """Three agents that take their time and then differ."""
@@ -40,10 +37,7 @@ def _paced(code: str, answer: str, *, seconds: float) -> tuple[Turn, ...]:
     )
 
 
-_DEMO = Script.from_json(Path(demo.__file__).with_name("demo_replies.json"))
-
 WEB_CONVERSATIONS = (
-    *_DEMO.conversations,
     Conversation(
         match=BUSY,
         seed=1,

@@ -97,7 +97,7 @@ async def loaded(load: Load) -> Outcome:
     async with (
         serving(source) as port,
         _process("labs.bench.watchers", "gateway", f"127.0.0.1:{port}") as gateway,
-        _process("tests.watching_client") as clients,
+        _process("labs.bench.watching_client") as clients,
     ):
         asked = {"url": await _line(gateway), "token": TOKEN, "stride": STRIDE, "paths": paths}
         assert clients.stdin is not None

@@ -106,25 +106,25 @@ async def test_run_prints_progress_and_a_comparison_without_a_terminal(shell: Sh
     assert "hello_world" in git(repository, "show", "greet:utils.py")
 
 
-async def test_deliberate_only_applies_nothing(shell: Shell, repository: Path) -> None:
-    before = git(repository, "for-each-ref")
-    ran = await shell.fleet(
-        *("run", "--json", "--deliberate-only", "--repo", str(repository), "--agents", "1", "--check", CHECK, HELLO)
+async def test_how_a_run_ends_is_its_exit_code(shell: Shell, tmp_path: Path) -> None:
+    places = [make_repository(tmp_path / name, HELLO_FILES) for name in "abc"]
+    before = git(places[0], "for-each-ref")
+    wanted = ((("--deliberate-only",), HELLO), ((), f"{FAILING} Greet."), (("--timeout", "2"), SLEEP))
+    alone, failing, late = await asyncio.gather(
+        *(
+            shell.fleet("run", "--json", *more, "--repo", str(where), "--agents", "1", "--check", CHECK, text)
+            for where, (more, text) in zip(places, wanted, strict=True)
+        )
     )
-    document = ran.document
-    assert (ran.code, document["kind"], document["branch"], document["commit"]) == (0, "deliberate", "", "")
+    document = alone.document
+    assert (alone.code, document["kind"], document["branch"], document["commit"]) == (0, "deliberate", "", "")
     assert "+def hello_world" in document["diff"]
-    assert git(repository, "for-each-ref") == before
-
-
-async def test_no_candidate_passed_is_1(shell: Shell, repository: Path) -> None:
-    ran = await shell.fleet(
-        *("run", "--json", "--repo", str(repository), "--agents", "1", "--check", CHECK, f"{FAILING} Greet.")
-    )
-    document = ran.document
-    assert (ran.code, document["status"], document["winner"], document["diff"]) == (1, "no_winner", "", "")
+    assert git(places[0], "for-each-ref") == before
+    document = failing.document
+    assert (failing.code, document["status"], document["winner"], document["diff"]) == (1, "no_winner", "", "")
     assert document["candidates"][0]["answer"] == "Done, I am sure."
     assert not document["candidates"][0]["accepted"]
+    assert (late.code, late.document["status"]) == (4, "timeout")
 
 
 async def test_bad_usage_is_2(shell: Shell, repository: Path, solved: tuple[Ran, Path]) -> None:
@@ -165,13 +165,6 @@ async def test_no_fleet_is_3(elsewhere: Shell, repository: Path) -> None:
         assert ran.code == 3 and "fleet up" in ran.err and "Traceback" not in ran.err
     unreached = await elsewhere.fleet("list", "--json", "--server", "127.0.0.1:1")
     assert (unreached.code, unreached.document["exit_code"]) == (3, 3)
-
-
-async def test_time_out_is_4(shell: Shell, repository: Path) -> None:
-    ran = await shell.fleet(
-        *("run", "--json", "--repo", str(repository), "--agents", "1", "--timeout", "2", "--check", CHECK, SLEEP)
-    )
-    assert (ran.code, ran.document["status"]) == (4, "timeout")
 
 
 async def test_ctrl_c_cancels_the_execution_and_is_4(shell: Shell, repository: Path, client: FleetClient) -> None:

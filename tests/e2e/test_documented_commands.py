@@ -24,7 +24,6 @@ import pytest
 
 from swe_ai_fleet.notifications.signing import new_secret, signed_headers
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools import ToolRegistry
 from tests.conftest import FleetUnderTest
 from tests.documented import HERE, LIBRARY, blocks, run_by
 from tests.fleet_command import Ran, ended
@@ -141,7 +140,7 @@ async def test_the_library_block_runs(
 ) -> None:
     for name in ("FLEET_HOME", "FLEET_MODEL_URL", "FLEET_MODEL"):
         monkeypatch.setenv(name, reader.variables[name])
-    monkeypatch.setattr(ToolRegistry, "_default", None)
+    monkeypatch.setattr("swe_ai_fleet.tools.ToolRegistry._default", None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "README.md").write_text("# Small things\n")
     _, text = blocks(document)[place]

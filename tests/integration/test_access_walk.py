@@ -27,7 +27,6 @@ from websockets.exceptions import ConnectionClosed
 from services.access.book import AccessBook
 from services.access.roles import ROLES
 from services.auth import principal
-from services.gateway.access.guard import OPEN_PATHS, SESSION_PATH
 from services.gateway.app import Surroundings, gateway_app
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.server import serve_http
@@ -37,10 +36,13 @@ from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from tests.access_world import AccessWorld
+from tests.gateway_house import closed
 
 METHODS: tuple[MethodDescriptor, ...] = tuple(
     method for file in FILES for service in file.services_by_name.values() for method in service.methods
 )
+SESSION_PATH = "/api/session"
+OPEN_PATHS = ("/health", "/ready")
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 LOCAL = "the-token-of-whoever-starts-the-fleet"
 CHECK_SECONDS = 0.05
@@ -257,6 +259,17 @@ async def test_no_stranger_reaches_any_route(house: House) -> None:
     assert house.seen == []
 
 
+async def test_no_foreign_page_or_name_reaches_any_route(house: House) -> None:
+    good = bearer(house.world.tokens["acme-admin"])
+    for header, status in ((("origin", "http://evil.example"), 403), (("host", "evil.example"), 421)):
+        for shown_token in (good, []):
+            statuses = await house.statuses([*shown_token, header])
+            assert set(statuses.values()) == {status}, (header, statuses)
+    for url in house.sockets():
+        assert await closed(url, origin="http://evil.example", **dict(good)) == 4403
+    assert house.seen == []
+
+
 async def test_no_stranger_opens_any_socket(house: House) -> None:
     sockets = house.sockets()
     assert sockets
@@ -266,14 +279,6 @@ async def test_no_stranger_opens_any_socket(house: House) -> None:
                 with pytest.raises(ConnectionClosed):
                     await asyncio.wait_for(socket.recv(), _SECONDS)
                 assert socket.close_code == 4401, what
-    assert house.seen == []
-
-
-async def test_a_tenant_that_the_file_does_not_name_is_nobodys(house: House) -> None:
-    token = house.world.jwt(org={"tenant": "nowhere"}, realm={"roles": ["admin"]})
-    codes = await house.codes([*METHODS, REFLECTION], bearer(token))
-    assert set(codes.values()) == {grpc.StatusCode.PERMISSION_DENIED}, codes
-    assert set((await house.statuses(bearer(token))).values()) == {401}
     assert house.seen == []
 
 
@@ -293,18 +298,18 @@ async def test_each_role_reaches_what_is_its_own_and_nothing_else(house: House, 
     assert set(house.seen) == {who}
 
 
-async def test_who_has_no_role_may_do_nothing(house: House) -> None:
+async def test_who_has_no_role_or_no_tenant_of_the_file_may_do_nothing(house: House) -> None:
+    nowhere = bearer(house.world.jwt(org={"tenant": "nowhere"}, realm={"roles": ["admin"]}))
     headers = bearer(house.world.jwt(realm={"roles": ["boss", "service", 7]}))
-    codes = await house.codes([*METHODS, REFLECTION], headers)
-    assert set(codes.values()) == {grpc.StatusCode.PERMISSION_DENIED}, codes
+    for who in (nowhere, headers):
+        codes = await house.codes([*METHODS, REFLECTION], who)
+        assert set(codes.values()) == {grpc.StatusCode.PERMISSION_DENIED}, codes
+    assert set((await house.statuses(nowhere)).values()) == {401}
     statuses = await house.statuses(headers)
     assert statuses.pop(("GET", SESSION_PATH)) == 200 and statuses.pop(("DELETE", SESSION_PATH)) == 204
     assert set(statuses.values()) == {403}, statuses
     for url in house.sockets():
-        async with connect(url, additional_headers=headers) as socket:
-            with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(socket.recv(), _SECONDS)
-            assert socket.close_code == 4403
+        assert await closed(url, **dict(headers)) == 4403
     assert house.seen == []
 
 
@@ -357,6 +362,13 @@ async def test_a_jwt_is_let_in_as_who_it_names(house: House) -> None:
         "roles": ["approver", "submitter"],
     }
     assert expires > 1_700_000_000_000
+    session = await sign_in(house, token)
+    assert (await house.client.get(SESSION_PATH, headers=session)).json()["expires_at_ms"] == expires
+    expired = {"token": house.world.strangers()["expired JWT"]}
+    assert (await house.client.post(SESSION_PATH, json=expired)).status_code == 401
+    huge = {"token": house.world.jwt(filler="x" * 2_000)}
+    refusal = await house.client.post(SESSION_PATH, json=huge, headers={"Origin": house.url})
+    assert (refusal.status_code, refusal.json()["field"]) == (413, "token")
     answer = await house.client.get("/api/executions", headers=dict(bearer(token)))
     assert answer.status_code == 200
     assert {(who.tenant, who.name) for who in house.seen} == {("acme", "ada")}
@@ -392,20 +404,6 @@ async def test_a_session_ends_when_its_token_is_revoked(house: House) -> None:
     finally:
         world.write()
     assert (await house.client.get("/api/executions", headers=session)).status_code == 200
-
-
-async def test_a_session_ends_with_its_jwt(house: House) -> None:
-    token = house.world.jwt()
-    told = (await house.client.get(SESSION_PATH, headers=await sign_in(house, token))).json()
-    assert (
-        told["expires_at_ms"]
-        == (await house.client.get(SESSION_PATH, headers=dict(bearer(token)))).json()["expires_at_ms"]
-    )
-    answer = await house.client.post(SESSION_PATH, json={"token": house.world.strangers()["expired JWT"]})
-    assert answer.status_code == 401
-    huge = house.world.jwt(filler="x" * 2_000)
-    answer = await house.client.post(SESSION_PATH, json={"token": huge}, headers={"Origin": house.url})
-    assert (answer.status_code, answer.json()["field"]) == (413, "token")
 
 
 async def test_streams_end_when_the_token_of_their_watcher_does(house: House) -> None:

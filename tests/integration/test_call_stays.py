@@ -79,33 +79,30 @@ def world(tmp_path: Path) -> AccessWorld:
     return AccessWorld(folder=tmp_path)
 
 
-async def test_a_stream_ends_when_its_callers_token_is_revoked(world: AccessWorld) -> None:
-    room = Room()
-    async with serving(room, await AccessBook.open(world.path)) as channel:
-        idle = opened(channel, world.tokens["acme-viewer"])
-        room.items.put_nowait(b"first")
-        assert await idle.read() == b"first"
-        world.write(without="acme-viewer")
-        assert await refused(idle) is grpc.StatusCode.UNAUTHENTICATED
-        assert room.open == 0, "what it had is let go of"
-
-
 async def test_a_stream_ends_with_its_token_and_with_its_role(world: AccessWorld) -> None:
     now, room = 1_000_000_000.0, Room()
-    world.write(more=token_entry("soon", "a-token", tenant="acme", role="viewer", expires="2001-09-09T01:47:00Z"))
+    soon = token_entry("soon", "a-token", tenant="acme", role="viewer", expires="2001-09-09T01:47:00Z")
+    world.write(more=soon)
     book = await AccessBook.open(world.path, clock=lambda: now)
     async with serving(room, book) as channel:
-        call = opened(channel, "a-token")
-        room.items.put_nowait(b"first")
-        assert await call.read() == b"first"
+
+        async def begun(token: str) -> Any:
+            call = opened(channel, token)
+            room.items.put_nowait(b"first")
+            assert await call.read() == b"first"
+            return call
+
+        revoked = await begun(world.tokens["acme-viewer"])
+        world.write(without="acme-viewer", more=soon)
+        assert await refused(revoked) is grpc.StatusCode.UNAUTHENTICATED
+        assert room.open == 0, "what it had is let go of"
+        over = await begun("a-token")
         now += 20.0
-        assert await refused(call) is grpc.StatusCode.UNAUTHENTICATED
+        assert await refused(over) is grpc.StatusCode.UNAUTHENTICATED
         now -= 20.0
-        call = opened(channel, "a-token")
-        room.items.put_nowait(b"first")
-        assert await call.read() == b"first"
+        moved = await begun("a-token")
         world.write(more=token_entry("soon", "a-token", tenant="umbrella", role="viewer"))
-        assert await refused(call) is grpc.StatusCode.UNAUTHENTICATED
+        assert await refused(moved) is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_who_may_stay_stays_and_streams_end_as_they_did(world: AccessWorld) -> None:

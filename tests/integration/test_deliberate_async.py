@@ -75,17 +75,22 @@ async def test_a_fleet_is_found_by_its_address_too(
     assert found.task_id == accepted["task_id"]
 
 
-async def test_without_a_fleet_it_says_so(tmp_path: Path, repository: Path) -> None:
+async def test_without_a_fleet_a_repository_or_a_known_role_it_says_so(tmp_path: Path, repository: Path) -> None:
     nowhere = Settings(home=tmp_path / "home")
     for server in ("", "127.0.0.1:9"):
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(Unavailable) as unreached:
             await DeliberateAsync(server, repo=str(repository), settings=nowhere).execute("t", HELLO)
-        assert refusal.value.field == "server"
+        assert unreached.value.field == "server"
+    with pytest.raises(InvalidRequest) as refusal:
+        await DeliberateAsync(settings=nowhere).execute("t", HELLO)
+    assert refusal.value.field == "constraints.repo_url"
+    with pytest.raises(InvalidRequest, match="chef"):
+        DeliberateAsync(role="chef", settings=nowhere)
 
 
-@pytest.mark.parametrize(
-    ("field", "changes"),
-    [
+async def test_what_is_malformed_names_its_field(fleet: FleetUnderTest, repository: Path) -> None:
+    library = DeliberateAsync(repo=str(repository), settings=fleet.settings)
+    for field, changes in (
         ("task_id", {"task_id": "no spaces"}),
         ("num_agents", {"num_agents": 0}),
         ("num_agents", {"num_agents": 10**6}),
@@ -93,24 +98,10 @@ async def test_without_a_fleet_it_says_so(tmp_path: Path, repository: Path) -> N
         ("constraints.command_timeout_seconds", {"constraints": {"command_timeout_seconds": 1}}),
         ("constraints.timeout_seconds", {"constraints": {"timeout_seconds": 10**8}}),
         ("repo", {"constraints": {"repo_url": "no/such/place"}}),
-    ],
-)
-async def test_what_is_malformed_names_its_field(
-    fleet: FleetUnderTest, repository: Path, field: str, changes: dict[str, object]
-) -> None:
-    library = DeliberateAsync(repo=str(repository), settings=fleet.settings)
-    with pytest.raises(InvalidRequest) as refusal:
-        await library.execute(**{"task_id": "t", "task": HELLO, **changes})
-    assert refusal.value.field == field
-
-
-async def test_without_a_repository_or_a_known_role_nothing_is_sent(tmp_path: Path) -> None:
-    nowhere = Settings(home=tmp_path / "home")
-    with pytest.raises(InvalidRequest) as refusal:
-        await DeliberateAsync(settings=nowhere).execute("t", HELLO)
-    assert refusal.value.field == "constraints.repo_url"
-    with pytest.raises(InvalidRequest, match="chef"):
-        DeliberateAsync(role="chef", settings=nowhere)
+    ):
+        with pytest.raises(InvalidRequest) as refusal:
+            await library.execute(**{"task_id": "t", "task": HELLO, **changes})
+        assert refusal.value.field == field
 
 
 def test_what_is_not_given_is_left_to_the_fleet() -> None:

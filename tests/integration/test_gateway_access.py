@@ -11,20 +11,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 from httpx2 import AsyncClient
-from starlette.routing import Route, WebSocketRoute
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
 
 from services.gateway.access.session import SECONDS, Session, Sessions
 from services.gateway.app import Surroundings, gateway_app
 from services.gateway.server import serve_http
 from services.gateway.upstream import open_upstream
-from swe_ai_fleet.cli.web import page_url
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from tests.conftest import FleetUnderTest
-from tests.gateway_house import BEARER, STRANGER, TOKEN, House, closed, house, refused
+from tests.gateway_house import BEARER, STRANGER, TOKEN, House, closed, house, raw, refused
 
 JSON = {"content-type": "application/json"}
 
@@ -37,51 +34,41 @@ async def home() -> AsyncIterator[House]:
         yield built
 
 
-async def test_the_bearer_comes_in_and_has_a_name(home: House) -> None:
+async def test_the_bearer_comes_in_and_has_a_name_and_others_do_not(home: House) -> None:
     answer = await home.client.get("/api/who", headers=BEARER | {"Fleet-Caller": "ci@example.org"})
     assert answer.json() == {"token": TOKEN, "caller": "ci@example.org", "by": "bearer"}
     answer = await home.client.post("/api/who", headers={"authorization": f"bearer {TOKEN}"})
     assert answer.json() == {"token": TOKEN, "caller": "", "by": "bearer"}
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
+    shown = (
+        "Bearer wrong",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Basic {TOKEN}",
+        TOKEN,
+        "Bearer",
+        "Bearer \xff",
+    )
+    for headers in (
         [],
-        [("Authorization", "Bearer wrong")],
-        [("Authorization", f"Bearer {TOKEN}x")],
-        [("Authorization", f"Bearer {TOKEN[:-1]}")],
-        [("Authorization", f"Basic {TOKEN}")],
-        [("Authorization", TOKEN)],
-        [("Authorization", "Bearer")],
-        [("Authorization", "Bearer \xff\xfe")],
+        *([("Authorization", value)] for value in shown),
         [("Authorization", f"Bearer {TOKEN}"), ("Authorization", "Bearer wrong")],
         [("Cookie", f"fleet-session={TOKEN}")],
         [("X-Forwarded-For", "127.0.0.1")],
-    ],
-    ids=str,
-)
-async def test_others_do_not(home: House, headers: list[tuple[str, str]]) -> None:
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-    answer = await home.client.get(f"/api/who?token={TOKEN}", headers=raw)
-    refused(answer, 401, "UNAUTHENTICATED")
-    assert answer.headers["www-authenticate"].startswith("Bearer")
-
-
-@pytest.mark.parametrize("path", ["/%61pi/who", "/api/./who", "//api/who", "/API/who", "/api/who/", "/x/../api/who"])
-async def test_no_spelling_of_a_path_leads_around_the_door(home: House, path: str) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(home.port))
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: {home.authority}\r\nConnection: close\r\n\r\n".encode())
-    answer = await reader.read()
-    writer.close()
-    assert answer.split()[1] in (b"401", b"404"), answer
-    assert b"caller" not in answer
-
-
-async def test_a_name_that_is_none_is_refused(home: House) -> None:
+    ):
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+        answer = await home.client.get(f"/api/who?token={TOKEN}", headers=encoded)
+        refused(answer, 401, "UNAUTHENTICATED")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
     for name in ("", "two words", "x" * 65, "a/b"):
         answer = await home.client.get("/api/who", headers=BEARER | {"Fleet-Caller": name})
         refused(answer, 400, "INVALID_ARGUMENT", "fleet-caller")
+
+
+async def test_no_spelling_of_a_path_leads_around_the_door(home: House) -> None:
+    for path in ("/%61pi/who", "/api/./who", "//api/who", "/API/who", "/api/who/", "/x/../api/who"):
+        answer = await raw(home.port, f"GET {path} HTTP/1.1\r\nHost: {home.authority}\r\nConnection: close\r\n\r\n")
+        assert answer.split()[1] in (b"401", b"404"), answer
+        assert b"caller" not in answer
 
 
 async def test_without_a_token_everybody_comes_in_but_strangers_pages_do_not() -> None:
@@ -198,30 +185,22 @@ async def test_wrong_tokens_are_few() -> None:
         assert (await built.client.get("/api/who", headers=BEARER)).status_code == 200
 
 
-async def test_the_address_and_the_names_of_loopback_are_ours(home: House) -> None:
-    for host in (f"127.0.0.1:{home.port}", f"localhost:{home.port}", f"[::1]:{home.port}", f"LOCALHOST:{home.port}"):
+async def test_other_hosts_are_not(home: House) -> None:
+    ours = ("127.0.0.1:{}", "localhost:{}", "[::1]:{}", "LOCALHOST:{}")
+    for host in (one.format(home.port) for one in ours):
         assert (await home.client.get("/api/who", headers=BEARER | {"Host": host})).status_code == 200, host
-
-
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "evil.example:{port}", "localhost", "localhost:1", "127.0.0.1", "10.0.0.1:{port}",
-     "localhost.evil.example:{port}", "127.0.0.1.nip.example:{port}", "0.0.0.0:{port}"],
-)  # fmt: skip
-async def test_other_hosts_are_not(home: House, host: str) -> None:
-    headers = {"Host": host.format(port=home.port)}
-    for path in ("/api/who", "/api/session", "/", "/app.js"):
-        refused(await home.client.get(path, headers=BEARER | headers), 421, "FAILED_PRECONDITION", "host")
-    refused(await home.client.post("/api/session", json={"token": TOKEN}, headers=headers), 421)
-    assert (await home.client.get("/health", headers=headers)).status_code == 200
-
-
-async def test_what_is_no_host_is_refused(home: House) -> None:
-    for lines in ("Host: a b\r\n", "Host: \r\n", f"Host: user@{home.authority}\r\n", "Host: localhost:99999\r\n"):
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(home.port))
-        writer.write(f"GET /api/who HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode())
-        assert (await reader.read()).split()[1] in (b"400", b"421"), lines
-        writer.close()
+    for host in (
+        *("evil.example", "evil.example:{}", "localhost", "localhost:1", "127.0.0.1", "10.0.0.1:{}", "0.0.0.0:{}"),
+        *("localhost.evil.example:{}", "127.0.0.1.nip.example:{}"),
+    ):
+        headers = {"Host": host.format(home.port)}
+        for path in ("/api/who", "/api/session", "/", "/app.js"):
+            refused(await home.client.get(path, headers=BEARER | headers), 421, "FAILED_PRECONDITION", "host")
+        refused(await home.client.post("/api/session", json={"token": TOKEN}, headers=headers), 421)
+        assert (await home.client.get("/health", headers=headers)).status_code == 200
+    for line in ("Host: a b", "Host: ", f"Host: user@{home.authority}", "Host: localhost:99999"):
+        answer = await raw(home.port, f"GET /api/who HTTP/1.1\r\n{line}\r\nConnection: close\r\n\r\n")
+        assert answer.split()[1] in (b"400", b"421"), line
 
 
 async def test_named_hosts_are_ours() -> None:
@@ -241,20 +220,20 @@ async def test_named_hosts_are_ours() -> None:
     assert fault.value.field == "http_hosts"
 
 
-@pytest.mark.parametrize("origin", [STRANGER, "null", "http://localhost:{port}", "http://127.0.0.1:1", "https://127.0.0.1",
-                                    "http://127.0.0.1", "http://127.0.0.1:{port}.evil.example", "file://", "",
-                                    "http://evil@127.0.0.1:{port}", "chrome-extension://abc"])  # fmt: skip
-async def test_a_foreign_page_can_do_nothing(home: House, origin: str) -> None:
-    cookie = await home.sign_in()
-    headers = {"Origin": origin.format(port=home.port)}
-    before = home.room.calls
-    for shown in ({"Cookie": cookie}, BEARER, {}):
-        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
-            answer = await home.client.request(method, "/api/count", headers=headers | shown)
-            assert answer.status_code == 403, (method, shown)
-            assert not [name for name in answer.headers if name.startswith("access-control")]
-    asked = headers | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    refused(await home.client.options("/api/count", headers=asked), 403, "PERMISSION_DENIED", "origin")
+async def test_a_foreign_page_can_do_nothing(home: House) -> None:
+    cookie, before = await home.sign_in(), home.room.calls
+    for origin in (
+        *(STRANGER, "null", "http://localhost:{}", "http://127.0.0.1:1", "https://127.0.0.1", "http://127.0.0.1", ""),
+        *("http://127.0.0.1:{}.evil.example", "file://", "http://evil@127.0.0.1:{}", "chrome-extension://abc"),
+    ):
+        headers = {"Origin": origin.format(home.port)}
+        for shown in ({"Cookie": cookie}, BEARER, {}):
+            for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+                answer = await home.client.request(method, "/api/count", headers=headers | shown)
+                assert answer.status_code == 403, (origin, method, shown)
+                assert not [name for name in answer.headers if name.startswith("access-control")]
+        asked = headers | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        refused(await home.client.options("/api/count", headers=asked), 403, "PERMISSION_DENIED", "origin")
     assert home.room.calls == before
 
 
@@ -317,93 +296,26 @@ async def test_websockets_are_let_in_by_the_same_rules(home: House) -> None:
     assert await closed(url, origin=STRANGER, **BEARER) == 4403
     assert await closed(url, Cookie=cookie) == 4403
     assert await closed(url, **BEARER, **{"Fleet-Caller": "two words"}) == 4400
+    foreign = f"ws://evil.example:{home.port}/api/ws/watch"
+    assert await closed(foreign, host="127.0.0.1", port=int(home.port), **BEARER) == 4403
 
 
-async def test_a_websocket_under_another_name_is_foreign(home: House) -> None:
-    url = f"ws://evil.example:{home.port}/api/ws/watch"
-    async with connect(
-        url, host="127.0.0.1", port=int(home.port), additional_headers=BEARER, proxy=None, origin=None
-    ) as socket:
-        with pytest.raises(ConnectionClosed) as ending:
-            await socket.recv()
-        assert ending.value.rcvd is not None and ending.value.rcvd.code == 4403
-
-
-async def test_no_route_of_the_gateway_answers_strangers(fleet: FleetUnderTest) -> None:
-    url, token = fleet.running.http, fleet.running.token
-    authority = url.removeprefix("http://")
-    async with open_upstream(fleet.running.address, fleet.running.context) as upstream:
-
-        async def ready() -> bool:
-            return True
-
-        routes = gateway_app(
-            Surroundings(settings=fleet.settings, upstream=upstream, token=token, ready=ready, keys=MemoryKeyValue())
-        ).routes
-    strangers: list[tuple[dict[str, str], set[int]]] = [
-        ({}, {401}),
-        ({"Authorization": "Bearer wrong"}, {401}),
-        ({"Authorization": f"Bearer {token}", "Origin": STRANGER}, {403}),
-        ({"Authorization": f"Bearer {token}", "Host": "evil.example"}, {421}),
-    ]
-    seen: set[str] = set()
-    async with AsyncClient(base_url=url, timeout=20.0) as client:
-        for route in routes:
-            assert isinstance(route, Route | WebSocketRoute), "a kind of route that this walk does not know"
-            path = "/".join("x" if part.startswith("{") else part for part in route.path.split("/"))
-            if path in ("/health", "/ready"):
-                continue
-            assert path.startswith("/api/"), "what is not the API's is the page's"
-            seen.add(path)
-            for headers, wanted in strangers:
-                if isinstance(route, WebSocketRoute):
-                    more = dict(headers)
-                    host, origin = more.pop("Host", authority), more.pop("Origin", None)
-                    async with connect(
-                        f"ws://{host.partition(':')[0]}:{authority.rpartition(':')[2]}{path}",
-                        host="127.0.0.1",
-                        port=int(authority.rpartition(":")[2]),
-                        origin=origin,  # pyright: ignore[reportArgumentType]
-                        additional_headers=more,
-                        proxy=None,
-                    ) as socket:
-                        with pytest.raises(ConnectionClosed) as ending:
-                            await socket.recv()
-                        assert ending.value.rcvd is not None
-                        assert ending.value.rcvd.code == (4401 if wanted == {401} else 4403), path
-                    continue
-                for method in sorted((route.methods or set()) - {"HEAD"}):
-                    if (method, path) == ("POST", "/api/session") and wanted == {401}:
-                        continue
-                    answer = await client.request(method, path, headers=headers)
-                    assert answer.status_code in wanted, (method, path, headers, answer.status_code)
-    assert {"/api/session", "/api/executions"} <= seen
-
-
-async def test_the_fleet_lets_its_own_page_in(fleet: FleetUnderTest) -> None:
-    url = fleet.running.http
+async def test_the_fleet_lets_its_own_page_in_as_fleet_open_says(fleet: FleetUnderTest) -> None:
+    command = [sys.executable, "-m", "swe_ai_fleet.cli.main", "open", "--json"]
+    environment = {**os.environ, "FLEET_HOME": str(fleet.settings.home)}
+    opening = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
+    told, _ = await opening.communicate()
+    url, _, fragment = json.loads(told)["page"].partition("/#token=")
+    assert (opening.returncode, url, fragment) == (0, fleet.running.http, fleet.running.token)
     async with AsyncClient(base_url=url, timeout=20.0) as client:
         refused(await client.get("/api/status"), 401)
-        signed_in = await client.post("/api/session", json={"token": fleet.running.token}, headers={"Origin": url})
+        signed_in = await client.post("/api/session", json={"token": fragment}, headers={"Origin": url})
         assert signed_in.status_code == 200
         cookie = {"Cookie": signed_in.headers["set-cookie"].partition(";")[0]}
         assert (await client.get("/api/session", headers=cookie)).json()["by"] == "cookie"
         status = await client.get("/api/status", headers=cookie)
         assert status.status_code == 200, status.text
         assert (await client.get("/health")).json() == {"status": "alive"}
-
-
-async def test_fleet_open_prints_the_way_in(fleet: FleetUnderTest) -> None:
-    command = [sys.executable, "-m", "swe_ai_fleet.cli.main", "open", "--json"]
-    environment = {**os.environ, "FLEET_HOME": str(fleet.settings.home)}
-    opening = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
-    told, _ = await opening.communicate()
-    base, _, fragment = json.loads(told)["page"].partition("/#token=")
-    async with AsyncClient(base_url=base, timeout=20.0) as client:
-        answer = await client.post("/api/session", json={"token": fragment}, headers={"Origin": base})
-    assert opening.returncode == 0 and answer.status_code == 200
-    assert page_url("http://0.0.0.0:80", "a") == "http://127.0.0.1:80/#token=a"
-    assert page_url("http://[::]:80", "a") == "http://[::1]:80/#token=a"
 
 
 async def test_what_other_pages_embed_takes_nothing_from_our_own() -> None:

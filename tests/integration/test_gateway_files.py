@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from httpx2 import Response
 
-from services.gateway.access.page import Page
 from tests.gateway_house import BEARER, house, refused
 
 
@@ -15,7 +14,7 @@ async def test_the_page_is_files_of_one_directory(tmp_path: Path, monkeypatch: p
     (tmp_path / "secret.txt").write_text("outside")
     directory = tmp_path / "page"
     directory.mkdir()
-    monkeypatch.setattr(Page.__init__, "__defaults__", (directory,))
+    monkeypatch.setattr("services.gateway.access.page.Page.__init__.__defaults__", (directory,))
     html = {"Accept": "text/html,*/*"}
     async with house() as built:
         missing = await built.client.get("/", headers=html)
@@ -59,7 +58,7 @@ async def test_the_page_is_files_of_one_directory(tmp_path: Path, monkeypatch: p
 
 
 async def test_the_page_is_packed_for_those_who_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Page.__init__, "__defaults__", (tmp_path,))
+    monkeypatch.setattr("services.gateway.access.page.Page.__init__.__defaults__", (tmp_path,))
     script = "let words = 'the page';\n" * 500
     (tmp_path / "app.js").write_text(script)
     (tmp_path / "small.js").write_text("1")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from httpx2 import AsyncClient
 from structlog.testing import capture_logs
 
-from services.gateway.access import idempotency
-from services.gateway.main import KEYS_BUCKET, KEYS_KEPT_SECONDS
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from tests.conftest import FleetUnderTest
 from tests.gateway_house import BEARER, House, house, refused
+
+MAX_ANSWER_BYTES = 256 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ async def home() -> AsyncIterator[House]:
 
 
 @pytest.fixture(scope="module")
-async def keys(nats_server: EmbeddedNats) -> AsyncIterator[KeyValue]:
+async def keys(nats_server: EmbeddedNats) -> AsyncIterator[Any]:
     address = nats_server.address
     async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
-        yield await log.bucket(KEYS_BUCKET, ttl_seconds=KEYS_KEPT_SECONDS)
+        yield await log.bucket("KEYS", ttl_seconds=600.0)
 
 
-async def test_the_same_again_gets_the_same_answer(keys: KeyValue) -> None:
+async def test_the_same_again_gets_the_same_answer(keys: Any) -> None:
     key = {"Idempotency-Key": uuid4().hex}
     async with house(keys) as built:
         first = await built.client.post("/api/count", json={"a": 1}, headers=BEARER | key)
@@ -56,15 +56,19 @@ async def test_the_same_again_gets_the_same_answer(keys: KeyValue) -> None:
         assert again.content == first.content and second.room.calls == 0
 
 
-async def test_keys_of_other_callers_are_others(keys: KeyValue) -> None:
+async def test_keys_of_other_callers_are_others(keys: Any) -> None:
     key = {"Idempotency-Key": uuid4().hex}
     async with house(keys) as one, house(keys, token="another") as two:
         await one.client.post("/api/count", json={}, headers=BEARER | key)
         answer = await two.client.post("/api/count", json={}, headers={"Authorization": "Bearer another"} | key)
         assert "idempotency-replayed" not in answer.headers and two.room.calls == 1
+        for number, name in enumerate(("ada", "grace"), start=2):
+            named = BEARER | key | {"Fleet-Caller": name}
+            answer = await one.client.post("/api/count", json={}, headers=named)
+            assert "idempotency-replayed" not in answer.headers and one.room.calls == number
 
 
-async def test_of_many_at_once_one_is_carried_out(keys: KeyValue) -> None:
+async def test_of_many_at_once_one_is_carried_out(keys: Any) -> None:
     key = {"Idempotency-Key": uuid4().hex}
     async with house(keys) as built:
         first = asyncio.create_task(built.client.post("/api/wait", json={}, headers=BEARER | key))
@@ -83,7 +87,7 @@ async def test_of_many_at_once_one_is_carried_out(keys: KeyValue) -> None:
         assert {answer.status_code for answer in racing} <= {201, 409}
 
 
-async def test_a_client_that_left_finds_its_answer(keys: KeyValue) -> None:
+async def test_a_client_that_left_finds_its_answer(keys: Any) -> None:
     key = {"Idempotency-Key": uuid4().hex}
     async with house(keys) as built:
         leaving = asyncio.create_task(built.client.post("/api/wait", json={}, headers=BEARER | key))
@@ -97,7 +101,7 @@ async def test_a_client_that_left_finds_its_answer(keys: KeyValue) -> None:
         assert again.headers["idempotency-replayed"] == "true" and built.room.calls == 1
 
 
-async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: KeyValue) -> None:
+async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: Any) -> None:
     key = {"Idempotency-Key": uuid4().hex}
 
     class Dead:
@@ -128,36 +132,20 @@ async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: KeyValue) 
         assert answer.status_code == 201 and built.room.calls == 1
 
 
-@pytest.mark.parametrize(
-    ("query", "calls"),
-    [
-        ("status=404", 1),
-        ("status=400", 1),
-        ("status=409", 1),
-        ("status=409&retry", 2),
-        ("status=403", 2),
-        ("status=499", 2),
-        ("status=500", 2),
-        ("status=503", 2),
-        ("status=429", 2),
-        ("bug", 2),
-        ("stream", 2),
-        (f"bytes={idempotency.MAX_ANSWER_BYTES}", 1),
-        (f"bytes={idempotency.MAX_ANSWER_BYTES + 1}", 2),
-    ],
-)
-async def test_what_is_kept_and_what_not(keys: KeyValue, query: str, calls: int) -> None:
-    key = {"Idempotency-Key": uuid4().hex}
-    async with house(keys) as built:
-        with capture_logs():
-            first, second = [
-                await built.client.post(f"/api/answer?{query}", json={}, headers=BEARER | key) for _ in range(2)
-            ]
-        assert built.room.calls == calls
-        assert (second.headers.get("idempotency-replayed") == "true") == (calls == 1)
-        assert first.status_code == second.status_code and first.content == second.content
-        if calls == 2 and query != "bug":
-            assert first.headers["idempotency-kept"] == "false"
+async def test_what_is_kept_and_what_not(keys: Any) -> None:
+    once = ("status=404", "status=400", "status=409", f"bytes={MAX_ANSWER_BYTES}")
+    twice = ("status=409&retry", *(f"status={code}" for code in (403, 499, 500, 503, 429)), "bug", "stream")
+    for query in (*once, *twice, f"bytes={MAX_ANSWER_BYTES + 1}"):
+        key = {"Idempotency-Key": uuid4().hex}
+        async with house(keys) as built:
+            with capture_logs():
+                first, second = [
+                    await built.client.post(f"/api/answer?{query}", json={}, headers=BEARER | key) for _ in range(2)
+                ]
+            assert built.room.calls == (1 if query in once else 2), query
+            assert (second.headers.get("idempotency-replayed") == "true") is (query in once)
+            assert first.status_code == second.status_code and first.content == second.content
+            assert query in (*once, "bug") or first.headers["idempotency-kept"] == "false"
 
 
 async def test_what_is_no_key_is_refused(home: House) -> None:
@@ -183,15 +171,6 @@ async def test_a_submission_sent_twice_is_one_execution(fleet: FleetUnderTest) -
     assert 400 <= first.status_code < 500
     assert again.content == first.content and again.headers["idempotency-replayed"] == "true"
     refused(other, 422)
-
-
-async def test_keys_of_other_names_are_others(keys: KeyValue) -> None:
-    key = {"Idempotency-Key": uuid4().hex}
-    async with house(keys) as built:
-        for name in ("ada", "grace"):
-            answer = await built.client.post("/api/count", json={}, headers=BEARER | key | {"Fleet-Caller": name})
-            assert answer.status_code == 201 and "idempotency-replayed" not in answer.headers
-        assert built.room.calls == 2
 
 
 async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
@@ -221,7 +200,7 @@ async def test_keys_take_no_more_room_than_they_may(nats_server: EmbeddedNats) -
         small = await log.bucket(f"SMALL_{uuid4().hex[:8]}", ttl_seconds=60.0, max_bytes=600_000)
         async with house(small) as built:
             first, *_, last = names = [uuid4().hex for _ in range(6)]
-            path = f"/api/answer?bytes={idempotency.MAX_ANSWER_BYTES}"
+            path = f"/api/answer?bytes={MAX_ANSWER_BYTES}"
             for name in names:
                 answer = await built.client.post(path, json={}, headers=BEARER | {"Idempotency-Key": name})
                 assert answer.status_code == 200

@@ -27,17 +27,15 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.gateway.problems import HANDLERS
 from services.gateway.server import serve_http
-from services.gateway.streams import Streams, frames
-from services.gateway.streams.feed import SETTLED_SECONDS
-from services.gateway.streams.feeds import FEED_BYTES
-from services.gateway.streams.stalled import StalledProtocol
-from services.gateway.streams.websocket import WatchSocket
+from services.gateway.streams import Streams
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.event_source import EventSource, a_deliberation, numbered, serving
 
 Message = dict[str, Any]
+FEED_BYTES = 4 * 1024 * 1024
+SETTLED_SECONDS = 0.25
 _UPGRADE = "Upgrade: websocket\r\nConnection: Upgrade\r\n"
 SSE = {"Accept": "text/event-stream"}
 TOKEN = {"Authorization": "Bearer of-the-caller"}
@@ -127,31 +125,20 @@ async def test_whoever_resumes_in_the_middle_gets_exactly_the_rest(ran: Ran) -> 
     assert (await ran.watch(f"?from={whole[-1]['sequence'] + 1}"))[:2] == ([], 1000)
 
 
-@pytest.mark.parametrize(
-    ("name", "query", "code", "reason"),
-    [
+async def test_what_cannot_be_watched_is_told_by_the_close_code(ran: Ran) -> None:
+    for name, query, code, reason in (
         ("00000000-0000-4000-8000-000000000000", "", 4404, "no execution"),
         ("x", "", 4400, "no"),
-        (None, "?from=-1", 4400, "from"),
-        (None, "?from=1e3", 4400, "from"),
-        (None, f"?from={2**63}", 4400, "from"),
-        (None, f"?from={'9' * 5000}", 4400, "from"),
-        (None, "?from=1&from=2", 4400, "twice"),
-        (None, "?events=yes", 4400, "events"),
-        (None, "?since=1", 4400, "since"),
-    ],
-)
-async def test_what_cannot_be_watched_is_told_by_the_close_code(
-    ran: Ran, name: str | None, query: str, code: int, reason: str
-) -> None:
-    messages, closed, why = await watched(ran.url, name or ran.execution_id, query, ran.headers)
-    assert (messages, closed) == ([], code)
-    assert reason in why
-
-
-async def test_without_the_token_nothing_is_watched(ran: Ran) -> None:
-    messages, code, _ = await watched(ran.url, ran.execution_id, "", {"Authorization": "Bearer no"})
-    assert (messages, code) == ([], 4401)
+        *((ran.execution_id, f"?from={bad}", 4400, "from") for bad in (-1, "1e3", 2**63, "9" * 5000)),
+        (ran.execution_id, "?from=1&from=2", 4400, "twice"),
+        (ran.execution_id, "?events=yes", 4400, "events"),
+        (ran.execution_id, "?since=1", 4400, "since"),
+    ):
+        messages, closed, why = await watched(ran.url, name, query, ran.headers)
+        assert (messages, closed) == ([], code), query
+        assert reason in why
+    messages, closed, _ = await watched(ran.url, ran.execution_id, "", {"Authorization": "Bearer no"})
+    assert (messages, closed) == ([], 4401)
 
 
 async def test_server_sent_events_are_the_same_and_resume_and_end(ran: Ran) -> None:
@@ -258,6 +245,33 @@ async def test_watchers_of_one_execution_share_one_stream_of_its_events() -> Non
     assert (source.opened, source.tokens) == (1, ["Bearer of-the-caller"])
 
 
+async def test_messages_of_any_size_come_whole() -> None:
+    """Frames with lengths of two and of eight bytes, and where one becomes the other."""
+
+    async def longest(size: int) -> int:
+        source, name = EventSource(), str(uuid.uuid4())
+        source.add(*numbered(name, a_deliberation(agents=1, steps=1, output="x" * size)))
+        async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?events=1") as client:
+            found = [len(message) async for message in client]
+        assert client.close_code == 1000
+        return max(found)
+
+    around = await longest(10_000) - 10_000
+    for size in (65_535, 65_536, 140_000):
+        assert await longest(size - around) == size
+
+
+async def test_watchers_who_show_another_token_never_share_a_feed() -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(*events[:3])
+    tokens = ["Bearer mine", "Bearer mine", "Bearer theirs"]
+    async with serving(source) as port, streaming(port) as (url, _), AsyncExitStack() as open_now:
+        for token in tokens:
+            client = await open_now.enter_async_context(opened(url, name, headers={"Authorization": token}))
+            await client.recv()
+        assert sorted(source.tokens) == ["Bearer mine", "Bearer theirs"]
+
+
 async def test_what_the_feed_has_no_more_is_read_again_and_joined_without_a_gap() -> None:
     source, (name, events) = EventSource(), large_story()
     source.add(*events[:-1])
@@ -288,25 +302,13 @@ async def test_a_source_that_goes_away_is_waited_for_so_long(patient: bool) -> N
         if not patient:
             assert (await rest_of(client))[:2] == ([], 1013)
             return
-        source.add(*events[10:])
         async with serving(source, port):
+            # It is known to be back though it has nothing new.
+            assert json.loads(await client.recv())["notice"]["code"] == "source_back"
+            source.add(*events[10:])
             rest, code, _ = await rest_of(client)
         told = [one for one in first + rest if "sequence" in one]
         assert ([one["sequence"] for one in told], code) == ([event.sequence for event in events], 1000)
-        assert rest[0]["notice"]["code"] == "source_back"
-
-
-async def test_a_source_that_is_back_with_nothing_new_is_known_to_be_back() -> None:
-    source, (name, events) = EventSource(), story()
-    source.add(events[0])
-    async with AsyncExitStack() as kept:
-        async with serving(source) as port:
-            url, _ = await kept.enter_async_context(streaming(port))
-            client = await kept.enter_async_context(opened(url, name))
-            assert json.loads(await client.recv())["sequence"] == 1
-        async with serving(source, port), asyncio.timeout(20):
-            codes = [json.loads(await client.recv())["notice"]["code"] for _ in range(2)]
-        assert codes == ["source_lost", "source_back"]
 
 
 async def deaf(url: str, path: str, headers: str = _UPGRADE) -> socket.socket:
@@ -379,8 +381,8 @@ async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_not
 
 @pytest.mark.parametrize("kind", ["websocket", "events"])
 async def test_a_client_that_never_reads_again_is_let_go(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StalledProtocol, "stalled_seconds", 0.2)
-    monkeypatch.setattr(frames, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("services.gateway.streams.stalled.StalledProtocol.stalled_seconds", 0.2)
+    monkeypatch.setattr("services.gateway.streams.frames.LINGER_SECONDS", 0.1)
     source, (name, events) = EventSource(), large_story()
     source.add(*events[:-1])
     async with serving(source) as port, streaming(port, send_seconds=0.2) as (url, streams):
@@ -404,7 +406,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:3])
-    async with serving(source) as port, streaming(port, max_watchers=2) as (url, streams):
+    async with serving(source) as port, streaming(port, max_watchers=2, linger=0.05) as (url, streams):
         async with opened(url, name) as first, opened(url, name) as second:
             await asyncio.gather(first.recv(), second.recv())
             messages, code, reason = await watched(url, name)
@@ -416,39 +418,33 @@ async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
             ):
                 assert (answer.status, (await answer.json())["code"]) == (429, "RESOURCE_EXHAUSTED")
         await until(lambda: not streams.feeds.watchers)
+        # A feed ends after its last watcher.
+        await until(lambda: not source.streams)
         async with opened(url, name) as third:
             assert json.loads(await third.recv())["sequence"] == 1
 
 
-@pytest.mark.parametrize("sends", [0, 1, 3])
-async def test_a_client_that_has_just_gone_is_no_fault(sends: int) -> None:
+async def test_a_client_that_has_just_gone_is_no_fault() -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events)
-    sent = list[str]()
-
-    async def receive() -> Message:
-        return {"type": "websocket.connect"} if not sent else await asyncio.Future()
-
-    async def send(message: Message) -> None:
-        if len(sent) == sends:
-            raise ConnectionResetError
-        sent.append(message["type"])
-
     async with serving(source) as port, streaming(port) as (_, streams):
-        scope = {"type": "websocket", "headers": [], "query_string": b"", "path_params": {"execution_id": name}}
-        async with asyncio.timeout(10):
-            await WatchSocket(streams.feeds)(scope, receive, send)
-        assert len(sent) == sends
+        app = Starlette(routes=streams.routes())
+        for sends in (0, 1, 3):
+            sent = list[str]()
 
+            async def receive(sent: list[str] = sent) -> Message:
+                return {"type": "websocket.connect"} if not sent else await asyncio.Future()
 
-async def test_a_feed_ends_after_its_last_watcher() -> None:
-    source, (name, events) = EventSource(), story()
-    source.add(*events[:3])
-    async with serving(source) as port, streaming(port, linger=0.05) as (url, _):
-        async with opened(url, name) as client:
-            await client.recv()
-            assert source.streams == 1
-        await until(lambda: not source.streams)
+            async def send(message: Message, sent: list[str] = sent, sends: int = sends) -> None:
+                if len(sent) == sends:
+                    raise ConnectionResetError
+                sent.append(message["type"])
+
+            path = f"/api/ws/executions/{name}"
+            scope = {"type": "websocket", "path": path, "raw_path": path.encode(), "headers": [], "query_string": b""}
+            async with asyncio.timeout(10):
+                await app(scope | {"root_path": ""}, receive, send)
+            assert len(sent) == sends
 
 
 async def test_a_gateway_that_goes_says_so() -> None:

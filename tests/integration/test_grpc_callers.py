@@ -16,7 +16,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.grpc_server import serve_grpc
-from services.orchestrator.server import SERVICE, orchestrator_service
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionFinished
@@ -29,10 +28,10 @@ from tests.orchestrator_service import (
     field_named,
     orchestration,
     refusal,
-    servicer_of,
 )
 
 TOKEN = "a-token-for-tests"
+SERVICE = "fleet.orchestrator.v1.OrchestratorService"
 
 
 @pytest.fixture
@@ -41,45 +40,39 @@ async def service() -> AsyncIterator[Service]:
         yield running
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        (),
-        (("authorization", "Bearer wrong"),),
-        (("authorization", TOKEN),),
-        (("authorization", f"Basic {TOKEN}"),),
-        (("authorization", "Bearer "),),
-        (("authorization", f"Bearer {TOKEN}x"),),
-        (("authorization", "Bearer wrong"), ("authorization", f"Bearer {TOKEN}")),
-        (("x-authorization", f"Bearer {TOKEN}"),),
-    ],
-)
-async def test_without_the_token_nothing_is_served(metadata):
+async def test_with_the_token_everything_is_served_and_without_it_nothing():
+    wrong = ("Bearer wrong", TOKEN, f"Basic {TOKEN}", "Bearer ", f"Bearer {TOKEN}x")
     async with Service().running(TOKEN) as service:
-        calls = [
-            service.stub.GetStatus(pb.GetStatusRequest(), metadata=metadata),
-            service.stub.StreamDeliberation(deliberation(), metadata=metadata),
-            service.stub.UploadRepository(iter([pb.UploadRepositoryRequest()]), metadata=metadata),
-            service.stub.ResolveApproval(pb.ResolveApprovalRequest(), metadata=metadata),
-        ]
-        for call in calls:
-            code, message, details = await refusal(call)
-            assert code is grpc.StatusCode.UNAUTHENTICATED
-            assert TOKEN not in message
-            assert details["ErrorInfo"].reason == "UNAUTHENTICATED"
-        unknown = service.channel.unary_unary("/fleet.orchestrator.v1.OrchestratorService/Nothing")
-        assert (await refusal(unknown(b"", metadata=metadata)))[0] is grpc.StatusCode.UNAUTHENTICATED
+        for metadata in (
+            (),
+            *((("authorization", shown),) for shown in wrong),
+            (("authorization", "Bearer wrong"), ("authorization", f"Bearer {TOKEN}")),
+            (("x-authorization", f"Bearer {TOKEN}"),),
+        ):
+            for call in (
+                service.stub.GetStatus(pb.GetStatusRequest(), metadata=metadata),
+                service.stub.StreamDeliberation(deliberation(), metadata=metadata),
+                service.stub.UploadRepository(iter([pb.UploadRepositoryRequest()]), metadata=metadata),
+            ):
+                code, message, details = await refusal(call)
+                assert code is grpc.StatusCode.UNAUTHENTICATED
+                assert TOKEN not in message
+                assert details["ErrorInfo"].reason == "UNAUTHENTICATED"
+            unknown = service.channel.unary_unary("/fleet.orchestrator.v1.OrchestratorService/Nothing")
+            assert (await refusal(unknown(b"", metadata=metadata)))[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert service.log.events == []
         check = health_pb2_grpc.HealthStub(service.channel).Check
         assert (await check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
-        assert service.log.events == []
-
-
-async def test_with_the_token_everything_is():
-    async with Service().running(TOKEN) as service:
         for scheme in ("Bearer", "bearer"):
             metadata = (("authorization", f"{scheme} {TOKEN}"),)
             reply = await service.stub.GetStatus(pb.GetStatusRequest(), metadata=metadata)
             assert reply.status == "healthy"
+        # A caller has one name.
+        for names in (("a b",), ("x" * 65,), ("ada", "bob"), ("",)):
+            named = (*metadata, *(("fleet-caller", name) for name in names))
+            code, _, details = await refusal(service.stub.Deliberate(deliberation(), metadata=named))
+            assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "fleet-caller")
+        assert service.log.events == []
         call = service.stub.StreamDeliberation(deliberation(), metadata=metadata)
         assert [update async for update in call][-1].final.winner_id == "agent-dev-1"
 
@@ -103,18 +96,14 @@ async def test_readiness_follows_what_the_fleet_stands_on():
         assert (await service.stub.GetStatus(pb.GetStatusRequest())).uptime_seconds >= 0
 
 
-async def test_a_port_that_is_taken_is_said_so(service: Service):
-    servicer = servicer_of(service.executions, service.log)
-    with pytest.raises(PreconditionFailed) as refused:
-        async with serve_grpc([orchestrator_service(servicer)], service.address, None, service.is_ready):
-            pass
-    assert service.address in str(refused.value)
-
-
-async def test_stopping_ends_the_calls_and_not_the_executions():
+async def test_stopping_ends_the_calls_and_not_the_executions_and_a_port_that_is_taken_is_said_so():
     service = Service()
     service.fleet.default = ScriptedRun(after=asyncio.Event())
     async with service.running():
+        with pytest.raises(PreconditionFailed) as refused:
+            async with serve_grpc([], service.address, None, service.is_ready):
+                pass
+        assert service.address in str(refused.value)
         waiting = asyncio.ensure_future(service.stub.Deliberate(deliberation()))
         await service.fleet.started(3)
     with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
@@ -202,12 +191,3 @@ async def test_a_foreign_client_gets_along_with_reflection():
         status, _, err = await curl(service, f"{SERVICE}/GetStatus", "{}", *auth[2:])
         assert status != 0
         assert "unauthenticated" in err.lower()
-
-
-@pytest.mark.parametrize("names", [("a b",), ("x" * 65,), ("ada", "bob"), ("",)])
-async def test_a_caller_has_one_name(service: Service, names: tuple[str, ...]):
-    metadata = tuple(("fleet-caller", name) for name in names)
-    code, _, details = await refusal(service.stub.Deliberate(deliberation(), metadata=metadata))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert field_named(details) == "fleet-caller"
-    assert service.log.events == []

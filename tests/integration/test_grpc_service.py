@@ -10,12 +10,19 @@ from collections.abc import AsyncIterator
 import grpc
 import grpc.aio
 import pytest
+import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.codec import from_json, to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
-from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable
+from swe_ai_fleet.domain.errors import (
+    AgentLost,
+    ModelUnavailable,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
 from swe_ai_fleet.domain.event import ExecutionFinished
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
@@ -439,27 +446,6 @@ async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):
     assert (wanting.status, wanting.winner_id) == (pb.DELIBERATION_STATUS_NO_WINNER, "")
 
 
-@pytest.mark.parametrize(
-    ("patches", "field"),
-    [
-        ((), "patches"),
-        (tuple(a_patch(f"p{number}") for number in range(65)), "patches"),
-        ((a_patch("x"), a_patch("x")), "patches[1].name"),
-        ((a_patch("../x"),), "patches[0].name"),
-        ((pb.SubmittedPatch(name="x", diff=b" \n"),), "patches[0].diff"),
-        ((pb.SubmittedPatch(name="x", diff=b"d", summary="x" * 4_001),), "patches[0].summary"),
-        ((a_patch("x", b"x" * (3 * 1024 * 1024)),), "patches"),
-    ],
-)
-async def test_patches_that_cannot_be_judged_name_the_field(
-    service: Service, patches: tuple[pb.SubmittedPatch, ...], field: str
-):
-    code, _, details = await refusal(service.stub.JudgePatches(judgement(*patches)))
-    assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, field)
-    _, _, details = await refusal(service.stub.SubmitTask(pb.SubmitTaskRequest(judge=judgement(*patches))))
-    assert field_named(details) == f"judge.{field}"
-
-
 async def test_a_person_has_a_candidate_delivered(service: Service):
     service.fleet.default = ScriptedRun(checks=(FAILED,))
     ended = await service.stub.Orchestrate(orchestration("refused"))
@@ -481,15 +467,50 @@ async def test_a_person_has_a_candidate_delivered(service: Service):
     assert execution.status == pb.DELIBERATION_STATUS_NO_WINNER
     for changes, field, code in (
         ({"candidate_id": "nobody"}, "candidate_id", grpc.StatusCode.NOT_FOUND),
-        ({"candidate_id": ""}, "candidate_id", grpc.StatusCode.INVALID_ARGUMENT),
         ({"branch": "refs/../x"}, "branch", grpc.StatusCode.INVALID_ARGUMENT),
-        ({"reason": "x" * 4_001}, "reason", grpc.StatusCode.INVALID_ARGUMENT),
-        ({"execution_id": NOWHERE}, "execution_id", grpc.StatusCode.NOT_FOUND),
     ):
-        request = pb.DeliverCandidateRequest(execution_id=execution_id, candidate_id="agent-dev-1")
-        for name, value in changes.items():
-            setattr(request, name, value)
+        request = pb.DeliverCandidateRequest(**{"execution_id": execution_id, "candidate_id": "agent-dev-1"} | changes)
         refused, _, details = await refusal(service.stub.DeliverCandidate(request))
-        assert refused is code, changes
-        if code is grpc.StatusCode.INVALID_ARGUMENT:
-            assert field_named(details) == field
+        assert (refused, field_named(details)) == (code, field)
+
+
+FAULTS = (
+    (Unavailable("the remote does not answer", field="repo.url"), grpc.StatusCode.UNAVAILABLE, True),
+    (ResourceExhausted("the store is full"), grpc.StatusCode.RESOURCE_EXHAUSTED, True),
+    (PreconditionFailed("uncommitted changes", field="repo.uncommitted"), grpc.StatusCode.FAILED_PRECONDITION, False),
+    (
+        PreconditionFailed("😀" * 50_000, field="ä" * 5_000, hint="h" * 50_000),
+        grpc.StatusCode.FAILED_PRECONDITION,
+        False,
+    ),
+)
+
+
+async def test_faults_have_their_codes_and_say_when_to_try_again(service: Service):
+    for fault, code, retry in FAULTS:
+        service.workspaces.faults = {"main": fault}
+        told, message, details = await refusal(service.stub.Deliberate(deliberation()))
+        assert told is code
+        # What is long is cut, so that its headers still arrive.
+        assert str(fault).startswith(message.removesuffix("…")) and len(message) > 15
+        assert not fault.field or fault.field.startswith(field_named(details).removesuffix("…"))
+        assert ("RetryInfo" in details) is retry
+        assert not retry or details["RetryInfo"].retry_delay.seconds > 0
+    service.workspaces.faults = {}
+    memory = pb.MemoryOptions(read=True)
+    assert field_named((await refusal(service.stub.Deliberate(deliberation(memory=memory))))[2]) == "memory"
+    assert (await service.stub.Deliberate(deliberation())).status == pb.DELIBERATION_STATUS_COMPLETED
+
+
+async def test_a_bug_is_internal_logged_once_and_keeps_its_secrets(service: Service):
+    service.workspaces.faults = {"main": KeyError("password hunter2")}
+    with structlog.testing.capture_logs() as logs:
+        code, message, _ = await refusal(service.stub.Deliberate(deliberation()))
+        stream_code, _, _ = await refusal(service.stub.StreamDeliberation(deliberation()))
+    assert code is stream_code is grpc.StatusCode.INTERNAL
+    assert "KeyError" in message
+    assert "hunter2" not in message
+    assert [entry["method"].rpartition("/")[2] for entry in logs if entry["log_level"] == "error"] == [
+        "Deliberate",
+        "StreamDeliberation",
+    ]

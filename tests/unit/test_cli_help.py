@@ -11,12 +11,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from scripts.command_pages import commands, manual_page
 from swe_ai_fleet.cli.examples import ENVIRONMENT, EXAMPLES, EXIT_CODES
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.main import app
-from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.settings import Settings
 
 ROOT: Any = typer.main.get_command(app)
@@ -64,11 +62,6 @@ def test_an_example_is_a_command_that_would_run(
         (tmp_path / file).touch()
     found, _ = parsed(example)
     assert found == name
-
-
-def test_examples_name_states_that_there_are() -> None:
-    told = [word for line in EXAMPLES["list"] for word in re.findall(r"--status (\S+)", line)]
-    assert told and all(enum_name(pb.DeliberationStatus, word, field="status") for word in told)
 
 
 def test_an_example_that_is_wrong_is_found() -> None:

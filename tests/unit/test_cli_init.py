@@ -46,13 +46,10 @@ def test_it_says_how_to_go_on_here_and_on_kubernetes() -> None:
     assert "fleet up" not in cluster
 
 
-def test_what_it_cannot_do_is_told_by_its_name() -> None:
+def test_what_it_cannot_do_is_told_by_its_name(tmp_path: Path) -> None:
     refused = runner.invoke(app, ["init", "fleet", "--rotate", "everything"])
     assert refused.exit_code == 2
     assert "certificates" in refused.output
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, no directory")
     refused = runner.invoke(app, ["init", "taken/fleet"])
     assert refused.exit_code == 2

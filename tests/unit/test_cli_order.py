@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.requests import submitted_task
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import Order, repo_ref
-from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, Role, TaskKind, UncommittedChanges, check_identifier
+from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 
 
-def test_every_option_reaches_the_task_that_the_server_makes_of_it(tmp_path: Path) -> None:
+def test_every_option_reaches_the_request_and_what_is_not_given_is_left_to_the_server(tmp_path: Path) -> None:
     order = Order(
         description="Fix it",
         repo=str(tmp_path),
@@ -31,37 +30,26 @@ def test_every_option_reaches_the_task_that_the_server_makes_of_it(tmp_path: Pat
         task_id="t-1",
         timeout_seconds=90,
     )
-    task = submitted_task(order.request())
-    assert (task.kind, task.task_id, task.description) == (TaskKind.ORCHESTRATE, "t-1", "Fix it")
-    assert (task.repo.location, task.repo.ref) == (str(tmp_path), "main")
-    assert task.repo.uncommitted is UncommittedChanges.INCLUDE
-    assert (task.num_agents, task.rounds, task.role) == (5, 2, Role.QA)
-    assert [check.command for check in task.constraints.checks] == ["make test", "make lint"]
-    assert task.constraints.limits.timeout_seconds == 90
-    assert task.environment.setup == ("pip install x",)
-    assert dict(task.environment.variables) == {"A": "1", "B": "x=y"}
-    assert task.environment.path == ("bin",)
-    assert task.constraints.allowed_hosts == ("example.org", "*.example.net:8443")
-    assert task.delivery.branch == "work/1"
-
-
-def test_a_plain_order_leaves_everything_to_the_server(tmp_path: Path) -> None:
-    request = Order(description="Fix it", repo=str(tmp_path)).request()
-    task = submitted_task(request)
-    assert (task.num_agents, task.rounds, task.role) == (0, COUNCIL_ROUNDS, Role.DEV)
-    assert task.repo.uncommitted is UncommittedChanges.REFUSE
-    assert not request.orchestrate.HasField("environment")
-    assert task.constraints.allowed_hosts is None
-
-
-def test_no_rounds_means_no_peer_review(tmp_path: Path) -> None:
-    assert submitted_task(Order(description="x", repo=str(tmp_path), rounds=0).request()).rounds == 0
-
-
-def test_a_deliberation_is_asked_for_as_one(tmp_path: Path) -> None:
-    order = Order(description="x", repo=str(tmp_path), deliberate_only=True, agents=2, rounds=3)
-    task = submitted_task(order.request())
-    assert (task.kind, task.num_agents, task.rounds) == (TaskKind.DELIBERATE, 2, 3)
+    assert order.request() == order.request()
+    asked = order.request().orchestrate
+    repo = pb.RepoRef(path=str(tmp_path), ref="main", uncommitted=pb.UNCOMMITTED_CHANGES_INCLUDE)
+    assert (asked.task_id, asked.task_description, asked.role.upper(), asked.repo) == ("t-1", "Fix it", "QA", repo)
+    options = asked.options
+    assert (options.num_agents, options.deliberation_rounds, options.enable_peer_review) == (5, 2, True)
+    assert [check.command for check in asked.constraints.checks] == ["make test", "make lint"]
+    assert asked.constraints.timeout_seconds == 90
+    assert list(asked.constraints.network.allowed_hosts) == ["example.org", "*.example.net:8443"]
+    variables = {"A": "1", "B": "x=y"}
+    assert asked.environment == pb.EnvironmentSpec(
+        setup_commands=["pip install x"], variables=variables, path_directories=["bin"]
+    )
+    assert asked.delivery.branch == "work/1"
+    plain = Order(description="Fix it", repo=str(tmp_path)).request().orchestrate
+    assert plain.options.num_agents == 0
+    assert not plain.HasField("environment") and not plain.constraints.HasField("network")
+    assert not Order(description="x", repo=str(tmp_path), rounds=0).request().orchestrate.options.enable_peer_review
+    alone = Order(description="x", repo=str(tmp_path), deliberate_only=True, agents=2, rounds=3).request().deliberate
+    assert (alone.num_agents, alone.rounds) == (2, 3)
 
 
 @pytest.mark.parametrize("description", ["Füge etwas hinzu!", "日本", "../../etc", "a" * 500, "x.lock"])
@@ -70,11 +58,6 @@ def test_a_made_up_id_is_valid_and_another_one_each_time(tmp_path: Path, descrip
     assert len(ids) == 5
     for task_id in ids:
         check_identifier(task_id, field="task_id")
-
-
-def test_the_same_order_is_the_same_task(tmp_path: Path) -> None:
-    order = Order(description="x", repo=str(tmp_path))
-    assert order.request() == order.request()
 
 
 @pytest.mark.parametrize(

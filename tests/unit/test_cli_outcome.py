@@ -6,13 +6,10 @@ import io
 import json
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
 from swe_ai_fleet.cli.documents import execution_document
-from swe_ai_fleet.cli.exits import Exit, exit_of_state
-from swe_ai_fleet.cli.judge import names
-from swe_ai_fleet.cli.outcome import next_commands, print_outcome
+from swe_ai_fleet.cli.outcome import print_outcome
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.blob import BlobRef
@@ -33,7 +30,6 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.watching.narration import checks_text
 
 PATCH = BlobRef(name="default/e/aa", digest="aa", size=9)
 REASONS = ("tests: 3 tests fail with the change", "lint: x", "policy: y", "a fourth reason")
@@ -85,27 +81,22 @@ def printed(state: ExecutionState, diff: str = "") -> list[str]:
     return file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize(
-    ("verdict", "status", "code"),
-    [
-        (Verdict.VERIFIED, ExecutionStatus.COMPLETED, Exit.ACCEPTED),
-        (Verdict.UNVERIFIED, ExecutionStatus.COMPLETED, Exit.UNVERIFIED),
-        (None, ExecutionStatus.COMPLETED, Exit.ACCEPTED),
-        (Verdict.REFUTED, ExecutionStatus.NO_WINNER, Exit.NOT_ACCEPTED),
-        (Verdict.UNVERIFIED, ExecutionStatus.NO_WINNER, Exit.NOT_ACCEPTED),
-        (Verdict.UNVERIFIED, ExecutionStatus.CANCELLED, Exit.STOPPED),
-    ],
-)
-def test_the_exit_code_tells_the_verdict(verdict: Verdict | None, status: ExecutionStatus, code: Exit) -> None:
-    assert exit_of_state(a_state(verdict, status)) is code
-
-
-def test_a_judgement_without_evidence_is_unverified_unless_proof_is_wanted() -> None:
-    state = a_state(Verdict.UNVERIFIED, ExecutionStatus.NO_WINNER, TaskKind.JUDGE)
-    assert exit_of_state(state) is Exit.UNVERIFIED
-    wanting = replace(state, task=replace(state.task, constraints=Constraints(require_verified=True)))
-    assert exit_of_state(wanting) is Exit.NOT_ACCEPTED
-    assert exit_of_state(a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER, TaskKind.JUDGE)) is Exit.NOT_ACCEPTED
+def test_the_exit_code_tells_the_verdict() -> None:
+    refuted = a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER, TaskKind.JUDGE)
+    judged = a_state(Verdict.UNVERIFIED, ExecutionStatus.NO_WINNER, TaskKind.JUDGE)
+    wanting = replace(judged, task=replace(judged.task, constraints=Constraints(require_verified=True)))
+    for state, code in (
+        (a_state(Verdict.VERIFIED), 0),
+        (a_state(Verdict.UNVERIFIED), 6),
+        (a_state(None), 0),
+        (a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER), 1),
+        (a_state(Verdict.UNVERIFIED, ExecutionStatus.NO_WINNER), 1),
+        (a_state(Verdict.UNVERIFIED, ExecutionStatus.CANCELLED), 4),
+        (judged, 6),
+        (wanting, 1),
+        (refuted, 1),
+    ):
+        assert execution_document(state, diff="")["exit_code"] == code, state.status
 
 
 def test_the_verdict_comes_first_with_three_reasons_then_branch_diff_and_tables() -> None:
@@ -139,26 +130,29 @@ def test_where_nobody_won_the_end_says_why_where_it_is_kept_and_what_helps() -> 
     ]
 
 
+def next_commands(state: ExecutionState) -> list[str]:
+    """What is named to type next."""
+    lines = printed(state)
+    return [line.strip() for line in lines[lines.index("next:") + 1 :]] if "next:" in lines else []
+
+
 def test_only_commands_that_work_are_named() -> None:
     state = a_state(Verdict.REFUTED, ExecutionStatus.NO_WINNER)
     unappliable = replace(state, reports={"fix": replace(state.reports["fix"], tree="")})
     assert [command.split()[1] for command in next_commands(unappliable)] == ["show", "export"]
-    candidate = state.candidates["fix"]
-    empty = replace(state, candidates={"fix": replace(candidate, artifacts=Artifacts())})
+    empty = replace(state, candidates={"fix": replace(state.candidates["fix"], artifacts=Artifacts())})
     assert [command.split()[1] for command in next_commands(empty)] == ["show"]
-    assert list(next_commands(a_state(Verdict.VERIFIED))) == ["git -C '/srv/my app' merge fleet/t"]
-    assert list(next_commands(replace(a_state(Verdict.VERIFIED), delivered=None))) == []
-
-
-@pytest.mark.parametrize("broken", [True, False])
-def test_an_environment_that_fails_names_the_command_that_explains_it(broken: bool) -> None:
-    state = a_state(Verdict.UNVERIFIED, ExecutionStatus.FAILED if broken else ExecutionStatus.COMPLETED)
+    assert next_commands(a_state(Verdict.VERIFIED)) == ["git -C '/srv/my app' merge fleet/t"]
+    assert next_commands(replace(a_state(Verdict.VERIFIED), delivered=None)) == []
+    # An environment that fails names the command that explains it.
     suite = SuiteBaseline(command="pytest -q", unusable="it has no test")
-    state = replace(state, delivered=None, baseline=None if broken else Baseline(commit="c" * 40, suites=(suite,)))
-    state = replace(state, baseline_error="requirements.txt: no matching distribution" if broken else "")
-    assert printed(state)[-2:] == ["next:", f"  fleet env explain --repo '/srv/my app' --ref {'c' * 40}"]
-    said = "none: requirements.txt: no matching distribution" if broken else "it has no test"
-    assert f"baseline: {said}" in printed(state)
+    for status, baseline, error, said in (
+        (ExecutionStatus.FAILED, None, "no matching distribution", "none: no matching distribution"),
+        (ExecutionStatus.COMPLETED, Baseline(commit="c" * 40, suites=(suite,)), "", "it has no test"),
+    ):
+        state = replace(a_state(Verdict.UNVERIFIED, status), delivered=None, baseline=baseline, baseline_error=error)
+        assert next_commands(state) == [f"fleet env explain --repo '/srv/my app' --ref {'c' * 40}"]
+        assert f"baseline: {said}" in printed(state)
 
 
 def test_no_name_of_a_file_or_a_person_is_a_line_of_its_own() -> None:
@@ -207,19 +201,8 @@ def test_judged_patches_are_told_one_by_one() -> None:
     ]
 
 
-def test_an_execution_of_before_there_were_verdicts_is_shown_as_it_was() -> None:
-    state = a_state(None)
-    tests = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, tests=Tests(passed=7))
-    old = CheckReport(candidate_id="fix", results=(tests,))
-    lines = printed(replace(state, reports={"fix": old}, delivery_report=old, baseline=None))
-    assert lines[0] == "branch fleet/t"
-    assert any("accepted" in line and "tests ok: 7 passed" in line for line in lines)
-    assert "completed: fix won (1.0 s, 0 tokens)" in lines
-
-
-@pytest.mark.parametrize(
-    ("result", "text"),
-    [
+def test_a_checks_tests_are_counted_in_words() -> None:
+    for result, text in (
         ({"tests": Tests(passed=312), "shown": ("a", "b", "c")}, "tests ok: 312 passed; 3 fail without the change"),
         (
             {"tests": Tests(passed=312, failed=1, errors=1), "shown": ("a",)},
@@ -228,22 +211,9 @@ def test_an_execution_of_before_there_were_verdicts_is_shown_as_it_was() -> None
         ({"tests": Tests(passed=3, failed=1), "passed": False}, "tests FAILED: 3 passed; 1 fails"),
         ({"passed": False, "problems": ("a", "b")}, "tests FAILED (2 problems)"),
         ({"skipped_reason": "there are none"}, "tests skipped"),
-    ],
-)
-def test_a_checks_tests_are_counted_in_words(result: dict[str, object], text: str) -> None:
-    check = replace(CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True), **result)  # type: ignore[arg-type]
-    assert checks_text(CheckReport(candidate_id="a", results=(check,))) == text
-
-
-def test_a_patchs_name_is_its_files_name_made_an_id() -> None:
-    places = [
-        "a/fix.patch",
-        "b/fix.diff",
-        "-",
-        "$(rm -rf x).patch",
-        "\x1b]0;owned\x07",
-        "--.patch",
-        "fix.2",
-        "c/fix.patch",
-    ]
-    assert names(places) == ["fix", "fix.2", "stdin", "rm--rf-x", "0-owned", "patch", "fix.2.2", "fix.3"]
+    ):
+        check = replace(CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True), **result)
+        state = a_state(None)
+        assert text in "\n".join(
+            printed(replace(state, reports={"fix": CheckReport(candidate_id="fix", results=(check,))}))
+        )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.documents import execution_document
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import SILENT_SECONDS, Progress, View, view
 from swe_ai_fleet.cli.outcome import print_outcome
 from swe_ai_fleet.cli.screen import Screen
@@ -40,7 +37,6 @@ from swe_ai_fleet.domain.event import (
     ChecksFinished,
     ChecksStarted,
     ContextGathered,
-    Event,
     EventBody,
     ExecutionClaimed,
     ExecutionFinished,
@@ -50,7 +46,6 @@ from swe_ai_fleet.domain.event import (
     RunFinished,
     RunLost,
     RunStarted,
-    StoredEvent,
     ToolFinished,
     WinnerDelivered,
 )
@@ -60,7 +55,6 @@ from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, Task
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.watching.narration import narrate
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
 START_MS = 1_767_225_600_000
@@ -144,20 +138,21 @@ def told() -> list[tuple[str, EventBody]]:
     ]
 
 
+def an_event(number: int, agent_id: str, body: EventBody) -> pb.ExecutionEvent:
+    return pb.ExecutionEvent(
+        sequence=number,
+        event_id=str(number),
+        execution_id="e",
+        task_id="t",
+        agent_id=agent_id,
+        type=body.type,
+        at_ms=START_MS + 1000 * number,
+        payload_json=to_json(body).decode(),
+    )
+
+
 def events() -> list[pb.ExecutionEvent]:
-    return [
-        pb.ExecutionEvent(
-            sequence=number,
-            event_id=str(number),
-            execution_id="e",
-            task_id="t",
-            agent_id=agent_id,
-            type=body.type,
-            at_ms=START_MS + 1000 * number,
-            payload_json=to_json(body).decode(),
-        )
-        for number, (agent_id, body) in enumerate(told())
-    ]
+    return [an_event(number, agent_id, body) for number, (agent_id, body) in enumerate(told())]
 
 
 def screen(*, json: bool = False, terminal: bool = False) -> Screen:
@@ -270,29 +265,11 @@ def test_json_lines_carry_every_event_whole() -> None:
     assert printed(shown.err) == ""
 
 
-def test_the_document_has_what_the_table_has() -> None:
-    progress = Progress()
-    for event in events():
-        progress.add(event)
-    assert progress.state is not None
-    document = json.loads(json.dumps(execution_document(progress.state, diff="+x")))
-    assert (document["status"], document["exit_code"], document["winner"]) == ("completed", 0, "a")
-    assert (document["verdict"], document["verdict_reasons"]) == ("verified", [f"tests: {HOSTILE}"])
-    assert document["baseline"]["tests"]["suites"][0]["tests"]["passed"] == 6
-    assert document["commit"] == "d" * 40
-    assert document["diff"] == "+x"
-    assert document["context"]["tokens"] == 1200
-    assert document["context"]["recalled"][0]["source"] == "execution:e0"
-    candidate = document["candidates"][0]
-    assert (candidate["rank"], candidate["accepted"], candidate["insertions"]) == (1, True, 3)
-    assert candidate["checks"][0]["tests"]["passed"] == 7
-    assert candidate["usage"]["total_tokens"] == 1234
-    assert [agent["agent_id"] for agent in document["agents"]] == ["a", "b"]
-
-
 def narrated(body: EventBody) -> str:
-    event = Event(id="1", tenant="t", execution_id="e", task_id="t", agent_id="_", at="", body=body)
-    return narrate(StoredEvent(sequence=1, event=event))
+    """The line that an event is told in."""
+    shown = screen()
+    View(shown, Progress())(an_event(0, "_", body))
+    return printed(shown.err).strip().removeprefix("00:00:00 ")
 
 
 def test_that_there_is_no_context_is_told_with_the_reason() -> None:
@@ -325,31 +302,14 @@ def test_a_line_says_why_a_run_failed_and_what_was_checked_of_a_delivery() -> No
     ]
 
 
-def test_an_event_that_cannot_be_read_stops_nobody() -> None:
-    progress = Progress()
+def test_an_event_that_cannot_be_read_stops_nobody_and_lines_are_cleaned() -> None:
+    progress, shown = Progress(), screen()
     log = events()
     log[6].payload_json = "{"
     log[7].type = "of_a_later_version"
     for event in log:
         progress.add(event)
     assert progress.state is not None and progress.state.status is ExecutionStatus.COMPLETED
-
-
-@pytest.mark.parametrize("write", [Screen.line, Screen.note], ids=["line", "note"])
-def test_lines_are_cleaned(write: Callable[[Screen, str], None]) -> None:
-    shown = screen()
-    write(shown, HOSTILE)
-    assert (printed(shown.out) or printed(shown.err)) == "[bold red]look[/]\n"
-
-
-def test_a_fault_is_a_line_and_a_hint_or_a_document() -> None:
-    fault = CommandFault("two\nlines", exit_code=Exit.USAGE, hint="do this", field="repo")
-    plain, document = screen(), screen(json=True)
-    plain.fault(fault)
-    document.fault(fault)
-    assert printed(plain.err) == "fleet: repo: two\n  | lines\n  hint: do this\n"
-    assert printed(plain.out) == ""
-    assert json.loads(printed(document.out)) == {
-        "error": {"message": "two\nlines", "hint": "do this", "field": "repo"},
-        "exit_code": 2,
-    }
+    shown.line(HOSTILE)
+    shown.note(HOSTILE)
+    assert (printed(shown.out), printed(shown.err)) == ("[bold red]look[/]\n", "[bold red]look[/]\n")

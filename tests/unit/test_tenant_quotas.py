@@ -101,25 +101,23 @@ def test_at_every_moment_no_tenant_is_more_than_one_place_ahead_of_its_share(bac
         begun[one.tenant] += 1
 
 
-def test_agents_that_work_already_count_and_priorities_do_not() -> None:
+def test_what_counts_between_tenants_and_inside_one() -> None:
     entries = [waiting("big", number, priority=9) for number in range(3)] + [waiting("small", 9)]
     turns = TenantTurns(at_work={"big": 5, "small": 1})
     assert in_order(entries, {}, now=100.0, tenants=turns)[0].tenant == "small"
     assert in_order(entries, {}, now=100.0)[0].tenant == "big"
+    inside = [waiting("t", number, caller=name) for number, name in enumerate(("greedy", "greedy", "bob"))]
+    inside.append(waiting("t", 4, caller="bob", priority=3))
+    assert in_order(inside, {}, now=100.0, tenants=TenantTurns()) == in_order(inside, {}, now=100.0)
+    # What shares leave is divided among the others.
+    for shares, weighed in (
+        ({"gold": 0.5, "a": 0.0, "b": 0.0}, {"gold": 0.5, "a": 0.25, "b": 0.25}),
+        ({"gold": 1.0, "a": 0.0}, {"gold": 1.0, "a": LEAST_WEIGHT}),
+    ):
+        assert weights(set(shares), shares.__getitem__) == weighed
 
 
-def test_inside_a_tenant_priority_and_turns_of_callers_hold_as_before() -> None:
-    entries = [
-        waiting("t", 1, caller="greedy"),
-        waiting("t", 2, caller="greedy"),
-        waiting("t", 3, caller="bob"),
-        waiting("t", 4, caller="bob", priority=3),
-    ]
-    plain = in_order(entries, {}, now=100.0)
-    assert in_order(entries, {}, now=100.0, tenants=TenantTurns()) == plain
-
-
-def test_with_one_place_shares_decide_over_time() -> None:
+def test_with_one_place_shares_decide_over_time_and_who_was_away_does_not_get_everything() -> None:
     passes, begun = Passes(), Counter[str]()
     weighs = {"gold": 0.75, "iron": 0.25}
     for number in range(40):
@@ -129,22 +127,12 @@ def test_with_one_place_shares_decide_over_time() -> None:
         passes.given(first.tenant, 1, weighs[first.tenant])
         begun[first.tenant] += 1
     assert begun["gold"] in (30, 31)
-
-
-def test_who_was_away_does_not_get_everything_at_once() -> None:
     passes = Passes()
     for _ in range(50):
         passes.waiting({"steady"})
         passes.given("steady", 1, 1.0)
     found = passes.waiting({"steady", "back"})
     assert found["steady"] - found["back"] <= 1.0
-
-
-def test_what_shares_leave_is_divided_among_the_others() -> None:
-    shares = {"gold": 0.5, "a": 0.0, "b": 0.0}
-    assert weights(set(shares), shares.__getitem__) == {"gold": 0.5, "a": 0.25, "b": 0.25}
-    greedy = {"gold": 1.0, "a": 0.0}
-    assert weights(set(greedy), greedy.__getitem__)["a"] == LEAST_WEIGHT
 
 
 def test_a_queue_that_one_tenant_filled_still_takes_another_in() -> None:
@@ -177,31 +165,15 @@ async def test_no_more_agents_of_a_tenant_work_than_its_quota_says() -> None:
         runs = [group.create_task(seats.carry_out(an_assignment("small", number))) for number in range(5)]
         others = [group.create_task(seats.carry_out(an_assignment("other", number))) for number in range(4)]
         await world.fleet.started(6)
-        assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 2, "other": 4}
-        assert seats.taken == {"small": 2, "other": 4}
+        assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 2, "other": 4} == seats.taken
+        # Who gives up waiting leaves no gap.
+        runs[3].cancel()
+        await asyncio.wait([runs[3]])
         hold.set()
     assert all(run.done() for run in runs + others)
-    assert [one.task.task_id for one in world.fleet.begun if one.task.tenant == "small"] == [
-        f"task-{number}" for number in range(5)
-    ]
+    begun = [one.task.task_id for one in world.fleet.begun if one.task.tenant == "small"]
+    assert begun == ["task-0", "task-1", "task-2", "task-4"]
     assert seats.taken.total() == 0
-
-
-async def test_who_gives_up_waiting_leaves_no_gap() -> None:
-    hold = asyncio.Event()
-    world = World()
-    world.fleet.default = ScriptedRun(after=hold)
-    seats = Seats(world.fleet, quotas(small=Quota(agents=1)))
-    async with asyncio.timeout(10):
-        first = asyncio.create_task(seats.carry_out(an_assignment("small", 1)))
-        await world.fleet.started(1)
-        second, third = (asyncio.create_task(seats.carry_out(an_assignment("small", n))) for n in (2, 3))
-        await asyncio.sleep(0)
-        second.cancel()
-        await asyncio.gather(second, return_exceptions=True)
-        hold.set()
-        await asyncio.gather(first, third)
-    assert [one.task.task_id for one in world.fleet.begun] == ["task-1", "task-3"]
 
 
 async def test_replicas_share_a_quota_evenly() -> None:
@@ -224,33 +196,14 @@ async def test_replicas_share_a_quota_evenly() -> None:
         assert [seats.taken["small"] for seats in replicas] == [2, 1]
         hold.set()
     assert [len(world.fleet.begun) for world in worlds] == [4, 4]
-
-
-async def test_more_replicas_than_seats_have_one_each(world: World) -> None:
-    names = ("one", "two", "three")
-    replicas = [Seats(world.fleet, quotas(small=Quota(agents=1)), me=name, sharers=lambda _: names) for name in names]
+    # More replicas than seats have one each.
+    few = quotas(small=Quota(agents=1))
+    many = [
+        Seats(worlds[0].fleet, few, me=name, sharers=lambda _: ("one", "two", "three")) for name in (*names, "three")
+    ]
     async with asyncio.timeout(10):
-        for number, seats in enumerate(replicas):
+        for number, seats in enumerate(many, start=10):
             await seats.carry_out(an_assignment("small", number))
-    assert len(world.fleet.begun) == 3
-
-
-async def test_an_execution_of_more_agents_than_the_quota_runs_a_few_at_a_time(world: World) -> None:
-    most = Counter[str]()
-    async with world.running(quotas=quotas(small=Quota(agents=2))) as executions:
-        accepted = await executions.submit(a_task(tenant="small", num_agents=5))
-
-        async def look() -> None:
-            while True:
-                most["small"] = max(most["small"], executions.fleet.taken["small"])
-                await asyncio.sleep(0)
-
-        looking = asyncio.create_task(look())
-        state = await executions.wait("small", accepted.execution_id)
-        looking.cancel()
-    assert state.status is ExecutionStatus.COMPLETED
-    assert len(state.candidates) == 5
-    assert most["small"] == 2
 
 
 async def test_a_tenant_whose_agents_all_work_takes_no_more_places(world: World) -> None:
@@ -300,17 +253,10 @@ async def test_tasks_handed_in_at_once_are_no_more_than_may_wait(world: World, b
         answers = await asyncio.gather(*(executions.submit(task) for task in tasks), return_exceptions=True)
         assert sum(isinstance(one, ResourceExhausted) for one in answers) == 4
         assert len(executions.projection.all("small")) == 2
-        hold.set()
-
-
-async def test_a_task_handed_in_twice_at_once_takes_one_place(world: World) -> None:
-    hold = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=hold)
-    async with world.running(room=Room(executions=1), quotas=quotas(small=Quota(queued=1))) as executions:
-        await executions.submit(a_task("running", tenant="other"))
-        await world.fleet.started(1)
-        answers = await asyncio.gather(*(executions.submit(a_task(tenant="small")) for _ in range(3)))
-        assert sorted(one.existed for one in answers) == [False, True, True]
+        # One that is handed in again takes no place of its own.
+        known = executions.projection.all("small")[0].task
+        again = await asyncio.gather(*(executions.submit(known) for _ in range(3)))
+        assert all(one.existed for one in again)
         hold.set()
 
 
@@ -337,19 +283,14 @@ async def test_checkpoints_are_no_larger_than_there_is_room_for(world: World) ->
     assert [one.checkpoint_bytes for one in world.fleet.begun] == [600 // (2 * agents), None]
 
 
-async def test_agents_get_no_more_tokens_than_are_left_of_the_day(world: World) -> None:
-    async with world.running(quotas=quotas(400, small=Quota(tokens_per_day=1_000))) as executions:
-        accepted = await executions.submit(a_task(tenant="small", num_agents=3))
-        await executions.wait("small", accepted.execution_id)
-    assert [one.task.constraints.limits.max_tokens for one in world.fleet.begun] == [200, 200, 200]
-
-
-async def test_a_limit_of_the_task_that_is_lower_stays(world: World) -> None:
+async def test_agents_get_no_more_tokens_than_are_left_of_the_day_or_their_task_allows() -> None:
     limits = replace(a_task().constraints.limits, max_tokens=50)
-    task = a_task(tenant="small", num_agents=1, constraints=replace(a_task().constraints, limits=limits))
-    async with world.running(quotas=quotas(0, small=Quota(tokens_per_day=1_000))) as executions:
-        await executions.wait("small", (await executions.submit(task)).execution_id)
-    assert world.fleet.begun[0].task.constraints.limits.max_tokens == 50
+    limited = a_task(tenant="small", num_agents=1, constraints=replace(a_task().constraints, limits=limits))
+    for task, spent, tokens in ((a_task(tenant="small", num_agents=3), 400, [200, 200, 200]), (limited, 0, [50])):
+        world = World()
+        async with world.running(quotas=quotas(spent, small=Quota(tokens_per_day=1_000))) as executions:
+            await executions.wait("small", (await executions.submit(task)).execution_id)
+        assert [one.task.constraints.limits.max_tokens for one in world.fleet.begun] == tokens
 
 
 async def test_what_is_used_up_while_an_execution_waits_ends_it_with_the_reason(world: World) -> None:
@@ -404,6 +345,10 @@ async def test_the_tenants_least_policy_wins_and_the_first_event_says_so(world: 
             accepted = await executions.submit(a_task(tenant=tenant))
             await executions.wait(tenant, accepted.execution_id)
             assert (await executions.submit(a_task(tenant=tenant))).existed
+        # Parts of a task have the least policy too.
+        repository = PinnedRepository(tenant="strict", location="/srv/app", commit="c" * 40)
+        part = await executions.begin(a_task("part", tenant="strict", num_agents=1), repository)
+        assert (await executions.wait("strict", part)).task.approval is ApprovalPolicy.RISKY
         more = await executions.submit(a_task("more", tenant="strict", approval=ApprovalPolicy.EVERY))
         await executions.wait("strict", more.execution_id)
     started = {(body.task.tenant, body.task.task_id): body for body in world.bodies(ExecutionStarted)}
@@ -452,16 +397,6 @@ async def test_a_tenant_may_want_every_winner_verified_whatever_a_caller_asks(wo
     }
 
 
-async def test_parts_have_the_least_policy_too(world: World) -> None:
-    rules = quotas(strict=TenantRules(tenant="strict", approval=ApprovalPolicy.PLAN))
-    repository = PinnedRepository(tenant="strict", location="/srv/app", commit="c" * 40)
-    async with world.running(quotas=rules) as executions:
-        part = a_task("part", tenant="strict", num_agents=1)
-        state = await executions.wait("strict", await executions.begin(part, repository))
-        assert await executions.begin(part, repository) == state.execution_id
-    assert state.task.approval is ApprovalPolicy.PLAN
-
-
 def decision(word: ApprovalDecision, text: str = "") -> ApprovalResolution:
     return ApprovalResolution(approval_id="", decision=word, text=text)
 
@@ -507,22 +442,3 @@ async def test_who_handed_it_in_may_still_say_no_and_a_foreign_tenant_finds_noth
             await executions.cancel("u", execution_id)
         await executions.resolve("t", execution_id, decision(ApprovalDecision.REJECTED), by="ada")
         assert (await executions.wait("t", execution_id)).status is ExecutionStatus.REJECTED
-
-
-async def test_where_callers_cannot_be_told_apart_anybody_approves(world: World) -> None:
-    world.fleet.default = ScriptedRun(asks=1)
-    async with world.running() as executions:
-        execution_id = await asking(executions, "t", "")
-        await executions.resolve("t", execution_id, decision(ApprovalDecision.APPROVED), by="")
-        assert (await executions.wait("t", execution_id)).status is ExecutionStatus.COMPLETED
-
-
-async def test_two_tenants_share_a_task_id_and_nothing_else(world: World) -> None:
-    async with world.running() as executions:
-        ids = {name: (await executions.submit(a_task(tenant=name))).execution_id for name in ("t", "u")}
-        assert ids["t"] != ids["u"]
-        for name, other in (("t", "u"), ("u", "t")):
-            await executions.wait(name, ids[name])
-            assert (await executions.latest(name, "task-1")).execution_id == ids[name]
-            assert executions.projection.get(name, ids[other]) is None
-            assert [state.execution_id for state in executions.projection.select(name)] == [ids[name]]

@@ -2,52 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import grpc
-
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.streams.feeds import Feeds
-from services.gateway.upstream import Upstream
 from swe_ai_fleet.runtime.ray_fleet import Host, RayFleet
 from swe_ai_fleet.settings import Settings
-
-
-class Events:
-    """An upstream whose executions have one event for each token that it is shown, and then go on for ever."""
-
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-        self.orchestrator = SimpleNamespace(get_state=lambda: grpc.ChannelConnectivity.READY)
-
-    async def stream(
-        self, _target: object, request: pb.StreamExecutionRequest, *, token: str, caller: str = ""
-    ) -> AsyncGenerator[pb.ExecutionEvent, None]:
-        self.shown.append(token)
-        yield pb.ExecutionEvent(execution_id=request.execution_id, sequence=1, type="run_lost", payload_json="{}")
-        await asyncio.Event().wait()
-
-
-async def test_watchers_who_show_another_token_never_share_a_feed() -> None:
-    upstream = Events()
-    feeds = Feeds(cast("Upstream", upstream), max_watchers=10)
-    async with asyncio.timeout(10), AsyncExitStack() as stack:
-        mine, again, theirs = [
-            await stack.enter_async_context(feeds.watching("an-execution", text=False, token=token, caller=""))
-            for token in ("mine", "mine", "theirs")
-        ]
-        assert mine is again
-        assert theirs is not mine
-        assert theirs.ring is not mine.ring
-        while len(upstream.shown) < 2:
-            await asyncio.sleep(0)
-        assert sorted(upstream.shown) == ["mine", "theirs"]
-        stack.push_async_callback(feeds.close)
 
 
 @dataclass(kw_only=True)

@@ -23,10 +23,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from fleet.workflow.v1 import workflow_pb2 as workflow
 from fleet.workflow.v1 import workflow_pb2_grpc as workflow_grpc
 from services.orchestrator.main import RunningFleet, open_fleet
-from swe_ai_fleet.cli.interrupts import interrupts
-from swe_ai_fleet.cli.sample import TASK, make_sample
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import configure_logging
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.scripts import FAILING, HELLO_FILES, PROPOSING, REVIEWED, RISKY, SCRIPT
@@ -53,14 +50,9 @@ class Stage:
         """The page, with the token that lets one in."""
         return f"{self.running.http}/#token={self.running.token}"
 
-    def repository(self, name: str, files: dict[str, str] | None = None) -> Path:
-        """One of its own for each sample; the demonstration's where no files are given."""
-        path = self.directory / f"{name}-{uuid.uuid4().hex[:6]}"
-        if files is not None:
-            return make_repository(path, files)
-        path.mkdir()
-        make_sample(path)
-        return path
+    def repository(self, name: str, files: dict[str, str]) -> Path:
+        """One of its own for each sample."""
+        return make_repository(self.directory / f"{name}-{uuid.uuid4().hex[:6]}", files)
 
     async def submit(self, word: str, text: str, repository: Path, **fields: Any) -> str:
         """Hand in a deliberation; its execution id."""
@@ -72,19 +64,6 @@ class Stage:
         )
         stub: Any = pb_grpc.OrchestratorServiceStub(self.channel)
         answer = await stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request), **self.call)
-        self.executions[word] = answer.execution_id
-        return answer.execution_id
-
-    async def orchestrate(self, word: str, text: str, repository: Path, **fields: Any) -> str:
-        """Hand in an orchestration; its execution id."""
-        request = pb.OrchestrateRequest(
-            task_id=f"{word}-{uuid.uuid4().hex[:6]}",
-            task_description=text,
-            repo=pb.RepoRef(path=str(repository)),
-            **({"options": pb.OrchestratorOptions(num_agents=3)} | fields),
-        )
-        stub: Any = pb_grpc.OrchestratorServiceStub(self.channel)
-        answer = await stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=request), **self.call)
         self.executions[word] = answer.execution_id
         return answer.execution_id
 
@@ -165,7 +144,6 @@ class Stage:
         """Everything at once: what a page has to show."""
         await self.know()
         ended = [
-            await self.orchestrate("durations", TASK, self.repository("durations")),
             await self.submit(
                 "reviewed", f"{REVIEWED} Add hello_world()", self.repository("reviewed", HELLO_FILES),
                 num_agents=2, rounds=1, enable_peer_review=True,
@@ -196,21 +174,17 @@ async def stage_of(running: RunningFleet, directory: Path) -> AsyncGenerator[Sta
 
 
 async def main() -> None:
-    """Run one until Ctrl-C or SIGTERM."""
-    configure_logging("warning")
-    with interrupts() as signals, tempfile.TemporaryDirectory(prefix="fleet-stage-") as directory:
+    """Run one until it is interrupted."""
+    with tempfile.TemporaryDirectory(prefix="fleet-stage-") as directory:
         root = Path(directory)
         async with ScriptedModelServer(SCRIPT, latency_seconds=0.05) as model:
             settings = Settings(home=root / "home", model_url=model.url, model="scripted", listen="127.0.0.1:0")
             async with open_fleet(settings) as running, stage_of(running, root) as stage:
-                signals.arm()
-                print("gRPC   ", running.address, flush=True)
-                print("token  ", running.token, flush=True)
-                print("page   ", stage.url, flush=True)
+                print(f"gRPC    {running.address}\ntoken   {running.token}\npage    {stage.url}", flush=True)
                 await stage.fill()
                 for word, execution_id in stage.executions.items():
                     print(f"{word:10} {running.http}/executions/{execution_id}", flush=True)
-                await signals.wait()
+                await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

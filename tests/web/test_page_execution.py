@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from tests.scripts import HELLO_FILES, PROPOSING, SLEEP
 from tests.web.conftest import ARTIFACTS
 from tests.web.stage import Stage
-from tests.web_script import HOSTILE_FILE, HOSTILE_TASK, MARKUP
+from tests.web_script import BUSY, HOSTILE_FILE, HOSTILE_TASK, MARKUP
 from tests.workflow_script import CART_FILES, FIX
 
 pytestmark = pytest.mark.slow
@@ -71,10 +70,16 @@ async def _sound(page: Page) -> None:
 
 
 async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, stage: Stage) -> None:
-    execution_id = await stage.busy()
-    await _watch(page, stage, execution_id)
+    await _open(page, stage, "/submit")
+    await page.get_by_label("What is to be done").fill(f"{BUSY} Add hello_world()")
+    await page.get_by_label("Path", exact=True).fill(str(stage.repository("watched", HELLO_FILES)))
+    await page.get_by_label("Mode", exact=True).select_option(label="Deliberate: rank proposals, apply nothing")
+    await page.get_by_role("spinbutton", name="Agents").fill("3")
+    await page.get_by_label("Peers review the candidates").uncheck()
+    await page.get_by_role("button", name="Submit", exact=True).click()
+    await page.wait_for_url(re.compile(r"/executions/[0-9a-f-]{36}"))
     agents = page.locator("article.agent")
-    await expect(agents).to_have_count(3)
+    await expect(agents).to_have_count(3, timeout=_LONG)
     await expect(page.locator(".connection")).to_have_attribute("data-state", "live")
     await expect(agents.first.get_by_text("Step 2", exact=True)).to_be_visible(timeout=_LONG)
     await page.reload()
@@ -82,6 +87,8 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
     await expect(agents.first.get_by_text("Step 1", exact=True)).to_be_visible()
     await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
     await expect(page.locator(".connection")).to_have_attribute("data-state", "ended")
+    # In the order of their names, whoever began first.
+    await expect(page.locator(".agent-name")).to_have_text([f"agent-dev-{number}" for number in (1, 2, 3)])
     calls = agents.first.locator(".call")
     await calls.first.locator("summary").click()
     await expect(calls.first.locator("pre").first).to_contain_text("utils.py")
@@ -106,6 +113,11 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
 
     await page.get_by_role("button", name="4 of 5: good").click()
     await expect(page.locator(".rating")).to_contain_text("Rated 4 of 5")
+    await page.get_by_label("Why (optional)").fill("It greets <b>everybody</b>.")
+    await page.get_by_role("button", name="Save the comment").click()
+    await expect(page.get_by_role("button", name="Save the comment")).to_have_count(0)
+    await page.reload()
+    await expect(page.get_by_label("Why (optional)")).to_have_value("It greets <b>everybody</b>.")
 
     await page.get_by_role("tab", name="Audit").click()
     await expect(page.get_by_text("every chain is intact")).to_be_visible()
@@ -429,41 +441,6 @@ async def test_a_log_without_its_beginning_and_one_that_is_refused(page: Page, s
     ):
         await _open(page, stage, f"/executions/code-{code}")
         await expect(page.locator("#view")).to_contain_text(shown)
-
-
-async def test_ten_thousand_events_of_three_hundred_agents_do_not_freeze_the_page(page: Page, stage: Stage) -> None:
-    def told() -> Iterator[str]:
-        repository = {"commit": "c"}
-        task = {"task_id": "t", "kind": "deliberate", "description": "Much at once", "role": "DEV"}
-        yield _message(1, "_", "execution_started", {"task": task, "repository": repository})
-        yield _message(2, "_", "execution_claimed", {"owner": "o"})
-        for number in range(10_000):
-            turn, agent = number // 300, f"agent-dev-{number % 300}"
-            call = {"call_id": f"c{turn // 2}", "name": "shell_run_command", "arguments": '{"command": "ls"}'}
-            if turn % 2 == 0:
-                message = {"content": "Let me look. " * 10, "tool_calls": [call]}
-                yield _message(number + 3, agent, "model_replied", {"step": turn, "reply": {"message": message}})
-            else:
-                entry = {"call_id": call["call_id"], "tool": "shell", "operation": "run_command"}
-                result = {"success": True, "outcome": "success", "content": "line\n" * 100}
-                yield _message(number + 3, agent, "tool_finished", {"entry": entry, "result": result})
-
-    async def send(socket: WebSocketRoute) -> None:
-        for message in told():
-            socket.send(message)
-
-    await page.route_web_socket(re.compile("/api/ws/executions/much"), send)
-    await page.add_init_script(
-        "globalThis.longest = 0; new PerformanceObserver((seen) => seen.getEntries().forEach((one) => {"
-        " globalThis.longest = Math.max(globalThis.longest, one.duration) })).observe({ entryTypes: ['longtask'] })"
-    )
-    await _open(page, stage, "/executions/much")
-    await expect(page.get_by_text("Show more of 300 agents")).to_be_visible(timeout=_LONG)
-    await expect(page.get_by_text("step 32").first).to_be_visible(timeout=_LONG)
-    assert await page.locator("article.agent").count() < 30
-    await page.get_by_role("tab", name="Events").click()
-    await expect(page.get_by_text("10.0k events, the newest first.")).to_be_visible(timeout=_LONG)
-    assert await page.evaluate("globalThis.longest") < 2_000
 
 
 def _message(sequence: int, agent_id: str, kind: str, payload: dict[str, Any]) -> str:

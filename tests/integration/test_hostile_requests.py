@@ -1,0 +1,556 @@
+"""Bad input to every RPC: which value a field must not hold, the code of the refusal, and the field that it names."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2, status_pb2
+
+from services.gateway.rest.table import OPERATIONS
+from services.gateway.upstream import FILES
+from tests.conftest import FleetUnderTest
+
+METHODS: Mapping[str, MethodDescriptor] = {
+    method.name: method for file in FILES for service in file.services_by_name.values() for method in service.methods
+}
+NOWHERE = "00000000-0000-4000-8000-000000000000"
+ZEROS = "0" * 64
+IDS = ("", "nonsense", NOWHERE.replace("-", ""), "{" + NOWHERE + "}", "*", NOWHERE.upper() + "A", NOWHERE + "\n")
+NAMES = ("", "a b", "../x", "x" * 129, "x.lock", "ä")
+LONG = "x" * 70_000
+HUGE = 2**62
+CHECK = {"command": "make test"}
+TASK = {"task_id": "hostile", "task_description": "x", "repo": {"path": "/nowhere/at/all"}}
+
+
+def diff(text: bytes = b"d") -> str:
+    return base64.b64encode(text).decode()
+
+
+def patches(*names: str) -> list[dict[str, str]]:
+    return [{"name": name, "diff": diff()} for name in names]
+
+
+# A row: the field that the error names, then what it must not hold: a value of the field, or, in braces, the fields
+# of the request that the fault takes. The base is a request that passes every check of its fields.
+Rows = Mapping[str, tuple[Any, ...]]
+
+TASKS: Rows = {
+    "task_id": NAMES,
+    "task_description": ("  ", LONG),
+    "repo": ({"repo": {}}, {"repo": {"path": ""}}),
+    "repo.path": ("relative/path", "/srv/\0"),
+    "repo.url": ({"repo": {"url": "/srv/app"}},),
+    "repo.upload_id": ({"repo": {"upload_id": "u1"}},),
+    "repo.uncommitted": (99,),
+    "repo.credential_ref": (
+        "deploy-key",
+        {"repo": {"url": "https://example.org/app.git", "credential_ref": "../other/bot"}},
+        {"repo": {"upload_id": "a" * 64, "credential_ref": "deploy-key"}},
+    ),
+    "attempt": (-1, 10_001),
+    "constraints.max_iterations": (-1, 10_001),
+    "constraints.timeout_seconds": (-5,),
+    "constraints.max_tool_calls": (-5,),
+    "constraints.max_tokens": (-5,),
+    "constraints.max_cost": (-0.5, "NaN", "Infinity"),
+    "constraints.total_max_cost": (-0.5, "NaN"),
+    "constraints.metadata[k]": ({"constraints": {"metadata": {"k": "\0"}}},),
+    "constraints.network.allowed_hosts[1]": tuple(
+        {"constraints": {"network": {"allowed_hosts": ["example.org", host]}}}
+        for host in ("not a host", "example.org:22", "")
+    ),
+    "constraints.checks[1].command": ({"constraints": {"checks": [CHECK, {"name": "x"}]}},),
+    "constraints.checks[1].name": ({"constraints": {"checks": [CHECK, CHECK]}},),
+    "constraints.checks[0].timeout_seconds": tuple(
+        {"constraints": {"checks": [CHECK | {"timeout_seconds": seconds}]}} for seconds in (-1, 86_401)
+    ),
+    "constraints.checks[0].expected_exit_code": tuple(
+        {"constraints": {"checks": [CHECK | {"expected_exit_code": code}]}} for code in (256, -9)
+    ),
+    "environment.variables[A=B]": ({"environment": {"variables": {"A=B": "c"}}},),
+    "constraints.requirements": ({"constraints": {"requirements": ["x"] * 10_001}},),
+}
+AGENTS: Rows = TASKS | {
+    "role": ("PLUMBER",),
+    "approval": (77,),
+    "context": ("x" * 1_100_000,),
+    "tools[1]": ({"tools": ["files", "\0"]},),
+    "memory.read": ({"memory": {"namespaces": ["fleet"]}}, {"memory": {"entities": ["Invoice"]}}),
+    "memory.entities[1]": ({"memory": {"entities": ["Invoice", " "]}},),
+    "model_profile": ("huge",),
+}
+PAGES: Rows = {"page_size": (-1, 501), "page_token": ("nonsense", "WzEsMiwzXQ", "\0")}
+
+REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
+    "Deliberate": (TASK, AGENTS | {"num_agents": (-1, 301), "rounds": (-2, 17), "architect_top_k": (99,)}),
+    "Orchestrate": (
+        TASK,
+        AGENTS
+        | {
+            "options.num_agents": (-1, 301),
+            "options.deliberation_rounds": ({"options": {"deliberation_rounds": 17, "enable_peer_review": True}},),
+            "options.architect_top_k": ({"options": {"architect_top_k": 99, "enable_architect_selection": True}},),
+            "delivery.branch": ("refs/../x", "-f", "a b"),
+            "delivery.push": ({"repo": {"upload_id": "a" * 64}, "delivery": {"push": True}},),
+        },
+    ),
+    "JudgePatches": (
+        TASK | {"patches": patches("a")},
+        TASKS
+        | {
+            "task_description": (LONG,),
+            "patches": (
+                {"patches": []},
+                {"patches": patches(*map(str, range(65)))},
+                {"patches": [{"name": "a", "diff": diff(b"x" * (3 * 1024 * 1024 + 1))}]},
+            ),
+            "patches[1].name": ({"patches": patches("a", "a")},),
+            "patches[0].name": ({"patches": patches("../x")},),
+            "patches[0].diff": ({"patches": [{"name": "a", "diff": diff(b" \n")}]},),
+            "patches[0].summary": ({"patches": [{"name": "a", "diff": diff(), "summary": "x" * 4_001}]},),
+        },
+    ),
+    "SubmitTask": ({}, {"task": ({},)}),
+    "GetDeliberationResult": ({}, {"task_id": NAMES}),
+    "GetExecution": ({}, {"execution_id": IDS}),
+    "StreamExecution": ({}, {"execution_id": IDS}),
+    "CancelExecution": ({"execution_id": NOWHERE}, {"execution_id": IDS, "reason": ("x" * 4_001,)}),
+    "GetArtifact": ({"execution_id": NOWHERE, "digest": ZEROS}, {"execution_id": IDS, "digest": ("", "x", "A" * 64)}),
+    "ResolveApproval": (
+        {"execution_id": NOWHERE, "decision": "APPROVAL_DECISION_REJECTED"},
+        {
+            "execution_id": IDS,
+            "decision": (0, 9),
+            "adjustment": (
+                "otherwise",
+                {"decision": "APPROVAL_DECISION_ADJUSTED"},
+            ),
+            "comment": ({"decision": "APPROVAL_DECISION_ADJUSTED", "adjustment": "x", "comment": "y"},),
+        },
+    ),
+    "DeliverCandidate": (
+        {"execution_id": NOWHERE, "candidate_id": "a"},
+        {"execution_id": IDS, "candidate_id": ("",), "reason": ("x" * 4_001,)},
+    ),
+    "ListExecutions": (
+        {},
+        PAGES
+        | {
+            "role": (42,),
+            "statuses[1]": ({"statuses": ["DELIBERATION_STATUS_COMPLETED", 0]},),
+            "statuses[0]": ({"statuses": [55]},),
+            "created_after_ms": (-1,),
+            "created_before_ms": (HUGE,),
+        },
+    ),
+    "CreateCouncil": (
+        {"role": "DATA"},
+        {
+            "role": ("", "CLERK"),
+            "num_agents": (301, -1),
+            "config.deliberation_rounds": (99,),
+            "config.model_profile": ("huge", "small, huge"),
+            "config.agent_type": ("robot",),
+            "config.custom_params[colour]": ({"config": {"custom_params": {"colour": "blue"}}},),
+            "config.custom_params[temperature]": tuple(
+                {"config": {"custom_params": {"temperature": text}}} for text in ("hot", "nan", "-1")
+            ),
+            "config.custom_params[instructions]": ({"config": {"custom_params": {"instructions": "x" * 8_001}}},),
+        },
+    ),
+    "RegisterAgent": (
+        {"role": "DATA", "agent_id": "a"},
+        {
+            "role": ("", "CLERK"),
+            "agent_id": ("", "a b", "x" * 49, "planner", "a-r1", "a-seat2", "a-judges", "a-reviews-b"),
+            "endpoint": (
+                *("127.0.0.1", "127.0.0.1:7001", "http://127.0.0.1:7000", "169.254.169.254:80", "10.0.0.1:7000"),
+                *("*.example.org:443", "127.0.0.1:7000/../x"),
+            ),
+            "metadata": ({"metadata": {"k": "v" * 4_001}},),
+            "capabilities.max_concurrent_tasks": (1_001, -1),
+            "capabilities.model_profile": ("huge",),
+        },
+    ),
+    "UnregisterAgent": ({"role": "DATA", "agent_id": "a"}, {"role": ("", "CLERK"), "agent_id": ("",)}),
+    "ListCouncils": ({}, {"role_filter": ("CLERK",)}),
+    "DeleteCouncil": ({}, {"role": ("", "CLERK")}),
+    "ProcessPlanningEvent": (
+        {"event_id": "hostile", "event_type": "plan.approved", "task_description": "x"},
+        {
+            "event_id": NAMES,
+            "event_type": ("",),
+            "roles[0]": ({"roles": ["CLERK"]}, {"roles": [""]}),
+            "payload": ({"payload": {"x": "y" * 1_000_000}},),
+        },
+    ),
+    "DeriveSubtasks": (
+        {"plan_id": "hostile", "task_description": "x"},
+        {"roles[0]": ({"roles": ["CLERK"]},), "repo.path": ("relative",)},
+    ),
+    "GetTaskContext": ({"role": "DEV"}, {"role": ("CLERK",), "phase": ("never",), "token_budget": (-1,)}),
+    "GetMetrics": (
+        {},
+        {
+            "start_time_ms": (HUGE, 4_000_000_000_000),
+            "end_time_ms": (HUGE, {"start_time_ms": 2_000, "end_time_ms": 1_000}),
+            "step_seconds": (-1, 40_000_000),
+        },
+    ),
+    "RunWorkflow": (
+        {"task_id": "hostile", "name": "fix-issue", "inputs": {"issue": "x"}, "repo": {"path": "/nowhere/at/all"}},
+        {
+            "task_id": NAMES,
+            "workflow": ({"name": None},),
+            "inputs_json": ({"inputs": None, "inputs_json": "{"}, {"inputs": None, "inputs_json": "[1]"}),
+            "inputs": ({"inputs": {"issue": "x" * 1_100_000}},),
+            "repo.path": ("relative",),
+            "constraints.max_iterations": (-1, 10_001),
+        },
+    ),
+    "SteerWorkflow": (
+        {"execution_id": NOWHERE, "action": "STEER_ACTION_PAUSE"},
+        {"execution_id": IDS, "action": (0, 9)},
+    ),
+    "GetRun": ({}, {"execution_id": IDS}),
+    "Send": (
+        {"session_id": "hostile", "text": "x"},
+        {
+            "session_id": NAMES,
+            "text": ("", LONG),
+            "channel": (99,),
+            "memory_namespaces": ({"memory_namespaces": ["a b"]},),
+        },
+    ),
+    "GetConversation": ({}, {"session_id": NAMES}),
+    "ListConversations": ({}, PAGES),
+    "EndConversation": ({}, {"session_id": NAMES}),
+    "ExecutePlan": ({"goal": "x", "session_id": "hostile"}, {"goal": ("", LONG), "session_id": ("a b", "../x")}),
+    "ApproveApproach": (
+        {"session_id": "hostile", "decision": "rejected"},
+        {"session_id": NAMES, "decision": ("", "perhaps")},
+    ),
+    "ContinuePlan": ({}, {"session_id": NAMES}),
+    "GetPlanSession": ({}, {"session_id": NAMES}),
+    "ListPlanSessions": ({}, PAGES),
+    "CreateWebhook": (
+        {"url": "https://example.org/hook"},
+        {
+            "url": (
+                "",
+                "ftp://example.org",
+                "http://127.0.0.1/x",
+                "http://169.254.169.254/",
+                "https://u:p@example.org/",
+            ),
+            "events[0]": ({"events": ["nothing.ever"]},),
+            "filter.roles[0]": ({"filter": {"roles": [""]}}, {"filter": {"roles": ["CLERK"]}}),
+            "filter.statuses[0]": ({"filter": {"statuses": [0]}},),
+            "webhook_id": ("a b", "../x"),
+            "secret": ("short",),
+        },
+    ),
+    "DeleteWebhook": ({}, {"webhook_id": ("a b",)}),
+    "TestWebhook": ({}, {"webhook_id": ("a b",)}),
+    "ListDeliveries": ({"webhook_id": "a"}, {"webhook_id": ("a b",), "limit": (100_000,)}),
+    "GetContext": (
+        {"story_id": "hostile", "role": "ROLE_DEV"},
+        {"query": (LONG,), "entities": ({"entities": ["x"] * 100},), "namespaces[0]": ({"namespaces": ["a b"]},)},
+    ),
+    "UpdateContext": ({"story_id": "hostile"}, {"update": ({},), "title": ("",)}),
+    "RehydrateSession": ({"story_id": "hostile"}, {"token_budget": (-1,)}),
+    "ValidateScope": (
+        {"role": "ROLE_DEV", "phase": "PHASE_BUILD"},
+        {"role": (0, 99), "phase": (0, 99), "scopes": ({"scopes": ["x"] * 1_000},)},
+    ),
+    "CreateStory": (
+        {"story": {"story_id": "hostile", "title": "x"}},
+        {"story.story_id": NAMES, "story.title": ("", "x" * 5_000)},
+    ),
+    "CreateTask": (
+        {"task": {"task_id": "hostile", "story_id": "hostile", "title": "x"}},
+        {"task.task_id": NAMES, "task.title": ("", "x" * 5_000)},
+    ),
+    "AddProjectDecision": (
+        {"decision": {"decision_id": "hostile", "story_id": "hostile", "title": "x"}},
+        {"decision.decision_id": NAMES, "decision.title": ("",)},
+    ),
+    "TransitionPhase": ({"story_id": "hostile"}, {"phase": (0, 99)}),
+    "ListStories": ({}, PAGES),
+    "GetGraphRelationships": (
+        {"node": "story:hostile"},
+        PAGES | {"node": ("", "nothing"), "depth": (100,), "page_size": (-1, 100_001), "page_token": ("\0",)},
+    ),
+    "RecordOperations": ({"record": {"execution_id": "x", "story_id": "hostile"}}, {"record.execution_id": ("",)}),
+    "AddInteraction": ({"namespace": "agent:x", "user": "u"}, {"user": ({"user": None},), "namespace": ("a b",)}),
+    "AddFact": (
+        {"namespace": "agent:x", "text": "f"},
+        {"namespace": ("a b", ""), "text": ("", LONG), "source": ("me",)},
+    ),
+    "Recall": ({"query": "x"}, {"query": (LONG,), "limit": (100_000,), "namespaces[0]": ({"namespaces": ["a b"]},)}),
+    "ClearMemory": (
+        {},
+        {"namespaces": ({},), "everywhere": ({"namespaces": ["agent:x"], "everywhere": True},)},
+    ),
+    "RecordOutcome": ({}, {"outcome": ({},), "rating.rating": ({"rating": {"subject_id": "x", "rating": 9}},)}),
+    "GetOutcome": ({}, {"subject_id": ("",)}),
+    "RecommendApproach": ({"goal": "x"}, {"goal": ("", LONG), "agents[0]": ({"agents": [0]}, {"agents": [100_000]})}),
+}
+ALSO = {"Deliberate": ("StreamDeliberation", "deliberate"), "Orchestrate": ("StreamOrchestration", "orchestrate")} | {
+    "JudgePatches": ("", "judge")
+}
+"""RPCs with the same request: one that streams, and SubmitTask, which has it in a field."""
+WITHOUT_ROWS = {"GetStatus", "GetWorkflow", "ListWorkflows", "ListWebhooks", "ValidateWorkflow", "UploadRepository"}
+"""RPCs whose requests have nothing that can be wrong, or (the upload) are tried in test_uploads."""
+JUDGED_FIRST = ("patches", "judge.patches")
+"""What JudgePatches looks at before anything else of a request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doors:
+    """The fleet's gRPC servers, and its gateway."""
+
+    orchestrator: grpc.aio.Channel
+    context: grpc.aio.Channel
+    token: str
+    http: aiohttp.ClientSession
+
+    async def refusal(self, name: str, request: Message | bytes) -> tuple[str, str]:
+        """The code of an RPC's refusal and the field that it names; what it begins to tell where it is none."""
+        method = METHODS[name]
+        service = method.containing_service.full_name
+        channel = self.context if service.startswith("fleet.context.") else self.orchestrator
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        # Every kind of call is a stream on the wire.
+        call: Any = channel.unary_stream(f"/{service}/{name}")(
+            data, metadata=(("authorization", f"Bearer {self.token}"),), timeout=30
+        )
+        told = b""
+        try:
+            async for reply in call:
+                told += reply
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, _field(error)
+        return "OK", repr(told[:40]) if told else ""
+
+
+def _field(error: grpc.aio.AioRpcError) -> str:
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            for detail in status_pb2.Status.FromString(value).details:
+                bad = error_details_pb2.BadRequest()
+                if detail.Unpack(bad):
+                    [violation] = bad.field_violations
+                    assert violation.description
+                    return violation.field
+    return ""
+
+
+@pytest.fixture(scope="module")
+async def doors(fleet: FleetUnderTest) -> AsyncIterator[Doors]:
+    running = fleet.running
+    async with (
+        grpc.aio.insecure_channel(running.address) as orchestrator,
+        grpc.aio.insecure_channel(running.context) as context,
+        aiohttp.ClientSession(running.http, headers={"authorization": f"Bearer {running.token}"}) as http,
+    ):
+        yield Doors(orchestrator=orchestrator, context=context, token=running.token, http=http)
+
+
+def bodies(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each bad request of an RPC as JSON, and the field that its refusal has to name."""
+    base, rows = REQUESTS[name]
+    for named, values in rows.items():
+        for value in values:
+            body = copy.deepcopy(dict(base))
+            if isinstance(value, dict):
+                body |= value
+            else:
+                *way, last = named.split(".")
+                place = body
+                for step in way:
+                    place = place.setdefault(step, {})
+                place[last] = value
+            yield named, {key: one for key, one in body.items() if one is not None}
+
+
+def message(name: str, body: Mapping[str, Any]) -> Message:
+    return json_format.ParseDict(dict(body), GetMessageClass(METHODS[name].input_type)())
+
+
+def test_every_rpc_has_rows() -> None:
+    assert REQUESTS.keys() | WITHOUT_ROWS | {stream for stream, _ in ALSO.values() if stream} == METHODS.keys()
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_a_bad_value_is_refused_and_its_field_named(doors: Doors, name: str) -> None:
+    wrong: list[tuple[object, ...]] = []
+    stream, inside = ALSO.get(name, ("", ""))
+    for named, body in bodies(name):
+        asked = [(name, body, named)]
+        if stream:
+            asked.append((stream, body, named))
+        if inside:
+            asked.append(("SubmitTask", {inside: body}, f"{inside}.{named}"))
+        for rpc, told, field in asked:
+            answer = await doors.refusal(rpc, message(rpc, told))
+            if answer != ("INVALID_ARGUMENT", field):
+                wrong.append((rpc, field, str(told)[:200], answer))
+    assert not wrong, "\n".join(map(str, wrong))
+    # Nothing of it was kept.
+    assert await doors.refusal("ListExecutions", message("ListExecutions", {"task_id": "hostile"})) == ("OK", "")
+
+
+def _spoilt(kind: Descriptor, depth: int = 2) -> Iterator[tuple[str, dict[str, Any]]]:
+    """For each field of a message what no field of its type may hold, as JSON."""
+    for field in kind.fields:
+        mapped = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if mapped or (field.message_type is not None and field.message_type.full_name.startswith("google.")):
+            continue
+        many = field.is_repeated
+        named = f"{field.name}[0]" if many else field.name
+        if field.message_type is not None:
+            for inner, body in _spoilt(field.message_type, depth - 1) if depth else ():
+                yield f"{named}.{inner}", {field.name: [body] if many else body}
+            continue
+        bad: object = None
+        if field.type == FieldDescriptor.TYPE_STRING:
+            bad = "a\0b"
+        elif field.enum_type is not None:
+            bad = 99
+        elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64):
+            bad = -1
+        if bad is not None:
+            yield named, {field.name: [bad] if many else bad}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"UploadRepository", "GetOutcome", "CancelExecution"}))
+async def test_no_field_takes_a_nul_an_unknown_enum_or_a_negative_number(doors: Doors, name: str) -> None:
+    wrong: list[tuple[object, ...]] = []
+    for named, body in _spoilt(METHODS[name].input_type):
+        code, field = await doors.refusal(name, message(name, body))
+        judged = name == "JudgePatches" or named.startswith("judge.")
+        if code != "INVALID_ARGUMENT" or (field != named and not (judged and field.startswith(JUDGED_FIRST))):
+            wrong.append((named, code, field))
+    # A length that promises more than there is: no message at all.
+    if (answer := await doors.refusal(name, b"\x0a\xff\xff\xff\x7f")) != ("INVALID_ARGUMENT", ""):
+        wrong.append(("bytes", answer))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+OTHERWISE: tuple[tuple[str, Mapping[str, Any], str, str], ...] = (
+    *((name, {"execution_id": NOWHERE}, "NOT_FOUND", "execution_id") for name in ("GetExecution", "StreamExecution")),
+    ("CancelExecution", {"execution_id": NOWHERE}, "NOT_FOUND", "execution_id"),
+    ("GetRun", {"execution_id": NOWHERE}, "NOT_FOUND", "execution_id"),
+    ("GetArtifact", {"execution_id": NOWHERE, "digest": ZEROS}, "NOT_FOUND", "digest"),
+    ("GetDeliberationResult", {"task_id": "unknown"}, "NOT_FOUND", "task_id"),
+    ("DeliverCandidate", {"execution_id": NOWHERE, "candidate_id": "a"}, "NOT_FOUND", "execution_id"),
+    *(("GetWorkflow", {"name": name}, "NOT_FOUND", "name") for name in ("", "../x")),
+    ("GetOutcome", {"subject_id": "a\0b"}, "NOT_FOUND", "subject_id"),
+    *((name, {"story_id": "../x"}, "NOT_FOUND", "story_id") for name in ("RehydrateSession", "GetContext")),
+    ("TransitionPhase", {"story_id": "../x", "phase": "PHASE_PLAN"}, "NOT_FOUND", "story_id"),
+    ("GetConversation", {"session_id": "unknown"}, "NOT_FOUND", "session_id"),
+    ("GetPlanSession", {"session_id": "unknown"}, "NOT_FOUND", "session_id"),
+    ("Orchestrate", TASK | {"environment": {"container_image": "x"}}, "UNIMPLEMENTED", "environment.container_image"),
+    ("Deliberate", TASK | {"context": "x" * (5 * 1024 * 1024)}, "RESOURCE_EXHAUSTED", ""),
+)
+
+
+async def test_what_is_not_there_or_not_yet_has_its_own_code(doors: Doors) -> None:
+    found = [(name, *await doors.refusal(name, message(name, body))) for name, body, _, _ in OTHERWISE]
+    assert found == [(name, code, field) for name, _, code, field in OTHERWISE]
+
+
+async def test_the_gateway_tells_the_same_fields(doors: Doors) -> None:
+    """One bad body of each RPC that takes one over HTTP."""
+    wrong: list[tuple[object, ...]] = []
+    for operation in OPERATIONS:
+        name = operation.rpc.rpartition(".")[2]
+        if operation.verb != "POST" or name not in REQUESTS or name == "SubmitTask":
+            continue
+        taken = {one.partition(".")[0] for one in operation.parameters.values()}
+        for named, body in bodies(name):
+            if named.partition(".")[0] in taken:
+                continue
+            path = operation.path.format(**{key: str(body.get(one, "x")) for key, one in operation.parameters.items()})
+            sent = {key: value for key, value in body.items() if key not in taken}
+            async with doors.http.post(path, json=sent) as answer:
+                told = await answer.json(content_type=None)
+            if (answer.status, told.get("code"), told.get("field")) != (400, "INVALID_ARGUMENT", named):
+                wrong.append((name, path, named, str(sent)[:100], str(told)[:300]))
+            break
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+PLAIN = "application/json"
+BODIES: tuple[tuple[bytes, str, int, str], ...] = (
+    (b'{"deliberate": {"task_id": "x",}}', PLAIN, 400, "body"),
+    (b"[1]", PLAIN, 400, "body"),
+    (b"\xff\xfe", PLAIN, 400, "body"),
+    (b"{" * 100_000, PLAIN, 400, "body"),
+    (b'{"a":' * 100_000, PLAIN, 400, "body"),
+    (b'{"deliberate": {"task_id": NaN}}', PLAIN, 400, "body"),
+    (b'{"deliberate": {"rounds": ' + b"9" * 5_000 + b"}}", PLAIN, 400, "body"),
+    (b'{"deliberate": {}, "deliberate": {}}', PLAIN, 400, "deliberate"),
+    (b'{"deliberate": {}, "orchestrate": {}}', PLAIN, 400, "orchestrate"),
+    *(
+        (b'{"deliberate": {"%b": %b}}' % (field, value), PLAIN, 400, f"deliberate.{field.decode()}")
+        for field, value in (
+            (b"rounds", b"1e400"),
+            (b"rounds", b"3000000000"),
+            (b"rounds", b"true"),
+            (b"task_id", b"1"),
+            (b"task_id", b'"\\ud800"'),
+            (b"nothing", b"1"),
+            (b"approval", b'"YES"'),
+            (b"tools", b'"git"'),
+        )
+    ),
+    (b'{"deliberate": {"constraints": {"checks": [{}, 3]}}}', PLAIN, 400, "deliberate.constraints.checks[1]"),
+    (b"{}", "text/plain", 415, "content-type"),
+    (b"{}", "application/json; charset=latin-1", 415, "content-type"),
+    (b"{" + b" " * (4 * 1024 * 1024) + b"}", PLAIN, 413, ""),
+)
+"""Bodies of POST /api/executions that are no SubmitTaskRequest in JSON."""
+QUERIES = (
+    *(("page_size", text) for text in ("1&page_size=2", "", "1.5", "99999999999999999999", "501")),
+    *(
+        ("statuses", "COMPLETED"),
+        ("nothing", "1"),
+        ("created_after_ms", "-1"),
+        ("page_token", "%00%ff"),
+        ("task.id", "1"),
+    ),
+)
+
+
+async def test_what_is_no_request_in_json_or_in_a_query_is_refused(doors: Doors) -> None:
+    found: list[tuple[object, ...]] = []
+    for data, kind, _, _ in BODIES:
+        async with doors.http.post("/api/executions", data=data, headers={"content-type": kind}) as answer:
+            found.append((data[:60], answer.status, (await answer.json(content_type=None)).get("field", "")))
+    assert found == [(data[:60], status, field) for data, _, status, field in BODIES]
+    for name, text in QUERIES:
+        async with doors.http.get(f"/api/executions?{name}={text}") as answer:
+            told = await answer.json(content_type="application/problem+json")
+        assert (told["status"], told["code"], told["field"]) == (400, "INVALID_ARGUMENT", name), text
+    assert (told["title"], told["instance"]) == ("Bad Request", "/api/executions")
+    async with doors.http.get("/api/executions?page_size=501") as answer:
+        told = await answer.json(content_type=None)
+    assert (told["detail"], told["hint"][:11]) == ("page_size is 501", "at most 500")
+    headers = {"content-type": PLAIN}
+    async with doors.http.post("/api/executions", data=b'{\n  "deliberate": {,}\n}', headers=headers) as answer:
+        assert "line 2, column 18" in (await answer.json(content_type=None))["detail"]
