@@ -43,9 +43,6 @@ def check_values(message: Message, path: str = "") -> None:
     Raises:
         InvalidRequest: The first such value, its field named from the request down.
     """
-    for field in _required(cast("Descriptor", message.DESCRIPTOR)):
-        if not getattr(message, field.name):
-            raise InvalidRequest(f"no {field.name} given", field=_below(path, field.name))
     for field, value in message.ListFields():
         name, bounds = _below(path, field.name), bounds_of(field) or _NONE
         if field.is_repeated:
@@ -63,6 +60,9 @@ def check_values(message: Message, path: str = "") -> None:
                 _check_value(field, one, f"{name}[{number}]", bounds)
         else:
             _check_value(field, value, name, bounds)
+    for field in _required(cast("Descriptor", message.DESCRIPTOR)):
+        if not getattr(message, field.name):
+            raise InvalidRequest(f"no {field.name} given", field=_below(path, field.name))
 
 
 def _below(path: str, name: str) -> str:

@@ -192,7 +192,7 @@ async def test_a_story_from_its_beginning_to_its_context(service: Service):
         tests=pb.TestSummary(passed=4, failed=1, errors=3, skipped=2, duration_ms=5, failing=["test_login"]),
         checks={"tests": "passed"},
         parent_execution_id="Y",
-        usage=pb.Usage(prompt_tokens=10, cost=0.5),
+        usage=pb.Usage(prompt_tokens=10, cost=0.5, cost_usd=0.5),
         duration_ms=8,
         ended_at_ms=1_800_000_000_123,
         verdict="unverified",
