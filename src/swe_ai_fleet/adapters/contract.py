@@ -78,8 +78,18 @@ def to_message(kind: type[M], value: object, /, **given: Any) -> M:
     Raises:
         TypeError: The message has a field that neither the value nor `given` has.
     """
-    found = {name: convert(value) for name, convert in _writers(kind, type(value)) if name not in given}
-    return kind(**{name: one for name, one in {**found, **given}.items() if one is not None})
+    message = {name: one for name, one in given.items() if one is not None}
+    for name, attribute, convert, present in _writers(kind, type(value)):
+        if name in given:
+            continue
+        if not attribute:
+            raise TypeError(f"{type(value).__qualname__} has nothing for {kind.DESCRIPTOR.full_name}.{name}")
+        found = getattr(value, attribute)
+        # Nothing, and what a message without the field says anyway.
+        if found is None or (not found and not present):
+            continue
+        message[name] = convert(found)
+    return kind(**message)
 
 
 def from_message(kind: type[T], message: Message, /, **given: Any) -> T:
@@ -111,20 +121,22 @@ def from_enum(kind: type[E], enum: Any, number: int) -> E | None:
 def _number(enum: EnumDescriptor, value: object) -> int:
     if value is None or value == "":
         return 0
-    name = value.name if isinstance(value, Enum) else str(value).upper()
-    return enum.values_by_name[_prefix(enum) + _MEMBERS.get(enum.full_name, {}).get(name, name)].number
+    return _numbers(enum)[value.name if isinstance(value, Enum) else str(value).upper()]
 
 
 def _member(kind: type[E], enum: EnumDescriptor, number: int) -> E | None:
     if number == 0:
         return None
-    name = enum.values_by_number[number].name.removeprefix(_prefix(enum))
+    return next(kind[name] for name, one in _numbers(enum).items() if one == number)
+
+
+@cache
+def _numbers(enum: EnumDescriptor) -> Mapping[str, int]:
+    """The numbers of an enum by what the domain calls them."""
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
     ours = {theirs: ours for ours, theirs in _MEMBERS.get(enum.full_name, {}).items()}
-    return kind[ours.get(name, name)]
-
-
-def _prefix(enum: EnumDescriptor) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
+    named = ((value.name.removeprefix(prefix), value.number) for value in enum.values)
+    return {ours.get(name, name): number for name, number in named}
 
 
 def _attribute(field: FieldDescriptor, owner: type) -> str | None:
@@ -139,21 +151,14 @@ def _has(owner: type, name: str) -> bool:
 
 
 @cache
-def _writers(kind: type[Message], owner: type) -> list[tuple[str, _Getter]]:
-    """For each field of the message how it is made of a value. A field without an attribute has to be given."""
-
-    def writer(field: FieldDescriptor) -> _Getter:
-        attribute = _attribute(field, owner)
-        if attribute is None:
-
-            def refuse(_: object) -> Any:
-                raise TypeError(f"{owner.__qualname__} has nothing for {field.full_name}")
-
-            return refuse
-        convert = _writer(field)
-        return lambda value: convert(getattr(value, attribute))
-
-    return [(field.name, writer(field)) for field in cast("Descriptor", kind.DESCRIPTOR).fields]
+def _writers(kind: type[Message], owner: type) -> list[tuple[str, str, _Getter, bool]]:
+    """For each field of the message: its name, the value's attribute (none: it has to be given), how that is converted,
+    and whether a field with 0 or nothing in it says more than one that is not there.
+    """
+    return [
+        (field.name, _attribute(field, owner) or "", _writer(field), field.has_presence and field.message_type is None)
+        for field in cast("Descriptor", kind.DESCRIPTOR).fields
+    ]
 
 
 def _writer(field: FieldDescriptor) -> _Getter:
@@ -162,9 +167,7 @@ def _writer(field: FieldDescriptor) -> _Getter:
         inner = _single_writer(field.message_type.fields_by_name["value"])
         return lambda found: {key(name): inner(one) for name, one in found.items()}
     convert = _single_writer(field)
-    if field.is_repeated:
-        return lambda found: [convert(one) for one in found]
-    return lambda found: None if found is None else convert(found)
+    return (lambda found: [convert(one) for one in found]) if field.is_repeated else convert
 
 
 def _single_writer(field: FieldDescriptor) -> _Getter:
@@ -173,7 +176,7 @@ def _single_writer(field: FieldDescriptor) -> _Getter:
     if field.message_type is not None:
         return _nested(field.message_type)
     if field.type == FieldDescriptor.TYPE_STRING:
-        return lambda text: well_formed(str(text))
+        return _text
     if field.type == FieldDescriptor.TYPE_BYTES:
         return lambda data: bytes.fromhex(data) if isinstance(data, str) else data
     if field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_BOOL):
@@ -181,14 +184,19 @@ def _single_writer(field: FieldDescriptor) -> _Getter:
     return _integer
 
 
+def _text(value: object) -> str:
+    text = str(value)
+    return text if text.isascii() else well_formed(text)
+
+
 def _integer(value: object) -> int:
-    match value:
-        case str():
-            return milliseconds(value)
-        case tuple() | frozenset():
-            return len(cast("tuple[object, ...]", value))
-        case _:
-            return int(cast("int", value))
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return milliseconds(value)
+    if isinstance(value, (tuple, frozenset)):
+        return len(cast("tuple[object, ...]", value))
+    return int(cast("float", value))
 
 
 def _nested(descriptor: Descriptor) -> _Getter:
