@@ -134,21 +134,21 @@ async def test_a_council_from_its_creation_to_its_end(service: Service) -> None:
 async def test_a_task_is_solved_by_its_council(service: Service) -> None:
     for name in ("ann", "bob"):
         await service.stub.RegisterAgent(pb.RegisterAgentRequest(agent_id=name, role="DATA"))
-    held = asyncio.Event()
-    service.fleet.runs = {"bob": ScriptedRun(after=held)}
+    first, held = asyncio.Event(), asyncio.Event()
+    service.fleet.runs = {"ann": ScriptedRun(after=first), "bob": ScriptedRun(after=held)}
     request = pb.DeliberateRequest(
         task_id="t-data", task_description="Count.", role="DATA", repo=pb.RepoRef(path="/srv/app")
     )
     submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request))
     await service.fleet.started(2)
-    # Who has handed in a candidate is at work no more.
     asked = pb.ListCouncilsRequest(role_filter="DATA", include_agents=True)
-    running: list[int] = []
+    [council] = (await service.stub.ListCouncils(asked)).councils
+    assert (council.status, [one.running_tasks for one in council.agents]) == ("busy", [1, 1])
+    # Who has handed in a candidate is at work no more.
+    first.set()
     async with asyncio.timeout(SECONDS):
-        while running != [0, 1]:
+        while [one.running_tasks for one in council.agents] != [0, 1]:
             [council] = (await service.stub.ListCouncils(asked)).councils
-            running = [one.running_tasks for one in council.agents]
-    assert council.status == "busy"
     held.set()
     state = await service.executions.wait("default", submitted.execution_id)
     assert set(state.candidates) == {"ann", "bob"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from services.gateway.rest.operation import Operation, field_of
 from services.gateway.rest.table import ELSEWHERE, OPERATIONS
 from services.gateway.upstream import FILES, method
 
@@ -22,10 +22,14 @@ def test_every_rpc_has_a_row_and_no_two_rows_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
-def test_a_row_fits_its_rpc(row: Operation) -> None:
+def test_a_row_fits_its_rpc(row: Any) -> None:
     target = row.method
-    for field in row.parameters.values():
-        assert not field_of(target.input_type, field).is_repeated
+    for place in row.parameters.values():
+        kind = target.input_type
+        for name in place.split("."):
+            field = kind.fields_by_name[name]
+            kind = field.message_type
+        assert not field.is_repeated, place
     for name in re.findall(r"\{(\w+)\}", row.location):
         reply = target.output_type if row.kind == "unary" else method(f"{row.service}.SubmitTask").output_type
         assert name in reply.fields_by_name
