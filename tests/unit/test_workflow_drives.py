@@ -592,23 +592,27 @@ async def test_what_failed_tries_took_is_known_behind_a_restart(world: World):
 
 
 async def test_no_more_nodes_are_at_work_than_the_fleet_takes_at_once(world: World):
-    at_work, most = 0, 0
+    full, go_on = asyncio.Event(), asyncio.Event()
 
-    async def counted(assignment: AnswerAssignment) -> Answer:
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
-        await asyncio.sleep(0)
-        at_work -= 1
+    async def held(assignment: AnswerAssignment) -> Answer:
+        if len(world.fleet.asked) == 100:
+            full.set()
+        await go_on.wait()
         return said("well")
 
-    world.fleet.answering = counted
+    world.fleet.answering = held
     each = Node(id="each", type=NodeType.MAP, over="${inputs.of}", node=agent("one", "about ${item}"))
-    given = {"of": list(range(100 + 30))}
-    state = await world.run(a_run(each, inputs=(WorkflowInput(name="of", type="array"),), given=given))
+    inputs = (WorkflowInput(name="of", type="array"),)
+    async with world.running() as executions:
+        accepted = await executions.submit(a_run(each, inputs=inputs, given={"of": list(range(130))}))
+        await full.wait()
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert len(world.fleet.asked) == 100
+        go_on.set()
+        state = await executions.wait(DEFAULT_TENANT, accepted.execution_id)
     assert state.status is ExecutionStatus.COMPLETED
-    assert len(world.fleet.asked) == 100 + 30
-    assert most <= 100
+    assert len(world.fleet.asked) == 130
 
 
 async def test_a_part_that_is_being_accepted_is_cancelled_with_its_whole(world: World):
