@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
@@ -478,3 +479,135 @@ async def test_a_lease_counts_until_the_moment_it_ends() -> None:
     assert (await ledger.renew(Demand(host="b", waiting=1), quota)).slots == 0
     clock.now = 1005.0
     assert (await ledger.renew(Demand(host="b", waiting=1), quota)).slots == 1
+
+
+async def test_an_idle_host_gives_back_what_it_holds() -> None:
+    ledger = MemoryLedger(lease_seconds=0.3)
+    quota = Quota(max_in_flight=4)
+    async with LeasedAdmission(ledger, quota) as first, LeasedAdmission(ledger, quota) as second:
+        for _ in range(4):
+            await first.admit(0)
+        waiting = asyncio.create_task(second.admit(0))
+        async with asyncio.timeout(10):
+            # Its share shrinks as soon as another host wants something; it starts nothing until it is below.
+            while sum(ledger.held.values()) != 4 or len(ledger.held) < 2:
+                await asyncio.sleep(0.005)
+            first.settle(0, 0)
+            await waiting
+            for _ in range(3):
+                first.settle(0, 0)
+            second.settle(0, 0)
+            while ledger.held:
+                await asyncio.sleep(0.01)
+
+
+async def test_nothing_begins_without_a_lease_and_all_goes_on_when_the_ledger_is_back() -> None:
+    ledger = Counting(broken=True)
+    clock = Clock()
+    async with LeasedAdmission(ledger, Quota(max_in_flight=5), clock=clock) as admission:
+        agents = [asyncio.create_task(admission.admit(0)) for _ in range(3)]
+        async with asyncio.timeout(10):
+            while ledger.calls < 2:
+                await asyncio.sleep(0.01)
+            assert not any(agent.done() for agent in agents)
+            ledger.broken = False
+            await asyncio.gather(*agents)
+            assert admission.using == 3
+            # The lease has ended and can't be renewed: what is under way goes on, nothing begins.
+            ledger.broken = True
+            clock.now += 60.0
+            late = asyncio.create_task(admission.admit(0))
+            calls = ledger.calls
+            while ledger.calls == calls:
+                await asyncio.sleep(0.01)
+            assert not late.done()
+            ledger.broken = False
+            await late
+    assert ledger.ledger.held == {}
+
+
+async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_nothing() -> None:
+    async with LeasedAdmission(MemoryLedger(), Quota(max_in_flight=1)) as admission:
+        await admission.admit(0)
+        order: list[int] = []
+
+        async def agent(number: int) -> None:
+            await admission.admit(0)
+            order.append(number)
+            admission.settle(0, 0)
+
+        agents = [asyncio.create_task(agent(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        assert admission.waiting == 6
+        agents[2].cancel()
+        await asyncio.wait(agents[2:3])
+        # This one is let through and cancelled at the same moment.
+        admission.settle(0, 0)
+        agents[0].cancel()
+        await asyncio.wait(agents)
+        assert order == [1, 3, 4, 5]
+        assert (admission.using, admission.waiting) == (0, 0)
+
+
+async def test_hosts_get_equal_parts_and_who_needs_less_gets_what_it_needs() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    hosts = [Host(name, ledger, clock, waiting=waiting) for name, waiting in (("a", 90), ("b", 90), ("c", 4))]
+    for _ in range(12):
+        for host in hosts:
+            await host.renew(FIFTY)
+            host.start()
+            assert sum(one.using for one in hosts) <= 50
+        clock.now += 1.0
+        for host in hosts[:2]:
+            done = min(10, host.using)
+            host.using, host.waiting = host.using - done, host.waiting + done
+    assert hosts[2].using == 4
+    assert [host.slots for host in hosts] == [23, 23, 4]
+
+
+async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    quota = Quota(tokens_per_minute=60_000)
+    hosts = [Host(name, ledger, clock, waiting=9) for name in "abc"]
+    poured = Counter[str]()
+    for _ in range(1200):
+        clock.now += 0.1
+        for host in hosts:
+            # One host's calls are larger than the whole bucket.
+            want = 40_000 if host.name == "a" else 3000
+            poured[host.name] += (await host.renew(quota, tokens=want, head=want)).tokens
+    seconds = 1200 * 0.1
+    assert 0.95 * 1000 * seconds <= sum(poured.values()) <= 1000 * (seconds + 10) + 40_000
+    assert min(poured.values()) > 0
+
+
+async def test_more_hosts_than_calls_take_turns() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    quota = Quota(max_in_flight=5)
+    hosts = [Host(f"h{number}", ledger, clock, waiting=1) for number in range(60)]
+    for _ in range(30):
+        for host in hosts:
+            clock.now += 0.001
+            await host.renew(quota)
+            host.start()
+            assert sum(one.using for one in hosts) <= 5
+        clock.now += 0.6
+        for host in hosts:
+            if host.using:
+                host.using, host.waiting = 0, 1
+                await host.renew(quota)
+    served = [host.served for host in hosts]
+    assert sum(served) >= 5 * 28
+    assert min(served) >= 1
+    assert max(served) <= 6
+
+
+async def test_a_host_without_calls_keeps_its_lease_while_it_wants_some_to_spare() -> None:
+    ledger = MemoryLedger(clock=Clock())
+    assert (await ledger.renew(Demand(host="a", spare=2), FIFTY)).slots == 2
+    assert ledger.held == {"a": 2}
+    assert (await ledger.renew(Demand(host="a", tokens=5), Quota(tokens_per_minute=60))).tokens == 5
+    assert ledger.held == {"a": 0}
