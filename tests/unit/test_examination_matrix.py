@@ -268,6 +268,14 @@ def test_many_tests_are_no_louder_than_few() -> None:
         ({}, "no other author's new tests say anything of it"),
         ({"asked": 2, "passed": 2}, "passes the new tests of 2 of 2 other authors"),
         ({"asked": 1, "passed": 1}, "passes the new tests of 1 of 1 other author"),
+        (
+            {"asked": 3, "failing": dict.fromkeys("bcd", 1)},
+            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d",
+        ),
+        (
+            {"asked": 5, "failing": dict.fromkeys("bcdef", 1)},
+            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d, and those of 2 more",
+        ),
         ({"asked": 2, "failing": {"b": 2, "c": 1}}, "fails 2 new tests of b, fails 1 new test of c"),
         (
             {"asked": 2, "passed": 1, "failing": {STATEMENT: 1}, "probes_passed": 1, "probes_asked": 2},
