@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.candidate import BY_OWN_RULES, CheckKind, CheckReport, CheckResult, RankedCandidate
+from swe_ai_fleet.domain.candidate import (
+    BY_OWN_RULES,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    ForeignTests,
+    RankedCandidate,
+)
 from swe_ai_fleet.domain.examination import STATEMENT, Conflict, Crossing, Examination, ForeignFailure, Matrix
 from swe_ai_fleet.domain.examination import TestSet as Tests
 from swe_ai_fleet.domain.review import Critique
@@ -253,6 +260,33 @@ def test_many_tests_are_no_louder_than_few() -> None:
     many = replace(few, tests={**few.tests, **{f"more_{number}": {"second": 1} for number in range(20)}})
     other = author("reason", "good", "b")
     assert Matrix(examined([few, other])).value("b") == Matrix(examined([many, other])).value("b")
+
+
+@pytest.mark.parametrize(
+    ("foreign", "words"),
+    [
+        ({}, "no other author's new tests say anything of it"),
+        ({"asked": 2, "passed": 2}, "passes the new tests of 2 of 2 other authors"),
+        ({"asked": 1, "passed": 1}, "passes the new tests of 1 of 1 other author"),
+        (
+            {"asked": 3, "failing": dict.fromkeys("bcd", 1)},
+            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d",
+        ),
+        (
+            {"asked": 5, "failing": dict.fromkeys("bcdef", 1)},
+            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d, and those of 2 more",
+        ),
+        ({"asked": 2, "failing": {"b": 2, "c": 1}}, "fails 2 new tests of b, fails 1 new test of c"),
+        (
+            {"asked": 2, "passed": 1, "failing": {STATEMENT: 1}, "probes_passed": 1, "probes_asked": 2},
+            "passes 1 of 2 probes of the statement, passes the new tests of 1 of 1 other author",
+        ),
+    ],
+)
+def test_what_tests_of_others_say_is_told_in_words(foreign: dict[str, object], words: str) -> None:
+    told = replace(report(author("right", "good", "a")), foreign=ForeignTests(value=0.5, **foreign))
+    reason = rank([a_candidate("a")], {"a": told})[0].reason
+    assert f"; {words}; 1 changed lines" in reason
 
 
 @st.composite

@@ -353,6 +353,17 @@ def test_opinion_outweighs_a_blemish_and_no_more():
     assert best(rank(field, {"a": blemished(CheckKind.COMMAND), "b": clean}, critiques=said)) == ["b", "a"]
 
 
+def test_a_persuasive_candidate_that_fails_stays_behind():
+    field = [candidate("a", lines=1), candidate("b", lines=50)]
+    reports = {"a": report("a", replace(check(False), message="1 failed", score=0.99)), "b": PASSING["b"]}
+    said = [critique("a", 1.0, by=name) for name in ("x", "y")] + [critique("b", 0.0, must_fix=True)]
+    first, second = rank(field, reports, critiques=said, votes=votes("aaaa", "ab"))
+    assert best([first, second]) == ["b", "a"]
+    assert (first.votes, second.votes) == (None, None)
+    assert "4 not counted" in first.reason
+    assert second.reason.endswith("behind b: that one is unverified")
+
+
 def test_a_verifier_is_as_heavy_as_reviews_and_its_words_name_it() -> None:
     field = [candidate("a"), candidate("b"), candidate("c")]
     reports = {**PASSING, "c": report("c", check(True))}
@@ -574,7 +585,8 @@ def test_complaints_are_told_in_full_up_to_a_bound() -> None:
     assert optional.accepted and optional.score < PASSING_SCORE
     assert said(failed("lint", "E1", required=False)).endswith("; lint failed (not required): E1; 1 changed lines")
     assert said(failed("tests")) == "tests failed; 1 changed lines"
-    assert said(check(False, skipped=True)).startswith("unverified: dry_run: no such tool; ")
+    told = said(check(True, kind=CheckKind.APPLY), check(False, skipped=True))
+    assert told == "unverified: dry_run: no such tool; 1 changed lines"
     assert said(failed("tests", "x" * 300)) == f"tests failed: {'x' * 300}; 1 changed lines"
     assert said(failed("tests", "x" * 301)) == f"tests failed: {'x' * 300}…; 1 changed lines"
     many = [failed(f"c{number}") for number in range(7)]
