@@ -444,7 +444,7 @@ NAMES = {
     "localhost": [["127.0.0.1"]],
 }
 INSIDE = """
-http://example.org/hook ftp://example.org/hook https://example.org:22/hook
+http://example.org/hook http://example.org:443/hook ftp://example.org/hook https://example.org:22/hook
 https://inside.example.org/ https://both.example.org/ https://metadata.google.internal/computeMetadata
 https://localhost/ https://127.0.0.1/ https://127.0.0.1:8443/ http://127.0.0.1:4001/ https://[::1]/
 https://[::ffff:127.0.0.1]/ https://169.254.169.254/latest/meta-data https://168.63.129.16/ https://0x7f000001/

@@ -23,6 +23,7 @@ STATES = {
     "a=1" + " " * 500 + "x": False,
     "a=1" + " " * 60_000 + "x": False,
     ",".join(f"k{number}=v" for number in range(33)): False,
+    ",".join(f"k{number}={'v' * 50}" for number in range(12)): False,
     "a=1,a=2": False,
     "no member": False,
     "a=b=c": False,
