@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import time
 import uuid
@@ -14,16 +13,14 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from rich.console import Console
+import structlog
+from typer.testing import CliRunner
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.figures import show_metrics, summary
-from swe_ai_fleet.cli.fleet_status import show_status
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.figures import summary
+from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Meter
 from swe_ai_fleet.testing import ScriptedModelServer
@@ -278,27 +275,21 @@ async def test_the_model_servers_word_is_passed_on(caller: Caller, model_server:
         model_server.metrics = {}
 
 
-@pytest.mark.parametrize("json_", [False, True])
-async def test_the_command_line_tells_both(fleet: FleetUnderTest, json_: bool) -> None:
-    out = io.StringIO()
-    console = Console(file=out, markup=False, highlight=False, width=200)
-    screen = Screen(json=json_, out=console, err=Console(file=io.StringIO()))
-    place = (fleet.running.address, fleet.running.token)
-    async with connect(*place) as client:
-        assert await show_status(screen, client) is Exit.ACCEPTED
-        assert await show_metrics(screen, client, since="2h", role="dev") is Exit.ACCEPTED
-    if json_:
-        status, metrics = map(json.loads, out.getvalue().splitlines())
-        assert status["status"] == "healthy"
-        assert status["nodes"][0]["alive"]
-        assert metrics["step_seconds"] == 120
-    else:
-        assert all(word in out.getvalue() for word in ("AGENT_EVENTS", "executions ended", "model server"))
-    for wrong in ({"since": "yesterday", "role": ""}, {"since": "1h", "role": "KING"}):
-        with pytest.raises(CommandFault) as caught:
-            async with connect(*place) as client:
-                await show_metrics(screen, client, **wrong)
-        assert caught.value.exit_code is Exit.USAGE
+async def test_the_command_line_tells_both(fleet: FleetUnderTest) -> None:
+    async def told(*arguments: str, code: int = 0) -> str:
+        variables = {"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
+        result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=variables)
+        # The command let log lines go to a stream that is gone now.
+        structlog.reset_defaults()
+        assert result.exit_code == code, result.output
+        return result.output
+
+    status, metrics = [json.loads(await told(name, "--json")) for name in ("status", "metrics")]
+    assert (status["status"], status["nodes"][0]["alive"], metrics["step_seconds"]) == ("healthy", True, 60)
+    plain = await told("status") + await told("metrics", "--since", "2h", "--role", "dev")
+    assert all(word in plain for word in ("AGENT_EVENTS", "executions ended", "model server"))
+    assert "--since: 'yesterday'" in await told("metrics", "--since", "yesterday", code=2)
+    assert "--role: 'KING' is unknown" in await told("metrics", "--role", "KING", code=2)
 
 
 def test_what_befell_agents_is_told_where_there_is_something_to_tell() -> None:

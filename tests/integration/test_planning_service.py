@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -15,8 +15,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
+from typer.testing import CliRunner
 
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
@@ -27,8 +29,9 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
 from swe_ai_fleet.cli.calls import Calls
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.plan import carry_on, decide, pursue
+from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.main import app
+from swe_ai_fleet.cli.plan import pursue
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.message import UserMessage
@@ -524,7 +527,7 @@ def asked(goal: str, session_id: str, *entities: str) -> pb.ExecutePlanRequest:
 @asynccontextmanager
 async def client_of(one: Replica) -> AsyncIterator[Calls]:
     async with grpc.aio.insecure_channel(one.address) as channel:
-        yield Calls(PlanningServiceStub, channel, address=one.address, token=TOKEN)
+        yield Calls(channel, address=one.address, token=TOKEN)
 
 
 class TestCommand:
@@ -551,24 +554,26 @@ class TestCommand:
             assert (await one.show(name)).status == status
 
     async def test_a_script_decides_step_by_step(self, knowledge: Knowledge, name: str) -> None:
-        async with served(knowledge, planned("Script", PROPOSE, AGAIN, START, DONE)) as one, client_of(one) as client:
-            shown: list[dict[str, Any]] = []
+        async with served(knowledge, planned("Script", PROPOSE, AGAIN, START, DONE)) as one:
 
-            async def told(command: Callable[[Screen], Awaitable[Exit]]) -> Exit:
-                terminal = Terminal(json=True)
-                code = await command(terminal.screen)
-                shown.append(json.loads(terminal.out.getvalue()))
-                return code
+            async def told(*arguments: str, code: int = 0) -> Any:
+                words = ("plan", *arguments, "--json", "--server", one.address)
+                result = await asyncio.to_thread(CliRunner().invoke, app, words, env={"FLEET_TOKEN": TOKEN})
+                # The command let log lines go to a stream that is gone now.
+                structlog.reset_defaults()
+                assert result.exit_code == code, result.output
+                return json.loads(result.output)
 
-            assert await told(lambda screen: pursue(screen, client, asked("Script", name))) is Exit.ACCEPTED
-            assert await told(lambda screen: decide(screen, client, name, "adjusted", "more")) is Exit.ACCEPTED
-            assert await told(lambda screen: decide(screen, client, name, "approved")) is Exit.ACCEPTED
-            assert await told(lambda screen: carry_on(screen, client, name)) is Exit.ACCEPTED
-            with pytest.raises(CommandFault) as fault:
-                await decide(Terminal().screen, client, "nobody", "approved")
+            shown = [
+                await told("Script", "--session", name),
+                await told("adjust", name, "--text", "more"),
+                await told("approve", name),
+                await told("continue", name),
+            ]
+            fault = (await told("approve", "nobody", code=2))["error"]
         assert [one["status"] for one in shown] == ["awaiting_approval", "awaiting_approval", "approved", "completed"]
         assert shown[3]["final_plan"] == "Start one with two agents."
-        assert (fault.value.exit_code, fault.value.field) == (Exit.USAGE, "session_id")
+        assert (fault["field"], fault["option"]) == ("session_id", "ID")
 
 
 class TestSessions:
