@@ -24,10 +24,11 @@ def with_option(fault: CommandFault) -> CommandFault:
     # `orchestrate.repo.ref` is the `repo.ref` of a request inside a request.
     for path in (field, field.partition(".")[2]):
         found = [
-            (len(own), said)
+            (len(own) if f"{path}.".startswith(f"{own}.") else 0, said)
             for said, mark in takes.values()
             for own in (mark.fields if mark is not None else ())
-            if path and f"{path}.".startswith(f"{own}.")
+            # Some services name a field of an inner message as if that were the request.
+            if path and (f"{path}.".startswith(f"{own}.") or own.endswith(f".{path}"))
         ]
         if found:
             fault.option = max(found)[1]

@@ -63,9 +63,7 @@ Execution = Annotated[
 ]
 
 # Tasks: what is solved, from where, in what environment, by whom, and how far it may go.
-Repo = Annotated[
-    str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on."), of("repo", "repository")
-]
+Repo = Annotated[str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on."), of("repo")]
 Ref = Annotated[
     str,
     typer.Option("--ref", help="Branch, tag or commit to start from. Default: what is checked out."),

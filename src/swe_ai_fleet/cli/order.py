@@ -6,7 +6,7 @@ import operator
 import re
 import secrets
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -172,12 +172,12 @@ class Order:
             raise _wrong("story", "it belongs to a delivery, not to a deliberation")
 
 
-def fill(request: Any, order: Any) -> None:
+def fill(request: Any, order: object) -> None:
     """Set what a dataclass of options says, each in the first of its fields that the request has.
 
     All but messages, and the repository: its options are one reference together.
     """
-    for name, kind in get_type_hints(cast("type", type(order)), include_extras=True).items():
+    for name, kind in get_type_hints(type(order), include_extras=True).items():
         mark, value = marked(kind, Of), getattr(order, name)
         path = next((one for one in (mark.fields if mark else ()) if has_field(request.DESCRIPTOR, one)), "")
         whole = path and field_of(request.DESCRIPTOR, path).message_type

@@ -224,6 +224,7 @@ def _with_type(name: str, said: Any, request: Any) -> tuple[Any, Any]:
     """The annotation with the type that the field has, where it says none, and with the field; and the default."""
     kind, info, mark = get_args(said)
     path = next((one for one in mark.fields or (name,) if has_field(request, one)), "")
+    assert path or not mark.fields, f"{request.full_name} has none of {mark.fields}"
     needed = isinstance(info, ArgumentInfo) and mark.default is None
     default: Any = inspect.Parameter.empty if needed else mark.default
     if mark.kind is not None:
