@@ -133,7 +133,7 @@ async def test_bad_usage_is_2(shell: Shell, repository: Path, solved: tuple[Ran,
     attempts = (
         (("run", "--repo", "/does/not/exist", "x"), "neither a directory nor a URL"),
         (("run", "--repo", str(repository), "--role", "CHEF", "x"), "unknown role"),
-        (("run", "--repo", str(repository), "--agents", "100000", "x"), "num_agents"),
+        (("run", "--repo", str(repository), "--agents", "100000", "x"), "100000"),
         (("run", "--repo", str(repository), "x"), "uncommitted"),
         (("run", "--repo", str(solved[1]), "--task-id", taken, "something else"), "exists with other content"),
         (("show", "no-such-task"), "no-such-task"),
@@ -150,6 +150,43 @@ async def test_bad_usage_is_2(shell: Shell, repository: Path, solved: tuple[Ran,
         assert document["exit_code"] == 2 and says in document["error"]["message"] + document["error"]["field"]
     assert (await shell.fleet("run")).code == 2
     assert (await shell.fleet("run", "--repo", str(repository), "--nonsense", "x")).code == 2
+
+
+async def test_a_fault_names_what_the_caller_wrote(shell: Shell, repository: Path) -> None:
+    (repository / "utils.py").write_text("dirty = 1\n")
+    (repository / "fix.patch").write_text("--- a/utils.py\n+++ b/utils.py\n@@ -1 +1 @@\n-a\n+b\n")
+    work, judging = ("run", "x", "--repo", str(repository)), ("judge", "--repo", str(repository))
+    patch = ("--patch", str(repository / "fix.patch"))
+    attempts = (
+        ((*work, "--agents", "100000"), "options.num_agents", "--agents"),
+        ((*work, "--deliberate-only", "--agents", "100000"), "num_agents", "--agents"),
+        ((*work, "--rounds", "100000"), "rounds", "--rounds"),
+        (work, "orchestrate.repo.path", "--repo"),
+        ((*work, "--ignore-dirty", "--ref", "nowhere"), "repo.ref", "--ref"),
+        ((*work, "--ignore-dirty", "--branch", "a..b"), "delivery.branch", "--branch"),
+        ((*work, "--ignore-dirty", "--check", ""), "checks[0].command", "--check"),
+        ((*work, "--ignore-dirty", "--profile", "nobody's"), "model_profile", "--profile"),
+        ((*work, "--ignore-dirty", "--role", "CHEF"), "role", "--role"),
+        ((*judging, *patch, "--base", "nowhere"), "repo.ref", "--base"),
+        ((*judging, *patch, "--check", ""), "checks[0].command", "--check"),
+        ((*judging, *patch, "--task-id", "a/b"), "task_id", "--task-id"),
+        (("plan", "x", "--session", "a b"), "session_id", "--session"),
+        (("plan", "approve", "no-such-session"), "session_id", "ID"),
+        (("councils", "create", "CHEF"), "role", "ROLE"),
+        (("councils", "create", "QA", "--agents", "100000"), "num_agents", "--agents"),
+        (("cancel", str(uuid.uuid4())), "execution_id", "ID"),
+        (("list", "--status", "great"), "status", "--status"),
+        (("webhooks", "add", "ftp://example.org"), "url", "URL"),
+        (("webhooks", "add", "https://example.org", "--event", "a", "--event", "b"), "events[0]", "--event"),
+        (("memory", "recall", "x", "-n", "a b"), "namespaces[0]", "--namespace"),
+        (("context", "show", "nowhere"), "story_id", "STORY"),
+    )
+    for arguments, field, option in attempts:
+        plain, as_json = await asyncio.gather(shell.fleet(*arguments), shell.fleet(*arguments, "--json"))
+        error = as_json.document["error"]
+        assert (plain.code, as_json.code) == (2, 2), (arguments, plain.err)
+        assert (error["field"].endswith(field), error["option"]) == (True, option), (arguments, error)
+        assert plain.err.startswith(f"fleet: {option}: "), (arguments, plain.err)
 
 
 async def test_a_wrong_token_is_2(shell: Shell, fleet: FleetUnderTest, elsewhere: Shell) -> None:

@@ -20,7 +20,8 @@ from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import ConversationServicer, conversation_service
 from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
-from swe_ai_fleet.cli.chat import CHATS, ChatOrder, converse
+from swe_ai_fleet.cli.chat import ChatOrder, converse
+from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.telegram import FleetAnswers
@@ -250,8 +251,8 @@ class TestCommand:
     async def say(
         self, service: Service, shown: Screen, what: ChatOrder, read: Callable[[], str] | None = None
     ) -> Exit:
-        async with CHATS(service.settings, server=service.address, token=TOKEN) as calls:
-            return await converse(shown, calls, what, read)
+        async with connect(service.address, TOKEN) as client:
+            return await converse(shown, client.calls, what, read)
 
     async def test_one_message_for_a_script(self, service: Service) -> None:
         await service.run("task-1")
@@ -288,15 +289,14 @@ class TestTelegram:
     async def test_from_a_phone_to_the_fleet_and_back(self, service: Service) -> None:
         await service.run("task-1", "task-2")
         store = MemoryKeyValue()
-        chats = CHATS(service.settings, server=service.address, token=TOKEN)
-        async with TelegramServer() as telegram, chats as calls:
+        async with TelegramServer() as telegram, connect(service.address, TOKEN) as client:
 
             async def after_restart(*texts: str) -> Sequence[str]:
                 api = BotApi(telegram.url, BOT_TOKEN)
                 before = len(telegram.sent)
                 for text in texts:
                     telegram.say(7, text)
-                bot = TelegramBot(api, FleetAnswers(calls), store, chats=[7], poll_seconds=0)
+                bot = TelegramBot(api, FleetAnswers(client.calls), store, chats=[7], poll_seconds=0)
                 await bot.poll()
                 await bot.settled()
                 await api.close()

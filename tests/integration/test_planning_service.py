@@ -14,8 +14,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
+from typer.testing import CliRunner
 
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
@@ -27,6 +29,7 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.cli.plan import pursue
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.budget import Usage
@@ -487,7 +490,7 @@ def asked(goal: str, session_id: str, *entities: str) -> pb.ExecutePlanRequest:
 @asynccontextmanager
 async def client_of(one: Replica) -> AsyncIterator[Calls]:
     async with grpc.aio.insecure_channel(one.address) as channel:
-        yield Calls(PlanningServiceStub, channel, address=one.address, token=TOKEN)
+        yield Calls(channel, address=one.address, token=TOKEN)
 
 
 class TestCommand:
@@ -519,6 +522,28 @@ class TestCommand:
                 assert (again.status, again.message) == (
                     "rejected", "The approach was rejected. Nothing was carried out.",
                 )  # fmt: skip
+
+    async def test_a_script_decides_step_by_step(self, knowledge: Knowledge, name: str) -> None:
+        async with served(knowledge, planned("Script", PROPOSE, AGAIN, START, DONE)) as one:
+
+            async def told(*arguments: str, code: int = 0) -> dict[str, object]:
+                words = ("plan", *arguments, "--json", "--server", one.address)
+                result = await asyncio.to_thread(CliRunner().invoke, app, words, env={"FLEET_TOKEN": TOKEN})
+                # The command let log lines go to a stream that is gone now.
+                structlog.reset_defaults()
+                assert result.exit_code == code, result.output
+                return json.loads(result.output)
+
+            shown = [
+                await told("Script", "--session", name),
+                await told("adjust", name, "--text", "more"),
+                await told("approve", name),
+                await told("continue", name),
+            ]
+            fault = (await told("approve", "nobody", code=2))["error"]
+        assert [one["status"] for one in shown] == ["awaiting_approval", "awaiting_approval", "approved", "completed"]
+        assert shown[3]["final_plan"] == "Start one with two agents."
+        assert (fault["field"], fault["option"]) == ("session_id", "ID")
 
 
 class TestSessions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import stat
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_list
+from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.private_files import write_private
@@ -24,10 +25,6 @@ from swe_ai_fleet.settings import Settings
 if TYPE_CHECKING:
     from services.access.tables import AccessFile, TokenTable
 
-access_app = typer.Typer(help="Who may come in: the access file.", no_args_is_help=True, rich_markup_mode=None)
-token_app = typer.Typer(help="Tokens of people, programs and services.", no_args_is_help=True, rich_markup_mode=None)
-access_app.add_typer(token_app, name="token")
-
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: 1 to 64 letters, digits and ._@:-.")]
 _File = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="The access file. Default: FLEET_ACCESS_FILE.")
@@ -35,80 +32,67 @@ _File = Annotated[
 _SOON = timedelta(days=14)
 
 
-@token_app.command()
-def add(
+async def add(
+    screen: Screen,
+    settings: Settings,
     name: _Name,
     *,
     tenant: Annotated[str, typer.Option(metavar="TENANT", help="What it is for.")] = DEFAULT_TENANT,
     role: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(help="viewer, submitter, approver, admin or service; may be repeated. Default: submitter."),
-    ] = None,
+    ] = (),
     expires: Annotated[
         str, typer.Option(metavar="WHEN", help="After so many days, such as 90d, or on a day, 2027-01-31; or never.")
     ] = "90d",
     file: _File = None,
-    json: Json = False,
-) -> None:
+) -> Exit:
     """Make a token and print it, this once; the file keeps only its SHA-256."""
+    from services.access.editing import with_token
+    from services.access.tokens import new_token, token_digest
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
-        from services.access.editing import with_token
-        from services.access.tokens import new_token, token_digest
-
-        path, roles, until = _path(file, settings), _roles(role or ["submitter"]), _until(expires)
-        text = await asyncio.to_thread(path.read_text) if path.exists() else f"[tenants.{tenant}]\n"
-        made = new_token()
-        changed = with_token(text, name=name, tenant=tenant, roles=roles, sha256=token_digest(made), expires=until)
-        await asyncio.to_thread(_write, path, changed)
-        if screen.json:
-            told = {"name": name, "tenant": tenant, "roles": roles, "token": made}
-            screen.document(told | {"expires": until.isoformat() if until else None})
-        else:
-            screen.note(f"{name} is {' and '.join(roles)} of {tenant}, {_ending(until)}; the token is not shown again:")
-            screen.line(made)
-        return Exit.ACCEPTED
-
-    carry_out(work, json=json)
+    path, roles, until = _path(file, settings), _roles(role or ("submitter",)), _until(expires)
+    text = await asyncio.to_thread(path.read_text) if path.exists() else f"[tenants.{tenant}]\n"
+    made = new_token()
+    changed = with_token(text, name=name, tenant=tenant, roles=roles, sha256=token_digest(made), expires=until)
+    await asyncio.to_thread(_write, path, changed)
+    if screen.json:
+        told = {"name": name, "tenant": tenant, "roles": roles, "token": made}
+        screen.document(told | {"expires": until.isoformat() if until else None})
+    else:
+        screen.note(f"{name} is {' and '.join(roles)} of {tenant}, {_ending(until)}; the token is not shown again:")
+        screen.line(made)
+    return Exit.ACCEPTED
 
 
-@token_app.command("list")
-def list_tokens(*, file: _File = None, json: Json = False) -> None:
+async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None) -> Exit:
     """List tokens: whose they are and until when they hold."""
-
-    async def work(screen: Screen, settings: Settings) -> Exit:
-        read = await _read(_path(file, settings))
-        now = datetime.now(UTC)
-        rows: list[tuple[str, ...]] = []
-        for entry in read.tokens:
-            until = _end(entry.expires)
-            ending = "expired" if until and until <= now else _ending(until)
-            rows.append((entry.name, entry.tenant, ", ".join(sorted(entry.roles)), ending))
-        told = {"tokens": [_told(entry, now) for entry in read.tokens]}
-        print_list(screen, told, ("name", "tenant", "roles", "holds"), rows, nothing="no tokens")
-        return Exit.ACCEPTED
-
-    carry_out(work, json=json)
+    read = await _read(_path(file, settings))
+    now = datetime.now(UTC)
+    rows: list[tuple[str, ...]] = []
+    for entry in read.tokens:
+        until = _end(entry.expires)
+        ending = "expired" if until and until <= now else _ending(until)
+        rows.append((entry.name, entry.tenant, ", ".join(sorted(entry.roles)), ending))
+    if screen.json:
+        screen.document({"tokens": [_told(entry, now) for entry in read.tokens]})
+    else:
+        print_rows(screen, ("name", "tenant", "roles", "holds"), rows, "no tokens")
+    return Exit.ACCEPTED
 
 
-@token_app.command()
-def revoke(name: _Name, *, file: _File = None, json: Json = False) -> None:
+async def revoke(screen: Screen, settings: Settings, name: _Name, *, file: _File = None) -> Exit:
     """Take a token out; servers refuse it from the next request on."""
+    from services.access.editing import without_token
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
-        from services.access.editing import without_token
-
-        path = _path(file, settings)
-        await _read(path)
-        changed = without_token(await asyncio.to_thread(path.read_text), name)
-        await asyncio.to_thread(_write, path, changed)
-        screen.result({"revoked": name}, f"{name} is revoked")
-        return Exit.ACCEPTED
-
-    carry_out(work, json=json)
+    path = _path(file, settings)
+    await _read(path)
+    changed = without_token(await asyncio.to_thread(path.read_text), name)
+    await asyncio.to_thread(_write, path, changed)
+    screen.result({"revoked": name}, f"{name} is revoked")
+    return Exit.ACCEPTED
 
 
-@access_app.command()
 def check(*, file: _File = None, json: Json = False) -> None:
     """Read the access file as servers do, and ask issuers of JWTs for their keys."""
 
@@ -190,7 +174,7 @@ def _path(file: Path | None, settings: Settings) -> Path:
     return path
 
 
-def _roles(names: list[str]) -> list[AccessRole]:
+def _roles(names: Sequence[str]) -> list[AccessRole]:
     try:
         return [AccessRole(name.lower()) for name in names]
     except ValueError as error:

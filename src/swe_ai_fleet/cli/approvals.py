@@ -1,33 +1,15 @@
-"""`fleet approve`, `reject` and `adjust`: what executions wait for, shown and answered."""
+"""What executions wait for: shown, and the answer to it."""
 
 from __future__ import annotations
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.calls import caller_name
-from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import enum_name, enum_word
+from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.watching.narration import how_to_answer
-
-
-async def resolve(
-    screen: Screen, client: FleetClient, name: str, decision: str, *, approval: str, text: str, approver: str
-) -> Exit:
-    """Answer what an execution waits for; `decision` is approved, rejected or adjusted."""
-    wanted = resolution(decision, approval_id=approval, text=text, approver=approver or caller_name())
-    wanted.execution_id = await client.find(name)
-    answer = await client.resolve(wanted)
-    status = enum_word(pb.DeliberationStatus, answer.status)
-    left = f"; {answer.pending_approvals} more wait" if answer.pending_approvals else ""
-    screen.result(
-        {"execution_id": answer.execution_id, "status": status, "pending_approvals": answer.pending_approvals},
-        f"execution {answer.execution_id}: {decision}; {status}{left}",
-    )
-    return Exit.ACCEPTED
 
 
 def resolution(decision: str, *, approval_id: str, text: str, approver: str) -> pb.ResolveApprovalRequest:

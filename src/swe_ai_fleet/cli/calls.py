@@ -1,10 +1,10 @@
-"""One gRPC service of a fleet as a command calls it."""
+"""The gRPC services of a fleet as commands call them: by the contract's own descriptors."""
 
 from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
@@ -58,7 +58,6 @@ class Calls:
     """Calls methods by name, with the token. Raises CommandFault where the service answers with a fault.
 
     Args:
-        stub: The generated stub of the service.
         channel: Leads to the fleet.
         address: Of the fleet, for faults to name.
         token: What callers must show; empty: nothing.
@@ -68,7 +67,6 @@ class Calls:
 
     def __init__(
         self,
-        stub: Callable[..., Any],
         channel: grpc.aio.Channel,
         *,
         address: str,
@@ -76,7 +74,8 @@ class Calls:
         caller: str = "",
         fault: Callable[[grpc.aio.AioRpcError, str], CommandFault] = fault_of_call,
     ) -> None:
-        self._stub = stub(channel)
+        # Its methods are typed by nothing but what they are given.
+        self._channel: Any = channel
         self._fault = fault
         self.address = address
         bearer = (("authorization", f"Bearer {token}"),) if token else ()
@@ -86,27 +85,36 @@ class Calls:
         self, method: str, request: Message | Iterable[Message], kind: type[R], *, seconds: float = CALL_SECONDS
     ) -> R:
         """The answer of a method that gives one, such as `GetContext`."""
-        call = getattr(self._stub, method)(request, metadata=self._metadata, timeout=seconds)
+        opened = self._channel.unary_unary if isinstance(request, Message) else self._channel.stream_unary
+        stub = opened(_path(method, kind), _serialized, kind.FromString)
         try:
-            answer = await cast("Awaitable[object]", call)
+            return await stub(request, metadata=self._metadata, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             raise self._fault(error, self.address) from error
-        assert isinstance(answer, kind)
-        return answer
 
     async def stream(
         self, method: str, request: Message, kind: type[R], *, seconds: float | None = None
     ) -> AsyncGenerator[R, None]:
         """The answers of a method that streams them; closing the generator ends the call."""
-        call = getattr(self._stub, method)(request, metadata=self._metadata, timeout=seconds)
+        stub = self._channel.unary_stream(_path(method, kind), _serialized, kind.FromString)
+        call = stub(request, metadata=self._metadata, timeout=seconds)
         try:
-            async for answer in cast("AsyncIterator[object]", call):
-                assert isinstance(answer, kind)
+            async for answer in call:
                 yield answer
         except grpc.aio.AioRpcError as error:
             raise self._fault(error, self.address) from error
         finally:
             call.cancel()
+
+
+def _path(method: str, answer: type[Message]) -> str:
+    """Where a method is called: it is in the file that has its answer."""
+    services = cast("Any", answer.DESCRIPTOR.file).services_by_name.values()
+    return next(f"/{one.full_name}/{method}" for one in services if method in one.methods_by_name)
+
+
+def _serialized(message: Message) -> bytes:
+    return message.SerializeToString()
 
 
 def open_calls(address: str, tls: ChannelTls | None) -> AbstractAsyncContextManager[grpc.aio.Channel]:

@@ -11,19 +11,16 @@ from typing import Annotated
 import typer
 
 from fleet.conversation.v1 import conversation_pb2 as pb
-from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
 from swe_ai_fleet.cli.calls import Calls
-from swe_ai_fleet.cli.edge import carry_out_with
+from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.lines import line_of_terminal, next_line
 from swe_ai_fleet.cli.messages import document, enum_name
-from swe_ai_fleet.cli.options import Json, Server, Token
-from swe_ai_fleet.cli.place import calls_to
+from swe_ai_fleet.cli.options import of
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_list
+from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.watching.text import clean, one_line
 
-CHATS = calls_to(ConversationServiceStub)
 SEND_SECONDS = 600.0
 """More than any limit on a message; the server ends it before."""
 _LISTED = 50
@@ -36,39 +33,34 @@ _HELP = (
 class ChatOrder:
     """What a command asks for."""
 
-    session_id: str
-    channel: str
-    namespaces: tuple[str, ...]
-    once: str = ""
-    list_all: bool = False
-    end: bool = False
-
-
-def chat(
-    *,
-    session: Annotated[str, typer.Option(metavar="ID", help="A conversation to go on with. Default: a new one.")] = "",
-    namespace: Annotated[
-        list[str] | None,
+    session_id: Annotated[
+        str,
+        typer.Option("--session", metavar="ID", help="A conversation to go on with. Default: a new one."),
+        of("session_id"),
+    ] = ""
+    namespaces: Annotated[
+        tuple[str, ...],
         typer.Option(
             "--namespace",
             "-n",
             metavar="NAME",
             help="Where it remembers beyond itself: fleet, agent:ID or repository:NAME.",
         ),
-    ] = None,
-    channel: Annotated[str, typer.Option(help="How answers are shown: plain, markdown or telegram.")] = "plain",
-    once: Annotated[str, typer.Option(metavar="TEXT", help="Send one message, show the answer, leave.")] = "",
-    list_all: Annotated[bool, typer.Option("--list", help="Show the conversations there are, and leave.")] = False,
-    end: Annotated[bool, typer.Option("--end", help="Forget the conversation of --session, and leave.")] = False,
-    server: Server = "",
-    token: Token = "",
-    json: Json = False,
-) -> None:
+        of("memory_namespaces"),
+    ] = ()
+    channel: Annotated[
+        str, typer.Option("--channel", help="How answers are shown: plain, markdown or telegram."), of("channel")
+    ] = "plain"
+    once: Annotated[
+        str, typer.Option("--once", metavar="TEXT", help="Send one message, show the answer, leave."), of("text")
+    ] = ""
+    list_all: Annotated[bool, typer.Option("--list", help="Show the conversations there are, and leave.")] = False
+    end: Annotated[bool, typer.Option("--end", help="Forget the conversation of --session, and leave.")] = False
+
+
+async def chat(screen: Screen, client: FleetClient, order: ChatOrder) -> Exit:
     """Talk with the fleet: ask about executions, files and pages, have tasks proposed, started after your yes."""
-    order = ChatOrder(
-        session_id=session, channel=channel, namespaces=tuple(namespace or ()), once=once, list_all=list_all, end=end
-    )
-    carry_out_with(CHATS, lambda screen, calls: converse(screen, calls, order), server=server, token=token, json=json)
+    return await converse(screen, client.calls, order)
 
 
 async def converse(screen: Screen, calls: Calls, order: ChatOrder, read: Callable[[], str] | None = None) -> Exit:
@@ -149,9 +141,11 @@ async def _say(screen: Screen, calls: Calls, request: pb.SendRequest, text: str)
 async def _list(screen: Screen, calls: Calls) -> Exit:
     request = pb.ListConversationsRequest(page_size=_LISTED)
     found = (await calls.one("ListConversations", request, pb.ListConversationsResponse)).conversations
-    told = {"conversations": [document(one) for one in found]}
-    rows = [(one.session_id, str(one.turn_count), one_line(one.last_text, 80)) for one in found]
-    print_list(screen, told, ("conversation", "turns", "said last"), rows, nothing="no conversations yet")
+    if screen.json:
+        screen.document({"conversations": [document(one) for one in found]})
+    else:
+        rows = [(one.session_id, str(one.turn_count), one_line(one.last_text, 80)) for one in found]
+        print_rows(screen, ("conversation", "turns", "said last"), rows, "no conversations yet")
     return Exit.ACCEPTED
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, cast
 
 import grpc
 import grpc.aio
 
-from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from swe_ai_fleet.cli.calls import Calls, caller_name, fault_of_call, open_calls
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.runtime.channels import tls_fault
@@ -35,8 +33,7 @@ async def context_client(settings: Settings, *, server: str, token: str) -> Asyn
             hint="start a fleet with `fleet up`, or name one with --server",
         )
     async with open_calls(place.address, place.tls) as channel:
-        stub = cast("Any", ContextServiceStub)
-        yield Calls(stub, channel, address=place.address, token=place.token, caller=caller_name(), fault=_fault)
+        yield Calls(channel, address=place.address, token=place.token, caller=caller_name(), fault=_fault)
 
 
 def _fault(error: grpc.aio.AioRpcError, address: str) -> CommandFault:

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_list
+from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.settings import Settings
 
@@ -20,30 +18,12 @@ if TYPE_CHECKING:
     from swe_ai_fleet.adapters.jetstream.connection import Connection
     from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 
-dlq_app = typer.Typer(help="Messages on NATS that could not be handled.", no_args_is_help=True, rich_markup_mode=None)
 Number = Annotated[int, typer.Argument(min=1, metavar="NUMBER", help="As `fleet dlq list` shows it.")]
 _PATIENCE_SECONDS = 30.0
 
 
-@dlq_app.command("list")
-def list_letters(*, json: Json = False) -> None:
+async def list_letters(screen: Screen, settings: Settings) -> Exit:
     """Show what could not be handled: its number, where it came from, how often it was tried, why it failed."""
-    carry_out(_list, json=json)
-
-
-@dlq_app.command()
-def replay(number: Number, *, json: Json = False) -> None:
-    """Hand a message in again where it came from; the id of its task keeps it to once."""
-    carry_out(lambda screen, settings: _settle(screen, settings, number, again=True), json=json)
-
-
-@dlq_app.command()
-def drop(number: Number, *, json: Json = False) -> None:
-    """Forget a message."""
-    carry_out(lambda screen, settings: _settle(screen, settings, number, again=False), json=json)
-
-
-async def _list(screen: Screen, settings: Settings) -> Exit:
     from swe_ai_fleet.adapters.jetstream import subjects
     from swe_ai_fleet.adapters.jetstream.reader import messages
     from swe_ai_fleet.runtime.factories import connect_log
@@ -64,8 +44,21 @@ async def _list(screen: Screen, settings: Settings) -> Exit:
         for one in found
     ]
     rows = [tuple(map(str, one.values())) for one in told]
-    print_list(screen, {"letters": told}, tuple(told[0]) if told else (), rows, nothing="nothing is there")
+    if screen.json:
+        screen.document({"letters": told})
+    else:
+        print_rows(screen, tuple(told[0]) if told else (), rows, "nothing is there")
     return Exit.ACCEPTED
+
+
+async def replay(screen: Screen, settings: Settings, number: Number) -> Exit:
+    """Hand a message in again where it came from; the id of its task keeps it to once."""
+    return await _settle(screen, settings, number, again=True)
+
+
+async def drop(screen: Screen, settings: Settings, number: Number) -> Exit:
+    """Forget a message."""
+    return await _settle(screen, settings, number, again=False)
 
 
 async def _settle(screen: Screen, settings: Settings, number: int, *, again: bool) -> Exit:

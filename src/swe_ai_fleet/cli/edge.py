@@ -6,39 +6,17 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import structlog
 import typer
 from pydantic import ValidationError
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.naming import with_option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.settings import CONFIGURATION, Settings, configuration_file
-
-C = TypeVar("C")
-Client = TypeVar("Client", covariant=True)
-
-
-class Connect(Protocol[Client]):
-    """Opens a client of a service for as long as the context lasts. Raises CommandFault where there is none."""
-
-    def __call__(self, settings: Settings, *, server: str, token: str) -> AbstractAsyncContextManager[Client]: ...
-
-
-def carry_out_with(
-    connect: Connect[C], work: Callable[[Screen, C], Awaitable[Exit]], *, server: str, token: str, json: bool
-) -> None:
-    """`carry_out` for a command that asks a service; `server` and `token` are the options that say which."""
-
-    async def connected(screen: Screen, settings: Settings) -> Exit:
-        async with connect(settings, server=server, token=token) as client:
-            return await work(screen, client)
-
-    carry_out(connected, json=json)
 
 
 def carry_out(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool, log_level: str = "error") -> None:
@@ -58,10 +36,10 @@ def carry_out(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool
         _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)
         code = asyncio.run(_awaited(work, screen, settings))
     except CommandFault as fault:
-        screen.fault(fault)
+        screen.fault(with_option(fault))
         code = fault.exit_code
     except FleetError as error:
-        fault = fault_of(error)
+        fault = with_option(fault_of(error))
         screen.fault(fault)
         code = fault.exit_code
     except (KeyboardInterrupt, asyncio.CancelledError):

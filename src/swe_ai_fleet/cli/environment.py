@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.messages import pairs
 from swe_ai_fleet.cli.order import repo_ref
 from swe_ai_fleet.cli.outcome import current_state
-from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
@@ -30,7 +30,7 @@ def specification(
     """What options ask for. Raises CommandFault."""
     return EnvironmentSpec(
         setup=tuple(setup or ()),
-        variables=pairs(variables or (), "--env"),
+        variables=pairs(variables or (), "env"),
         path=tuple(path or ()),
         test_command=test_command,
         detect=detect,

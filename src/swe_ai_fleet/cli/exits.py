@@ -32,7 +32,10 @@ class Exit(IntEnum):
 
 
 class CommandFault(Exception):
-    """A command cannot go on. The message is one line; `hint` says what to do about it."""
+    """A command cannot go on. The message is one line; `hint` says what to do about it.
+
+    `field` is what is wrong, as the contract calls it or this program; `option` is what the caller wrote for it.
+    """
 
     def __init__(self, message: str, *, exit_code: Exit, hint: str = "", field: str = "") -> None:
         super().__init__(message)
@@ -40,6 +43,7 @@ class CommandFault(Exception):
         self.exit_code = exit_code
         self.hint = hint
         self.field = field
+        self.option = ""
 
     @property
     def told(self) -> str:

@@ -5,18 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import document, enum_name, enum_word
-from swe_ai_fleet.cli.options import Json, Server, Token
-from swe_ai_fleet.cli.place import fleet_client
+from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.watching.events import moment
@@ -25,40 +20,17 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
-def metrics(
-    *,
-    since: Annotated[
-        str, typer.Option(metavar="SPAN", help="How far back: 90s, 30m, 1h, 7d, 2w. Empty: as far as it goes.")
-    ] = "1h",
-    role: Annotated[str, typer.Option(help="Only executions of this role. Default: all.")] = "",
-    server: Server = "",
-    token: Token = "",
-    json: Json = False,
-) -> None:
-    """Show how long executions, agents, model and tool calls took, and what was spent."""
-    carry_out_with(
-        fleet_client,
-        lambda screen, client: show_metrics(screen, client, since=since, role=role),
-        server=server,
-        token=token,
-        json=json,
-    )
-
-
-async def show_metrics(screen: Screen, client: FleetClient, *, since: str, role: str) -> Exit:
-    """Print the figures of a span of time that ends now. Raises CommandFault."""
-    request = pb.GetMetricsRequest(role=enum_name(pb.Role, role, field="role"))
-    if since:
-        request.start_time_ms = int((time.time() - seconds(since)) * 1000)
-    reply = await client.metrics(request)
-    if screen.json:
-        screen.document(document(reply))
-        return Exit.ACCEPTED
+def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
+    """Print the figures of a span of time."""
     for line in summary(reply):
         screen.line(line)
     for table in metrics_tables(reply):
         screen.out.print(table)
-    return Exit.ACCEPTED
+
+
+def since_ms(span: str) -> int:
+    """When a span of time such as `30m` that ends now began; 0 for no span. Raises CommandFault."""
+    return int((time.time() - seconds(span)) * 1000) if span else 0
 
 
 def seconds(span: str) -> int:

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.edge import carry_out_with
-from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.messages import document, enum_word
-from swe_ai_fleet.cli.options import Json, Server, Token
-from swe_ai_fleet.cli.place import fleet_client
+from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
 
-_SECONDS = 20.0
 
-
-def status(*, server: Server = "", token: Token = "", json: Json = False) -> None:
-    """Show hosts, machines, model servers and the queue as they are now; exit code 1 where something is down."""
-    carry_out_with(fleet_client, show_status, server=server, token=token, json=json)
-
-
-async def show_status(screen: Screen, client: FleetClient) -> Exit:
-    """Print the fleet as it is now. Raises CommandFault."""
-    reply = await client.status(timeout_seconds=_SECONDS, include_fleet=True)
-    if screen.json:
-        screen.document(document(reply))
-    else:
-        screen.line(_summary(reply))
-        for table in status_tables(reply):
-            screen.out.print(table)
-    return Exit.NOT_ACCEPTED if reply.status == "unhealthy" else Exit.ACCEPTED
+def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
+    """Print the fleet as it is now."""
+    screen.line(_summary(reply))
+    for table in status_tables(reply):
+        screen.out.print(table)
 
 
 def status_tables(reply: pb.GetStatusResponse) -> list[Table]:

@@ -8,14 +8,12 @@ from typing import Annotated
 
 import typer
 
-from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.settings import Settings
 
 
-def init(
+async def init(
+    screen: Screen,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; made where it is not there yet.")],
     *,
     tenants: Annotated[
@@ -31,31 +29,27 @@ def init(
         bool, typer.Option("--kubernetes", help="Also write the secrets as manifests, for `kubectl apply -k`.")
     ] = False,
     rotate: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(metavar="WHAT", help="Make anew: certificates, nats, ray, services or audit; may be repeated."),
-    ] = None,
+    ] = (),
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit code 1 where something is wrong or runs out.")
     ] = False,
-    json: Json = False,
-) -> None:
+) -> Exit:
     """Write what a secured fleet needs: certificates, NATS accounts, tokens, settings. Keys are never written twice."""
     from swe_ai_fleet.settings import listed
 
-    async def work(screen: Screen, _: Settings) -> Exit:
-        if check:
-            return await _checked(screen, directory)
-        return await _installed(
-            screen,
-            directory,
-            tenants=listed(tenants),
-            hosts=listed(hosts),
-            nats_listen=nats_listen,
-            kubernetes=kubernetes,
-            rotate=tuple(rotate or ()),
-        )
-
-    carry_out(work, json=json)
+    if check:
+        return await _checked(screen, directory)
+    return await _installed(
+        screen,
+        directory,
+        tenants=listed(tenants),
+        hosts=listed(hosts),
+        nats_listen=nats_listen,
+        kubernetes=kubernetes,
+        rotate=rotate,
+    )
 
 
 async def _installed(

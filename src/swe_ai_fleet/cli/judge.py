@@ -1,4 +1,4 @@
-"""`fleet judge` and `fleet deliver`: patches from anywhere are judged, people deliver what they choose."""
+"""`fleet judge`: patches from anywhere are judged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ import typer
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.calls import caller_name
-from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.edge import carry_out, carry_out_with
+from swe_ai_fleet.cli.client import Fleet
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
-from swe_ai_fleet.cli.options import Execution, Json, Server, Token
-from swe_ai_fleet.cli.order import made_up_id, repo_ref
-from swe_ai_fleet.cli.pairs import pairs
-from swe_ai_fleet.cli.place import chosen_client, fleet_client
+from swe_ai_fleet.cli.options import of
+from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
@@ -37,48 +33,52 @@ _NAME_CHARS = 100
 class JudgeOrder:
     """Patches to be judged, as the command line gives them."""
 
-    repo: str
-    base: str
-    patches: tuple[str, ...]
-    description: str = ""
-    checks: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
-    network: tuple[str, ...] = ()
-    require_verified: bool = False
-    task_id: str = ""
+    patches: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--patch", metavar="FILE", help="A patch as `git diff` writes it; - is standard input; repeat it."
+        ),
+        of("patches"),
+    ]
+    repo: Annotated[
+        str, typer.Option("--repo", metavar="PATH|URL", help="The repository that they are for."), of("repo")
+    ] = "."
+    base: Annotated[
+        str,
+        typer.Option("--base", metavar="REF", help="The commit that they apply to. Default: what is checked out."),
+        of("repo.ref"),
+    ] = ""
+    description: Annotated[
+        str,
+        typer.Option("--task", metavar="TEXT", help="What they are for; tests that it names must pass."),
+        of("task_description"),
+    ] = ""
+    checks: options.Check = ()
+    setup: options.Setup = ()
+    variables: options.Env = ()
+    path: options.Path_ = ()
+    network: options.Network = ()
+    require_verified: options.RequireVerified = False
+    task_id: options.TaskId = ""
     name: str = field(default_factory=lambda: secrets.token_hex(3))
     upload: bool = False
     fetch: bool = False
 
     def request(self) -> pb.SubmitTaskRequest:
         """The request, its patches read. Raises CommandFault naming the option that is wrong."""
+        request = pb.SubmitTaskRequest()
+        task = request.judge
         try:
             wanted = self.task_id or made_up_id(self.description, self.name, otherwise="judge")
             task_id = check_identifier(wanted, field="task_id")
         except FleetError as error:
             raise fault_of(error) from None
-        environment = pb.EnvironmentSpec(
-            setup_commands=self.setup, variables=pairs(self.variables, "--env"), path_directories=self.path
-        )
-        return pb.SubmitTaskRequest(
-            judge=pb.JudgePatchesRequest(
-                task_id=task_id,
-                repo=repo_ref(self.repo, ref=self.base, uncommitted=UncommittedChanges.IGNORE),
-                patches=[
-                    pb.SubmittedPatch(name=name, diff=_read(place))
-                    for name, place in zip(names(self.patches), self.patches, strict=True)
-                ],
-                task_description=self.description,
-                constraints=pb.TaskConstraints(
-                    checks=[pb.CheckSpec(command=command) for command in self.checks],
-                    network=pb.NetworkPolicy(allowed_hosts=self.network) if self.network else None,
-                    require_verified=self.require_verified,
-                ),
-                environment=environment if self.setup or self.variables or self.path else None,
-            )
-        )
+        fill(task, self)
+        task.task_id = task_id
+        task.repo.CopyFrom(repo_ref(self.repo, ref=self.base, uncommitted=UncommittedChanges.IGNORE))
+        for name, place in zip(names(self.patches), self.patches, strict=True):
+            task.patches.add(name=name, diff=_read(place))
+        return request
 
 
 def names(places: Sequence[str]) -> list[str]:
@@ -110,79 +110,8 @@ def _read(place: str) -> bytes:
     return content
 
 
-def judge(
-    *,
-    patch: Annotated[
-        list[str], typer.Option(metavar="FILE", help="A patch as `git diff` writes it; - is standard input; repeat it.")
-    ],
-    repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository that they are for.")] = ".",
-    base: Annotated[
-        str, typer.Option(metavar="REF", help="The commit that they apply to. Default: what is checked out.")
-    ] = "",
-    task: Annotated[str, typer.Option(metavar="TEXT", help="What they are for; tests that it names must pass.")] = "",
-    check: options.Check = None,
-    setup: options.Setup = None,
-    env: options.Env = None,
-    path: options.Path_ = None,
-    network: options.Network = None,
-    require_verified: options.RequireVerified = False,
-    task_id: Annotated[str, typer.Option(help="Makes the call repeatable: the same id is the same task.")] = "",
-    local: options.Local = False,
-    server: Server = "",
-    token: Token = "",
-    json: Json = False,
-) -> None:
+async def judge(screen: Screen, fleet: Fleet, order: JudgeOrder) -> Exit:
     """Judge patches from anywhere: environment, baseline, verdict and rank; no agent and no model server."""
-    from swe_ai_fleet.cli.run import run as work
+    from swe_ai_fleet.cli.run import run
 
-    order = JudgeOrder(
-        repo=repo,
-        base=base,
-        patches=tuple(patch),
-        description=task,
-        checks=tuple(check or ()),
-        setup=tuple(setup or ()),
-        variables=tuple(env or ()),
-        path=tuple(path or ()),
-        network=tuple(network or ()),
-        require_verified=require_verified,
-        task_id=task_id,
-    )
-    carry_out(
-        lambda screen, settings: work(
-            screen, chosen_client(settings, screen, local=local, server=server, token=token), order
-        ),
-        json=json,
-    )
-
-
-def deliver(
-    name: Execution,
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="As `fleet show` names it.")],
-    *,
-    branch: Annotated[str, typer.Option(help="The branch to create. Default: fleet/<task id>-<candidate>.")] = "",
-    push: Annotated[bool, typer.Option("--push", help="Push it to where the repository came from.")] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the log.")] = "",
-    approver: Annotated[str, typer.Option("--as", metavar="NAME", help="Who decides, for the log. Default: you.")] = "",
-    server: Server = "",
-    token: Token = "",
-    json: Json = False,
-) -> None:
-    """Put a candidate of an ended execution on a branch, whatever its verdict; the log keeps who decided it."""
-
-    async def work(screen: Screen, client: FleetClient) -> Exit:
-        request = pb.DeliverCandidateRequest(
-            candidate_id=candidate, branch=branch, push=push, reason=reason, approver=approver or caller_name()
-        )
-        request.execution_id = await client.find(name)
-        answer = await client.deliver(request)
-        document = {
-            "execution_id": answer.execution_id,
-            "candidate_id": candidate,
-            "branch": answer.branch,
-            "commit": answer.commit_sha,
-        }
-        screen.result(document, f"{candidate} stands on branch {answer.branch} as {answer.commit_sha}")
-        return Exit.ACCEPTED
-
-    carry_out_with(fleet_client, work, server=server, token=token, json=json)
+    return await run(screen, fleet, order)

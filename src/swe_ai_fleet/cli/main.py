@@ -3,90 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from swe_ai_fleet.cli.access import access_app
+from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands, workflow
 from swe_ai_fleet.cli.backup.command import backup, restore
 from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.chat import chat
-from swe_ai_fleet.cli.context import context_app
-from swe_ai_fleet.cli.councils import councils_app
-from swe_ai_fleet.cli.dead_letters import dlq_app
+from swe_ai_fleet.cli.command import as_command
 from swe_ai_fleet.cli.edge import carry_out
-from swe_ai_fleet.cli.env_commands import env_app
-from swe_ai_fleet.cli.examples import add_examples, top
-from swe_ai_fleet.cli.execution_commands import (
-    adjust,
-    approve,
-    cancel,
-    export,
-    list_executions,
-    reject,
-    replay,
-    show,
-    verify,
-    watch,
-)
+from swe_ai_fleet.cli.examples import EXAMPLES, add_examples, top
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.figures import metrics
-from swe_ai_fleet.cli.fleet_status import status
 from swe_ai_fleet.cli.init import init
-from swe_ai_fleet.cli.judge import deliver, judge
-from swe_ai_fleet.cli.learning import rate, recommend
-from swe_ai_fleet.cli.memory import memory_app
+from swe_ai_fleet.cli.judge import judge
 from swe_ai_fleet.cli.options import Json, Server, Token
-from swe_ai_fleet.cli.plan import plan_app
-from swe_ai_fleet.cli.run_command import run
+from swe_ai_fleet.cli.plan import GoalFirst, goal
+from swe_ai_fleet.cli.row import row_command
+from swe_ai_fleet.cli.rows import ROWS
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.study.command import study
-from swe_ai_fleet.cli.tool_commands import tools_app
-from swe_ai_fleet.cli.webhooks import webhooks_app
-from swe_ai_fleet.cli.workflow import workflow_app
 from swe_ai_fleet.settings import Settings
 
-app = typer.Typer(
-    name="fleet",
-    help="Several coding agents solve a task in parallel; evidence picks the winner; every step is audited.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    epilog=top(),
-)
 
-
-@app.callback()
-def _configured(
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File of settings. Default: FLEET_CONFIG, or fleet.toml in FLEET_HOME."),
-    ] = None,
-) -> None:
-    if config is not None:
-        os.environ["FLEET_CONFIG"] = str(config)
-
-
-audit_app = typer.Typer(help="What the agents did, proven.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(audit_app, name="audit")
-audit_app.command()(verify)
-app.add_typer(tools_app, name="tools")
-app.add_typer(env_app, name="env")
-app.add_typer(councils_app, name="councils")
-app.add_typer(context_app, name="context")
-app.add_typer(memory_app, name="memory")
-app.add_typer(workflow_app, name="workflow")
-app.add_typer(plan_app, name="plan")
-app.add_typer(webhooks_app, name="webhooks")
-app.add_typer(dlq_app, name="dlq")
-app.add_typer(access_app, name="access")
-app.command()(status)
-app.command()(metrics)
-
-
-@app.command()
 def up(
     *,
     vllm: Annotated[
@@ -115,19 +56,18 @@ def up(
     carry_out(lambda screen, settings: work(screen, settings, order if vllm else None), json=json, log_level="")
 
 
-@app.command("open")
-def open_command(
+async def open_command(
+    screen: Screen,
+    settings: Settings,
     *,
     browser: Annotated[bool, typer.Option("--browser", help="Open it in a browser too.")] = False,
-    json: Json = False,
-) -> None:
+) -> Exit:
     """Print the address of the running fleet's page; it lets in whoever opens it."""
     from swe_ai_fleet.cli.web import open_page
 
-    carry_out(lambda screen, settings: open_page(screen, settings, browser=browser), json=json)
+    return await open_page(screen, settings, browser=browser)
 
 
-@app.command()
 def mcp(
     *,
     allow_approve: Annotated[
@@ -147,16 +87,6 @@ def mcp(
     carry_out(work, json=False)
 
 
-app.command()(run)
-app.command()(judge)
-app.command()(deliver)
-app.command()(init)
-app.command()(batch)
-app.command()(study)
-app.command()(chat)
-
-
-@app.command()
 def telegram(*, server: Server = "", token: Token = "") -> None:
     """Serve Telegram chats (FLEET_TELEGRAM_TOKEN, FLEET_TELEGRAM_CHATS) over a running fleet, until Ctrl-C."""
     from swe_ai_fleet.cli.telegram import serve
@@ -164,30 +94,105 @@ def telegram(*, server: Server = "", token: Token = "") -> None:
     carry_out(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
 
 
-app.command()(backup)
-app.command()(restore)
-app.command()(rate)
-app.command()(recommend)
-app.command()(watch)
-app.command("list")(list_executions)
-app.command()(show)
-app.command()(cancel)
-app.command()(export)
-app.command()(replay)
-app.command("approve")(approve)
-app.command("reject")(reject)
-app.command("adjust")(adjust)
-
-
-@app.command()
-def doctor(*, server: Server = "", token: Token = "", json: Json = False) -> None:
+async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
     """Try everything the fleet stands on, and say what is wrong and how to mend it."""
     from swe_ai_fleet.cli.doctor import doctor as work
 
-    carry_out(lambda screen, settings: work(screen, settings, server=server, token=token), json=json)
+    return await work(screen, settings, server=server, token=token)
 
 
-add_examples(app)
+CODE: Mapping[str, Callable[..., Any]] = {
+    "up": up,
+    "open": open_command,
+    "mcp": mcp,
+    "run": execution_commands.run,
+    "judge": judge,
+    "init": init,
+    "batch": batch,
+    "study": study,
+    "chat": chat,
+    "telegram": telegram,
+    "backup": backup,
+    "restore": restore,
+    "watch": execution_commands.watch,
+    "show": execution_commands.show,
+    "export": execution_commands.export,
+    "replay": execution_commands.replay,
+    "doctor": doctor,
+    "audit verify": execution_commands.verify,
+    "tools list": tool_commands.list_tools,
+    "tools run": tool_commands.run_tool,
+    "env explain": env_commands.explain,
+    "env export": env_commands.export,
+    "workflow run": workflow.run,
+    "workflow validate": workflow.validate,
+    "workflow graph": workflow.graph,
+    "workflow show": workflow.show,
+    "plan goal": goal,
+    "dlq list": dead_letters.list_letters,
+    "dlq replay": dead_letters.replay,
+    "dlq drop": dead_letters.drop,
+    "access check": access.check,
+    "access token add": access.add,
+    "access token list": access.list_tokens,
+    "access token revoke": access.revoke,
+}
+"""The commands that are more than one request, by their words."""
+GROUPS: Mapping[str, str] = {
+    "audit": "What the agents did, proven.",
+    "tools": "What agents can do, and one such operation by hand.",
+    "env": "What a repository's commands find when they run.",
+    "councils": "Who solves the tasks of each role.",
+    "context": "Stories, their tasks and decisions, and what agents are told of them.",
+    "memory": "What agents remember from one run to the next.",
+    "workflow": "Steps of agents, tools and people, run as one.",
+    "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
+    "webhooks": "Who outside is told what happens to executions.",
+    "dlq": "Messages on NATS that could not be handled.",
+    "access": "Who may come in: the access file.",
+    "access token": "Tokens of people, programs and services.",
+}
+
+
+def _group(help_: str, **more: Any) -> typer.Typer:
+    return typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode=None, **more)
+
+
+def _app() -> typer.Typer:
+    """The command with all that is below it, in the order of the examples."""
+    groups = {
+        "": _group(
+            "Several coding agents solve a task in parallel; evidence picks the winner; every step is audited.",
+            name="fleet",
+            add_completion=False,
+            pretty_exceptions_enable=False,
+            epilog=top(),
+        )
+    }
+    groups[""].callback()(_configured)
+    for words, about in GROUPS.items():
+        within, _, name = words.rpartition(" ")
+        groups[words] = _group(about, **({"cls": GoalFirst} if words == "plan" else {}))
+        groups[within].add_typer(groups[words], name=name)
+    for words in EXAMPLES:
+        within, _, name = words.rpartition(" ")
+        command = row_command(name, ROWS[words]) if words in ROWS else as_command(CODE[words])
+        groups[within].command(name)(command)
+    add_examples(groups[""])
+    return groups[""]
+
+
+def _configured(
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File of settings. Default: FLEET_CONFIG, or fleet.toml in FLEET_HOME."),
+    ] = None,
+) -> None:
+    if config is not None:
+        os.environ["FLEET_CONFIG"] = str(config)
+
+
+app = _app()
 
 if __name__ == "__main__":
     app()

@@ -1,4 +1,4 @@
-"""Messages of the contract as people and programs read them: enumerations as words, whole messages as JSON."""
+"""Messages of the contract as people and programs write and read them: enumerations as words, messages as JSON."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ def enum_word(kind: Any, number: int) -> str:
 
 def enum_name(kind: Any, word: str, *, field: str) -> str:
     """The name of the enumeration's value that a word says, that of none for no word. Raises CommandFault."""
-    names = [str(name) for name, _ in kind.items()]
+    return kind.Name(_numbered(kind.DESCRIPTOR, word, field))
+
+
+def _numbered(kind: EnumDescriptor, word: str, field: str) -> int:
+    names = [value.name for value in kind.values]
     if not word:
-        return names[0]
-    prefix = _prefix(kind.DESCRIPTOR)
+        return kind.values_by_name[names[0]].number
+    prefix = _prefix(kind)
     name = f"{prefix}{word.strip().upper().replace('-', '_')}"
     if name not in names[1:]:
         words = ", ".join(one.removeprefix(prefix).lower() for one in names[1:])
         raise CommandFault(f"{word[:64]!r} is unknown", exit_code=Exit.USAGE, field=field, hint=f"one of {words}")
-    return name
+    return kind.values_by_name[name].number
 
 
 def document(message: Message) -> dict[str, object]:
@@ -41,6 +45,68 @@ def document(message: Message) -> dict[str, object]:
             found[field.name] = [_plain(field, one) for one in value]
         elif not field.has_presence or message.HasField(field.name):
             found[field.name] = _plain(field, value)
+    return found
+
+
+def put(message: Message, path: str, value: Any, *, named: str) -> None:
+    """Set a field to what an option says; nothing where that is what the field has anyway.
+
+    Args:
+        message: To be changed.
+        path: Of the field; dots lead into messages, and of a list of messages each value makes one.
+        value: Words for enumerations, `K=V` for maps.
+        named: What faults call the option.
+
+    Raises:
+        CommandFault: It is no value of the enumeration, or no `K=V`.
+    """
+    *way, last = path.split(".")
+    field = field_of(message.DESCRIPTOR, path)
+    if value is None or (not value and not field.has_presence):
+        return
+    for place, part in enumerate(way):
+        inner: Any = getattr(message, part)
+        if message.DESCRIPTOR.fields_by_name[part].is_repeated:
+            for one in value:
+                put(inner.add(), ".".join((*way[place + 1 :], last)), one, named=named)
+            return
+        message = inner
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        getattr(message, last).update(pairs(value, named))
+        return
+    if field.enum_type is not None:
+        names = [_numbered(field.enum_type, word, named) for word in ([value] if isinstance(value, str) else value)]
+        value = names if field.is_repeated else names[0]
+    if field.is_repeated:
+        getattr(message, last).extend(value)
+    else:
+        setattr(message, last, value)
+
+
+def field_of(kind: Any, path: str) -> FieldDescriptor:
+    """A field of a message's descriptor; dots lead into messages. Raises KeyError."""
+    *way, last = path.split(".")
+    for part in way:
+        kind = kind.fields_by_name[part].message_type
+    return kind.fields_by_name[last]
+
+
+def has_field(kind: Any, path: str) -> bool:
+    """Whether a message's descriptor has a field; dots lead into messages."""
+    try:
+        return bool(field_of(kind, path))
+    except (KeyError, AttributeError):
+        return False
+
+
+def pairs(texts: Sequence[str], named: str) -> dict[str, str]:
+    """Values that are given as `K=V`, by name. Raises CommandFault naming the option."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise CommandFault(f"{text[:80]!r} is not K=V", exit_code=Exit.USAGE, field=named)
+        found[name] = value
     return found
 
 

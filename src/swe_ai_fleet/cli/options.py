@@ -1,19 +1,51 @@
-"""Options that many commands take."""
+"""Options, each written once: its words, its help, its bounds, and the field of the contract that it sets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from swe_ai_fleet.cli.calls import caller_name
 from swe_ai_fleet.domain.task import UncommittedChanges
 
+UNCOMMITTED = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
+"""What `IncludeDirty` means."""
+ROLES = "DEV, QA, ARCHITECT, DEVOPS or DATA"
+PHASES = "plan, design, build, test, review or done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Of:
+    """What an option or an argument is for.
+
+    Attributes:
+        fields: Of requests; dots lead into messages. Of several, the first that a request has.
+        kind: The type that is read; None: the type that is annotated, or else the field's.
+        default: Where `kind` or the field says the type.
+        turn: Makes what is meant of what was read; None: it is the same.
+    """
+
+    fields: tuple[str, ...] = ()
+    kind: Any = None
+    default: object = None
+    turn: Callable[[Any], object] | None = None
+
+
+def of(*fields: str) -> Of:
+    """The mark of an option that sets these fields."""
+    return Of(fields=fields)
+
+
+# What every command takes that prints something, or that asks a service.
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Server = Annotated[
     str, typer.Option("--server", envvar="FLEET_SERVER", metavar="HOST:PORT", help="A fleet other than this home's.")
 ]
-Token = Annotated[str, typer.Option(envvar="FLEET_TOKEN", hidden=True)]
+Token = Annotated[str, typer.Option("--token", envvar="FLEET_TOKEN", hidden=True)]
 ContextServer = Annotated[
     str,
     typer.Option(
@@ -21,53 +53,112 @@ ContextServer = Annotated[
     ),
 ]
 ContextToken = Annotated[str, typer.Option("--token", envvar="FLEET_CONTEXT_TOKEN", hidden=True)]
-Execution = Annotated[str, typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution.")]
-Ref = Annotated[str, typer.Option(help="Branch, tag or commit to start from. Default: what is checked out.")]
-Rounds = Annotated[int | None, typer.Option(min=0, help="Rounds of peer review. Default: the council's, or 1.")]
-Role = Annotated[str, typer.Option(help="DEV, QA, ARCHITECT, DEVOPS or DATA.")]
-Check = Annotated[
-    list[str] | None, typer.Option(metavar="CMD", help="A command a candidate must pass. Default: the tests.")
-]
-Setup = Annotated[
-    list[str] | None,
-    typer.Option(metavar="CMD", help="A command that prepares the environment, after what its files ask for."),
-]
-Path_ = Annotated[list[str] | None, typer.Option("--path", metavar="DIR", help="A directory put first on PATH.")]
-TestCommand = Annotated[str, typer.Option(metavar="CMD", help="What runs the tests. Default: what the files say.")]
-NoDetect = Annotated[
-    bool, typer.Option("--no-detect", help="Install nothing by the repository's files; --setup commands still run.")
-]
-Env = Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of the environment.")]
-RequireVerified = Annotated[
-    bool, typer.Option("--require-verified", help="Only what a test or check verifies may win.")
-]
-Network = Annotated[
-    list[str] | None, typer.Option(metavar="HOST", help="A host that tools and checks may reach. Default: none.")
-]
-Mode = Annotated[str, typer.Option(help="How agents plan: simple, agentic or hybrid. Default: the server's.")]
 Local = Annotated[
     bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
 ]
+Execution = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution."),
+    of("execution_id"),
+]
+
+# Tasks: what is solved, from where, in what environment, by whom, and how far it may go.
+Repo = Annotated[str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on."), of("repo")]
+Ref = Annotated[
+    str,
+    typer.Option("--ref", help="Branch, tag or commit to start from. Default: what is checked out."),
+    of("repo.ref"),
+]
 IncludeDirty = Annotated[
-    bool | None,
+    UncommittedChanges,
     typer.Option("--include-dirty/--ignore-dirty", help="Start from uncommitted changes too, or without them."),
+    Of(fields=("repo.uncommitted",), kind=bool | None, turn=UNCOMMITTED.__getitem__),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option("--rounds", min=0, help="Rounds of peer review. Default: the council's, or 1."),
+    of("options.deliberation_rounds", "rounds"),
+]
+Role = Annotated[str, typer.Option("--role", help=f"{ROLES}."), of("role")]
+Check = Annotated[
+    tuple[str, ...],
+    typer.Option("--check", metavar="CMD", help="A command a candidate must pass. Default: the tests."),
+    of("constraints.checks.command"),
+]
+Setup = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--setup", metavar="CMD", help="A command that prepares the environment, after what its files ask for."
+    ),
+    of("environment.setup_commands"),
+]
+Env = Annotated[
+    tuple[str, ...],
+    typer.Option("--env", metavar="K=V", help="A variable of the environment."),
+    of("environment.variables"),
+]
+Path_ = Annotated[
+    tuple[str, ...],
+    typer.Option("--path", metavar="DIR", help="A directory put first on PATH."),
+    of("environment.path_directories"),
+]
+TestCommand = Annotated[
+    str,
+    typer.Option("--test-command", metavar="CMD", help="What runs the tests. Default: what the files say."),
+    of("environment.test_command"),
+]
+NoDetect = Annotated[
+    bool,
+    typer.Option("--no-detect", help="Install nothing by the repository's files; --setup commands still run."),
+    of("environment.disable_detection"),
+]
+RequireVerified = Annotated[
+    bool,
+    typer.Option("--require-verified", help="Only what a test or check verifies may win."),
+    of("constraints.require_verified"),
+]
+Network = Annotated[
+    tuple[str, ...],
+    typer.Option("--network", metavar="HOST", help="A host that tools and checks may reach. Default: none."),
+    of("constraints.network.allowed_hosts"),
+]
+Mode = Annotated[
+    str,
+    typer.Option("--mode", help="How agents plan: simple, agentic or hybrid. Default: the server's."),
+    of("planning_mode"),
 ]
 Approve = Annotated[
-    str, typer.Option(metavar="WHAT", help="What people approve first: plan, risky or every. Default: none.")
+    str,
+    typer.Option("--approve", metavar="WHAT", help="What people approve first: plan, risky or every. Default: none."),
+    of("approval"),
 ]
-Timeout = Annotated[int, typer.Option(min=0, metavar="SECONDS", help="For the agents' work. Default: 1800.")]
+Timeout = Annotated[
+    int,
+    typer.Option("--timeout", min=0, metavar="SECONDS", help="For the agents' work. Default: 1800."),
+    of("constraints.timeout_seconds"),
+]
 Profiles = Annotated[
-    str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
+    str,
+    typer.Option(
+        "--profile", metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn."
+    ),
+    of("model_profile", "config.model_profile"),
 ]
-MaxCost = Annotated[float, typer.Option(min=0, help="Most an agent may spend, by the profiles' prices. Default: none.")]
-Hints = Annotated[bool, typer.Option("--hints", help="Give agents what is in hints_text.")]
-RepoRoot = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Has clones of owner/name: owner/name, owner__name or name.")
+MaxCost = Annotated[
+    float,
+    typer.Option("--max-cost", min=0, help="Most an agent may spend, by the profiles' prices. Default: none."),
+    of("constraints.max_cost"),
 ]
-RepoTemplate = Annotated[
-    str, typer.Option(metavar="URL", help="Where owner/name is cloned from, with {repo} in its place.")
+TaskId = Annotated[
+    str, typer.Option("--task-id", help="Makes the call repeatable: the same id is the same task."), of("task_id")
 ]
-Stagger = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Between the beginnings of two.")]
+As = Annotated[
+    str,
+    typer.Option("--as", metavar="NAME", help="Who decides, for the log. Default: you."),
+    Of(fields=("approver",), turn=lambda name: name or caller_name()),
+]
 
-UNCOMMITTED = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
-"""What `IncludeDirty` means."""
+# Files of tasks, and files that are written.
+Hints = Annotated[bool, typer.Option("--hints", help="Give agents what is in hints_text.")]
+Stagger = Annotated[float, typer.Option("--stagger", min=0, metavar="SECONDS", help="Between the beginnings of two.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: print it.")]

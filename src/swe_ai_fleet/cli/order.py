@@ -1,15 +1,21 @@
-"""What `fleet run` asks for, and the request it becomes."""
+"""What `fleet run` asks for: its options, and the request that they become."""
 
 from __future__ import annotations
 
+import operator
 import re
 import secrets
 from dataclasses import dataclass, field
+from typing import Annotated, Any, get_type_hints
+
+import typer
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
-from swe_ai_fleet.cli.messages import enum_name
-from swe_ai_fleet.cli.pairs import pairs
+from swe_ai_fleet.cli.messages import field_of, has_field, put
+from swe_ai_fleet.cli.naming import marked, word
+from swe_ai_fleet.cli.options import Of, of
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
 from swe_ai_fleet.runtime.repository_reference import repository_reference
@@ -22,52 +28,132 @@ _NO_SLUG = re.compile(r"[^a-z0-9]+")
 class Order:
     """A task as the command line gives it. Numbers left at 0 take the server's default; `timeout_seconds` is whole."""
 
-    description: str
-    repo: str = "."
-    ref: str = ""
-    credential: str = ""
-    agents: int = 0
-    max_agents: int = 0
-    probes: bool = False
-    rounds: int | None = None
-    role: str = "DEV"
-    checks: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
-    test_command: str = ""
-    detect: bool = True
-    network: tuple[str, ...] = ()
-    branch: str = ""
-    uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
-    task_id: str = ""
-    timeout_seconds: int = 0
-    deliberate_only: bool = False
-    approve: str = ""
-    mode: str = ""
-    profile: str = ""
-    max_cost: float = 0.0
-    require_verified: bool = False
-    priority: int = 0
-    architect: int = 0
-    subtasks: bool = False
-    recall: bool = False
-    remember: bool = False
-    namespaces: tuple[str, ...] = ()
-    entities: tuple[str, ...] = ()
-    story: str = ""
-    upload: bool = False
-    fetch: bool = False
+    description: Annotated[
+        str, typer.Argument(metavar="TASK", help="What is to be done, in your own words."), of("task_description")
+    ]
+    repo: options.Repo = "."
+    ref: options.Ref = ""
+    credential: Annotated[
+        str,
+        typer.Option(
+            "--credential", metavar="NAME", help="Which of the server's credentials opens a URL. Default: its host's."
+        ),
+        of("repo.credential_ref"),
+    ] = ""
+    agents: Annotated[
+        int,
+        typer.Option("--agents", min=0, help="How many agents solve it. Default: the council's, or 3."),
+        of("options.num_agents", "num_agents"),
+    ] = 0
+    max_agents: Annotated[
+        int,
+        typer.Option(
+            "--max-agents", min=0, help="Further agents begin, up to so many, while no candidate is convincing."
+        ),
+        of("options.max_agents", "max_agents"),
+    ] = 0
+    probes: Annotated[
+        bool,
+        typer.Option("--no-probes", help="Make no probes from the task's words to run on every candidate."),
+        Of(fields=("options.probes", "probes"), kind=bool, default=False, turn=operator.not_),
+    ] = False
+    rounds: options.Rounds = None
+    role: options.Role = "DEV"
+    checks: options.Check = ()
+    setup: options.Setup = ()
+    variables: options.Env = ()
+    path: options.Path_ = ()
+    test_command: options.TestCommand = ""
+    no_detect: options.NoDetect = False
+    network: options.Network = ()
+    require_verified: options.RequireVerified = False
+    branch: Annotated[
+        str,
+        typer.Option("--branch", help="The branch the winner is put on. Default: fleet/<task id>."),
+        of("delivery.branch"),
+    ] = ""
+    uncommitted: options.IncludeDirty = UncommittedChanges.REFUSE
+    task_id: options.TaskId = ""
+    timeout_seconds: options.Timeout = 0
+    deliberate_only: Annotated[bool, typer.Option("--deliberate-only", help="Rank candidates, apply nothing.")] = False
+    approve: options.Approve = ""
+    mode: options.Mode = ""
+    profile: options.Profiles = ""
+    max_cost: options.MaxCost = 0.0
+    priority: Annotated[
+        int, typer.Option("--priority", min=0, max=9, help="Of what waits, higher goes first."), of("priority")
+    ] = 0
+    architect: Annotated[
+        int,
+        typer.Option(
+            "--architect", min=0, max=16, metavar="K", help="Let an architect choose among the best K. Default: votes."
+        ),
+        of("options.architect_top_k", "architect_top_k"),
+    ] = 0
+    subtasks: Annotated[
+        bool,
+        typer.Option("--subtasks", help="Split the task first; merge what the parts come to."),
+        of("options.derive_subtasks"),
+    ] = False
+    recall: Annotated[
+        bool, typer.Option("--recall", help="Give agents what is remembered that fits."), of("memory.read")
+    ] = False
+    remember: Annotated[bool, typer.Option("--remember", help="Remember what comes of it."), of("memory.write")] = False
+    namespaces: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Where memories are: fleet, agent:ID, repository:NAME. Default: this one's.",
+        ),
+        of("memory.namespaces"),
+    ] = ()
+    entities: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--entity", metavar="NAME", help="Agents get what is remembered of it; may be repeated. Means --recall."
+        ),
+        of("memory.entities"),
+    ] = ()
+    story: Annotated[
+        str,
+        typer.Option("--story", metavar="ID", help="The story it belongs to, whose context agents get."),
+        of("story_id"),
+    ] = ""
+    upload: Annotated[
+        bool, typer.Option("--upload", help="Send the repository there; by itself for a server on another machine.")
+    ] = False
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="After an upload, put the winner's branch into the repository.")
+    ] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
         """The request. Raises CommandFault naming the option that is wrong."""
+        request = pb.SubmitTaskRequest()
+        task = request.deliberate if self.deliberate_only else request.orchestrate
         try:
             wanted = self.task_id or made_up_id(self.description, self.name, otherwise="task")
             task_id = check_identifier(wanted, field="task_id")
             role = str(Role.parse(self.role))
         except FleetError as error:
             raise fault_of(error) from None
+        self._check()
+        fill(task, self)
+        task.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted, credential=self.credential))
+        task.task_id, task.role = task_id, role
+        # Who names what memory is asked about wants it read.
+        task.memory.read = self.recall or bool(self.entities)
+        if isinstance(task, pb.OrchestrateRequest):
+            task.options.enable_peer_review = self.rounds != 0
+            task.options.enable_architect_selection = self.architect > 0
+        elif self.rounds is not None:
+            task.enable_peer_review = self.rounds > 0
+        return request
+
+    def _check(self) -> None:
+        """Raises CommandFault where options do not go together."""
         if not self.description.strip():
             raise _wrong("task", "it is empty", "say what is to be done")
         if self.deliberate_only and self.branch:
@@ -76,28 +162,6 @@ class Order:
             )
         if self.deliberate_only and self.subtasks:
             raise _wrong("subtasks", "they and a deliberation exclude each other: subtasks are merged, and so applied")
-        constraints = pb.TaskConstraints(
-            timeout_seconds=self.timeout_seconds,
-            max_cost=self.max_cost,
-            require_verified=self.require_verified,
-            checks=[pb.CheckSpec(command=command) for command in self.checks],
-            network=pb.NetworkPolicy(allowed_hosts=self.network) if self.network else None,
-        )
-        environment = pb.EnvironmentSpec(
-            setup_commands=self.setup,
-            variables=pairs(self.variables, "--env"),
-            path_directories=self.path,
-            test_command=self.test_command,
-            disable_detection=not self.detect,
-        )
-        given = environment if environment.ByteSize() else None
-        # Who names what memory is asked about wants it read.
-        memory = pb.MemoryOptions(
-            read=self.recall or bool(self.entities),
-            write=self.remember,
-            namespaces=self.namespaces,
-            entities=self.entities,
-        )
         if self.namespaces and not (self.recall or self.remember or self.entities):
             raise _wrong(
                 "namespace",
@@ -106,55 +170,20 @@ class Order:
             )
         if self.deliberate_only and self.story:
             raise _wrong("story", "it belongs to a delivery, not to a deliberation")
-        if self.deliberate_only:
-            return pb.SubmitTaskRequest(
-                deliberate=pb.DeliberateRequest(
-                    task_id=task_id,
-                    task_description=self.description,
-                    role=role,
-                    constraints=constraints,
-                    rounds=self.rounds or 0,
-                    num_agents=self.agents,
-                    max_agents=self.max_agents,
-                    probes=self.probes,
-                    approval=enum_name(pb.ApprovalPolicy, self.approve, field="approve"),
-                    planning_mode=enum_name(pb.PlanningMode, self.mode, field="mode"),
-                    model_profile=self.profile,
-                    priority=self.priority,
-                    architect_top_k=self.architect,
-                    enable_peer_review=None if self.rounds is None else self.rounds > 0,
-                    repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted, credential=self.credential),
-                    environment=given,
-                    memory=memory,
-                )
-            )
-        return pb.SubmitTaskRequest(
-            orchestrate=pb.OrchestrateRequest(
-                task_id=task_id,
-                task_description=self.description,
-                role=role,
-                constraints=constraints,
-                options=pb.OrchestratorOptions(
-                    enable_peer_review=self.rounds != 0,
-                    deliberation_rounds=self.rounds or 0,
-                    num_agents=self.agents,
-                    max_agents=self.max_agents,
-                    probes=self.probes,
-                    enable_architect_selection=self.architect > 0,
-                    architect_top_k=self.architect,
-                    derive_subtasks=self.subtasks,
-                ),
-                priority=self.priority,
-                repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted, credential=self.credential),
-                delivery=pb.Delivery(branch=self.branch),
-                approval=enum_name(pb.ApprovalPolicy, self.approve, field="approve"),
-                planning_mode=enum_name(pb.PlanningMode, self.mode, field="mode"),
-                model_profile=self.profile,
-                environment=given,
-                memory=memory,
-                story_id=self.story,
-            )
-        )
+
+
+def fill(request: Any, order: object) -> None:
+    """Set what a dataclass of options says, each in the first of its fields that the request has.
+
+    All but messages, and the repository: its options are one reference together.
+    """
+    for name, kind in get_type_hints(type(order), include_extras=True).items():
+        mark, value = marked(kind, Of), getattr(order, name)
+        path = next((one for one in (mark.fields if mark else ()) if has_field(request.DESCRIPTOR, one)), "")
+        whole = path and field_of(request.DESCRIPTOR, path).message_type
+        is_message = whole and not whole.GetOptions().map_entry
+        if path and not is_message and not path.startswith("repo."):
+            put(request, path, value, named=word(name, kind).strip("-").replace("-", "_"))
 
 
 def made_up_id(text: str, name: str, *, otherwise: str) -> str:
@@ -173,6 +202,12 @@ def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges, creden
         raise _wrong("credential", "it is for repositories behind URLs")
     named.credential_ref = credential
     return named
+
+
+def named_repository(text: str) -> str:
+    """The directory or URL of a repository; empty for none. Raises CommandFault."""
+    named = repo_ref(text, ref="", uncommitted=UncommittedChanges.IGNORE) if text else pb.RepoRef()
+    return named.path or named.url
 
 
 def _wrong(field: str, message: str, hint: str = "") -> CommandFault:

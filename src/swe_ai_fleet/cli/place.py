@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from swe_ai_fleet.cli.calls import START_HINT, Calls, open_calls
+from swe_ai_fleet.cli.calls import START_HINT
 from swe_ai_fleet.cli.client import FleetClient, connect
-from swe_ai_fleet.cli.edge import Connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
@@ -27,18 +26,6 @@ async def fleet_client(settings: Settings, *, server: str, token: str) -> AsyncG
     place = _there(find_place(settings, server=server, token=token), settings)
     async with connect(place.address, place.token, tls=place.tls) as client:
         yield client
-
-
-def calls_to(stub: Callable[..., Any]) -> Connect[Calls]:
-    """What opens calls to another service of a running fleet, by its generated stub."""
-
-    @asynccontextmanager
-    async def opened(settings: Settings, *, server: str, token: str) -> AsyncGenerator[Calls, None]:
-        place = _there(find_place(settings, server=server, token=token), settings)
-        async with open_calls(place.address, place.tls) as channel:
-            yield Calls(stub, channel, address=place.address, token=place.token)
-
-    return opened
 
 
 def home_fleet(settings: Settings) -> Place:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from fleet.planning.v1 import planning_pb2 as pb
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.watching.text import one_line
 
@@ -19,7 +21,7 @@ def show_proposal(screen: Screen, proposal: pb.ExecutePlanResponse | pb.ApproveA
     screen.block("why", proposal.reasoning)
 
 
-def show_result(screen: Screen, result: pb.ContinuePlanResponse) -> None:
+def show_result(screen: Screen, result: pb.ContinuePlanResponse, _: Any) -> None:
     """What came of an approved plan."""
     screen.line(f"plan {result.session_id}: {result.status} after {result.iterations} iterations", style="bold")
     _show_calls(screen, result.tool_calls_made)
@@ -33,8 +35,9 @@ def show_result(screen: Screen, result: pb.ContinuePlanResponse) -> None:
     screen.note(f"say how good it was: fleet rate {result.session_id} 1..5")
 
 
-def show_session(screen: Screen, session: pb.PlanSession) -> None:
+def show_session(screen: Screen, answer: pb.GetPlanSessionResponse, request: Any) -> None:
     """A session as it stands."""
+    session = answer.session
     screen.line(f"plan {session.session_id}: {one_line(session.goal, _GOAL)}", style="bold")
     screen.line(f"status {session.status}{', being worked on' if session.working else ''}")
     _show_memory(screen, session.memory_results)
@@ -43,11 +46,35 @@ def show_session(screen: Screen, session: pb.PlanSession) -> None:
     _show_calls(screen, session.tool_calls_made)
     screen.block("results", session.results)
     screen.block("error", session.error)
+    if session.status == "awaiting_approval":
+        screen.note(f"answer with: {how_to_decide(request.session_id)}")
 
 
-def card_row(session: pb.PlanSession) -> tuple[str, str, str]:
-    """A session in a list."""
-    return session.session_id, session.status, one_line(session.goal, _GOAL)
+def show_decision(screen: Screen, answer: pb.ApproveApproachResponse, request: Any) -> None:
+    """What came of a decision: another approach, or a word, and what to type next."""
+    if answer.status == "awaiting_approval":
+        show_proposal(screen, answer)
+        screen.note(f"answer with: {how_to_decide(request.session_id)}")
+    elif answer.status == "error":
+        raise nothing_proposed(answer)
+    else:
+        screen.line(one_line(answer.message))
+        if answer.status == "approved":
+            screen.note(f"carry it out with: fleet plan continue {request.session_id}")
+
+
+def decided(answer: pb.ExecutePlanResponse | pb.ApproveApproachResponse, _: Any) -> Exit:
+    """The exit code that tells what was proposed or decided."""
+    return Exit.NOT_ACCEPTED if answer.status == "error" else Exit.ACCEPTED
+
+
+def nothing_proposed(answer: pb.ExecutePlanResponse | pb.ApproveApproachResponse) -> CommandFault:
+    """The fault of a session that came to no approach."""
+    return CommandFault(
+        f"nothing was proposed: {answer.error}",
+        exit_code=Exit.NOT_ACCEPTED,
+        hint=f"set the goal again with --session {answer.session_id}",
+    )
 
 
 def how_to_decide(session_id: str) -> str:

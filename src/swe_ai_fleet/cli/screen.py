@@ -80,10 +80,14 @@ class Screen:
         """Say why the command ends: a line, what a program printed below it, and a hint; or a JSON document."""
         if self.json:
             told = {"message": fault.message, "hint": fault.hint, "field": fault.field}
-            self.document({"error": told, "exit_code": int(fault.exit_code)})
+            option = {"option": fault.option} if fault.option else {}
+            self.document({"error": {**told, **option}, "exit_code": int(fault.exit_code)})
             return
-        where = f"{fault.field}: " if fault.field else ""
+        where = f"{fault.option or fault.field}: " if fault.field else ""
         first, *printed = fault.message.strip().splitlines() or [""]
+        if fault.option:
+            # Services say `num_agents is 7`, which is not what the caller wrote.
+            first = first.removeprefix(f"{fault.field.rpartition('.')[2]} is ")
         self.note(f"fleet: {where}{one_line(first, 2000)}", style="bold red")
         for line in printed[:_BLOCK_LINES]:
             self.note(f"  | {one_line(line, 500)}", style="red")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -121,18 +121,9 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return table
 
 
-def print_list(
-    screen: Screen,
-    document: Mapping[str, object],
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    nothing: str,
-) -> None:
-    """Print what a command lists: with `json` the document, else a table; of an empty list what is said of it."""
-    if screen.json:
-        screen.document(document)
-    elif rows:
+def print_rows(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
+    """Print a table; of an empty list what is said of it."""
+    if rows:
         screen.out.print(plain_table(columns, rows))
     else:
         screen.note(nothing)

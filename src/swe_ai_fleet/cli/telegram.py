@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, aclosing
 from fleet.conversation.v1 import conversation_pb2 as pb
 from swe_ai_fleet.adapters.telegram import TELEGRAM_BUCKET, BotApi, TelegramBot
 from swe_ai_fleet.cli.calls import Calls
-from swe_ai_fleet.cli.chat import CHATS, SEND_SECONDS, end_conversation
+from swe_ai_fleet.cli.chat import SEND_SECONDS, end_conversation
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.interrupts import interrupts
-from swe_ai_fleet.cli.place import nats_of
+from swe_ai_fleet.cli.place import fleet_client, nats_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.runtime.factories import connect_log
@@ -28,7 +28,7 @@ async def serve(screen: Screen, settings: Settings, *, server: str, token: str) 
     api = BotApi(settings.telegram_url, settings.telegram_token)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(api.close)
-        calls = await stack.enter_async_context(CHATS(settings, server=server, token=token))
+        calls = (await stack.enter_async_context(fleet_client(settings, server=server, token=token))).calls
         log = await stack.enter_async_context(connect_log(nats_of(settings), name="telegram"))
         store = await log.bucket(TELEGRAM_BUCKET, ttl_seconds=_KEPT_SECONDS)
         bot = TelegramBot(api, FleetAnswers(calls), store, chats=chats)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.pairs import pairs
+from swe_ai_fleet.cli.messages import pairs
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import audit_table, plain_table
 from swe_ai_fleet.codec import to_plain

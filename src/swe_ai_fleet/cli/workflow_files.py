@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleet.workflow.v1 import workflow_pb2 as pb
-from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import NotFound
@@ -36,23 +33,6 @@ def file_text(path: Path) -> str:
             return file.read(MAX_BYTES + 1).decode("utf-8", "replace")
     except OSError as error:
         raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
-
-
-async def show_list(screen: Screen, client: FleetClient) -> Exit:
-    """Print the workflows of a fleet."""
-    found = await client.workflow("ListWorkflows", pb.ListWorkflowsRequest(), pb.ListWorkflowsResponse)
-    if screen.json:
-        screen.document({"workflows": [summary(one) for one in found.workflows], "broken": list(found.broken)})
-        return Exit.ACCEPTED
-    for one in found.workflows:
-        screen.line(f"{one.name}  {one_line(one.description, 200)}", style="bold")
-        for given in one.inputs:
-            default = f" (default {one_line(given.default_json, 60)})" if given.default_json else ""
-            needed = "" if given.required else " optional" if not default else ""
-            screen.line(f"    {given.name}: {given.type}{needed}{default}  {one_line(given.description, 120)}")
-    for fault in found.broken:
-        screen.note(fault, style="yellow")
-    return Exit.ACCEPTED
 
 
 async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) -> Exit:
@@ -104,27 +84,6 @@ async def known(settings: Settings, name: str) -> Workflow:
         return shelf.get(name).workflow
     except NotFound as error:
         raise CommandFault(error.message, exit_code=Exit.USAGE, hint=error.hint) from None
-
-
-def summary(one: pb.WorkflowSummary) -> dict[str, object]:
-    """A workflow as a JSON document."""
-    return {
-        "name": one.name,
-        "description": one.description,
-        "inputs": [
-            {
-                "name": given.name,
-                "type": given.type,
-                "description": given.description,
-                "required": given.required,
-                "default": json.loads(given.default_json) if given.default_json else None,
-            }
-            for given in one.inputs
-        ],
-        "outputs": list(one.outputs),
-        "nodes": one.nodes,
-        "built_in": one.built_in,
-    }
 
 
 def _read(path: Path, shelf: Shelf) -> Workflow:

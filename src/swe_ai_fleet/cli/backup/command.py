@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
@@ -18,29 +16,8 @@ from swe_ai_fleet.settings import Settings
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the backup.")]
 
 
-def backup(directory: Directory, *, json: Json = False) -> None:
+async def backup(screen: Screen, settings: Settings, directory: Directory) -> Exit:
     """Save everything that the fleet keeps in NATS into a new directory, while it runs."""
-    carry_out(lambda screen, settings: _back_up(screen, settings, directory), json=json)
-
-
-def restore(
-    directory: Directory,
-    *,
-    replicas: Annotated[
-        int, typer.Option(min=0, max=5, help="NATS servers that keep each stream. Default: as many as before.")
-    ] = 0,
-    check: Annotated[
-        int, typer.Option(min=-1, metavar="N", help="Verify the newest N executions; -1: none. Default: all.")
-    ] = 0,
-    json: Json = False,
-) -> None:
-    """Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs."""
-    carry_out(
-        lambda screen, settings: _restore(screen, settings, directory, replicas=replicas, sample=check), json=json
-    )
-
-
-async def _back_up(screen: Screen, settings: Settings, directory: Path) -> Exit:
     from importlib.metadata import version
 
     from swe_ai_fleet.cli.backup.making import back_up
@@ -56,7 +33,19 @@ async def _back_up(screen: Screen, settings: Settings, directory: Path) -> Exit:
     return Exit.ACCEPTED
 
 
-async def _restore(screen: Screen, settings: Settings, directory: Path, *, replicas: int, sample: int) -> Exit:
+async def restore(
+    screen: Screen,
+    settings: Settings,
+    directory: Directory,
+    *,
+    replicas: Annotated[
+        int, typer.Option(min=0, max=5, help="NATS servers that keep each stream. Default: as many as before.")
+    ] = 0,
+    check: Annotated[
+        int, typer.Option(min=-1, metavar="N", help="Verify the newest N executions; -1: none. Default: all.")
+    ] = 0,
+) -> Exit:
+    """Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs."""
     from swe_ai_fleet.cli.backup.checking import Finding, check_contents
     from swe_ai_fleet.cli.backup.restoring import restore_backup
     from swe_ai_fleet.runtime.factories import connect_log
@@ -77,7 +66,7 @@ async def _restore(screen: Screen, settings: Settings, directory: Path, *, repli
             settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
         log = await stack.enter_async_context(connect_log(settings, name="restore"))
         restored = await restore_backup(log.connection, directory, replicas=replicas, told=screen.note)
-        finding = Finding() if sample < 0 else await check_contents(log, log.connection, sample=sample)
+        finding = Finding() if check < 0 else await check_contents(log, log.connection, sample=check)
     messages = sum(one.messages for one in restored)
     if screen.json:
         document = {

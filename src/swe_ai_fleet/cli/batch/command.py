@@ -1,41 +1,71 @@
-"""The options of `fleet batch`."""
+"""`fleet batch`: its options, those that `fleet study` has too, and the plan that they are."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.client import Fleet
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.place import chosen_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
 
 
-def batch(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForAll:
+    """What holds for all tasks of a file that do not say otherwise."""
+
+    role: options.Role = "DEV"
+    checks: options.Check = ()
+    setup: options.Setup = ()
+    variables: options.Env = ()
+    network: options.Network = ()
+    timeout_seconds: options.Timeout = 0
+    mode: options.Mode = ""
+    profile: options.Profiles = ""
+    max_cost: options.MaxCost = 0.0
+
+    def order(self, **more: Any) -> Order:
+        """The order that each of them becomes, with what else it says."""
+        return Order(description="", **asdict(self), **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where the repositories of the tasks of a file are."""
+
+    repo: Annotated[
+        str, typer.Option("--repo", metavar="PATH|URL", help="The repository of records that name none.")
+    ] = ""
+    repo_root: Annotated[
+        Path | None,
+        typer.Option("--repo-root", metavar="DIR", help="Has clones of owner/name: owner/name, owner__name or name."),
+    ] = None
+    repo_template: Annotated[
+        str,
+        typer.Option(
+            "--repo-template", metavar="URL", help="Where owner/name is cloned from, with {repo} in its place."
+        ),
+    ] = ""
+
+
+async def batch(
+    screen: Screen,
+    settings: Settings,
+    fleet: Fleet,
     file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A task a line: SWE-bench records, or our own.")],
     *,
-    repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository of records that name none.")] = "",
-    repo_root: options.RepoRoot = None,
-    repo_template: options.RepoTemplate = "",
+    where: Where,
     parallel: Annotated[int, typer.Option(min=1, help="How many records are under way at a time.")] = 4,
     stagger: options.Stagger = 1.0,
     agents: Annotated[int, typer.Option(min=0, help="How many agents solve each. Default: the council's, or 3.")] = 0,
     rounds: options.Rounds = None,
-    role: options.Role = "DEV",
-    check: options.Check = None,
-    setup: options.Setup = None,
-    env: options.Env = None,
-    network: options.Network = None,
-    timeout: options.Timeout = 0,
-    mode: options.Mode = "",
-    profile: options.Profiles = "",
-    max_cost: options.MaxCost = 0.0,
+    each: ForAll,
     deliver: Annotated[
         bool, typer.Option("--deliver", help="Put each winner on a branch of its repository too.")
     ] = False,
@@ -52,43 +82,22 @@ def batch(
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="For results. Default: beside the file.")
     ] = None,
     model_name: Annotated[str, typer.Option(help="What predictions are labelled with.")] = "swe-ai-fleet",
-    local: options.Local = False,
-    server: Server = "",
-    token: Token = "",
-    json: Json = False,
-) -> None:
+) -> Exit:
     """Run many tasks from a file; go on where it stopped; keep results and predictions beside the file."""
     from swe_ai_fleet.cli.batch.plan import Plan
     from swe_ai_fleet.cli.batch.run import batch as work
     from swe_ai_fleet.runtime.factories import workspace_provider
     from swe_ai_fleet.runtime.sandboxes import with_rung
 
-    order = Order(
-        description="",
-        agents=agents,
-        rounds=rounds,
-        role=role,
-        checks=tuple(check or ()),
-        setup=tuple(setup or ()),
-        variables=tuple(env or ()),
-        network=tuple(network or ()),
-        timeout_seconds=timeout,
-        deliberate_only=not deliver,
-        mode=mode,
-        profile=profile,
-        max_cost=max_cost,
-    )
+    order = each.order(agents=agents, rounds=rounds, deliberate_only=not deliver)
+    stem = plain_name(name or file.name.removesuffix(".jsonl"))
     directory = output or file.parent
-    stem = name or file.name.removesuffix(".jsonl")
     plan = Plan(
         file=file,
         name=stem,
         order=order,
         results=directory / f"{stem}.results.jsonl",
         predictions=directory / f"{stem}.preds.json",
-        repo=repo,
-        repo_root=repo_root,
-        repo_template=repo_template,
         parallel=parallel,
         stagger=stagger,
         retry=retry,
@@ -96,14 +105,15 @@ def batch(
         hints=hints,
         evaluate=evaluate,
         model=model_name,
+        **asdict(where),
     )
+    directory.mkdir(parents=True, exist_ok=True)
+    workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
+    return await work(screen, fleet, plan, workspaces)
 
-    async def run(screen: Screen, settings: Settings) -> Exit:
-        if "/" in stem or not stem.strip("."):
-            raise CommandFault(f"{stem!r} is no name", exit_code=Exit.USAGE, field="name")
-        directory.mkdir(parents=True, exist_ok=True)
-        workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
-        fleet = chosen_client(settings, screen, local=local, server=server, token=token)
-        return await work(screen, fleet, plan, workspaces)
 
-    carry_out(run, json=json)
+def plain_name(text: str) -> str:
+    """The name of what is kept beside a file of tasks. Raises CommandFault where it would lead elsewhere."""
+    if "/" in text or not text.strip("."):
+        raise CommandFault(f"{text!r} is no name", exit_code=Exit.USAGE, field="name")
+    return text

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.batch.command import ForAll, Where, plain_name
+from swe_ai_fleet.cli.client import Fleet
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.options import Json, Server, Token
-from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.place import chosen_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
 
 _MOST_CANDIDATES = 300
 
 
-def study(
+async def study(
+    screen: Screen,
+    settings: Settings,
+    fleet: Fleet,
     file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A task a line, as fleet batch takes them.")],
     *,
     candidates: Annotated[
@@ -34,20 +36,10 @@ def study(
     ] = "",
     repeats: Annotated[int, typer.Option(min=1, help="How often each task is run with each number.")] = 1,
     rounds: options.Rounds = None,
-    repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository of records that name none.")] = "",
-    repo_root: options.RepoRoot = None,
-    repo_template: options.RepoTemplate = "",
+    where: Where,
     parallel: Annotated[int, typer.Option(min=1, help="How many tasks are under way at a time.")] = 4,
     stagger: options.Stagger = 1.0,
-    role: options.Role = "DEV",
-    check: options.Check = None,
-    setup: options.Setup = None,
-    env: options.Env = None,
-    network: options.Network = None,
-    timeout: options.Timeout = 0,
-    mode: options.Mode = "",
-    profile: options.Profiles = "",
-    max_cost: options.MaxCost = 0.0,
+    each: ForAll,
     hints: options.Hints = False,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Run the records' hidden tests on the winners, here.")
@@ -58,11 +50,7 @@ def study(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="For results. Default: NAME.study by the file.")
     ] = None,
-    local: options.Local = False,
-    server: Server = "",
-    token: Token = "",
-    json: Json = False,
-) -> None:
+) -> Exit:
     """Measure what deliberation is worth: run tasks with 1, 3, 5 candidates, compare pass rates and cost."""
     from swe_ai_fleet.cli.batch.plan import Plan
     from swe_ai_fleet.cli.study.run import Study, parts
@@ -70,53 +58,25 @@ def study(
     from swe_ai_fleet.runtime.factories import workspace_provider
     from swe_ai_fleet.runtime.sandboxes import with_rung
 
-    order = Order(
-        description="",
-        probes=True,
-        rounds=rounds,
-        role=role,
-        checks=tuple(check or ()),
-        setup=tuple(setup or ()),
-        variables=tuple(env or ()),
-        network=tuple(network or ()),
-        timeout_seconds=timeout,
-        deliberate_only=True,
-        mode=mode,
-        profile=profile,
-        max_cost=max_cost,
-    )
-    stem = name or file.name.removesuffix(".jsonl")
+    stem = plain_name(name or file.name.removesuffix(".jsonl"))
     directory = output or file.parent / f"{stem}.study"
     plan = Plan(
         file=file,
         name=stem,
-        order=order,
+        order=each.order(probes=True, rounds=rounds, deliberate_only=True),
         results=directory / "results.jsonl",
         predictions=directory / "preds.json",
-        repo=repo,
-        repo_root=repo_root,
-        repo_template=repo_template,
         parallel=parallel,
         stagger=stagger,
         hints=hints,
         evaluate=evaluate,
+        **asdict(where),
     )
-
-    async def run(screen: Screen, settings: Settings) -> Exit:
-        if "/" in stem or not stem.strip("."):
-            raise CommandFault(f"{stem!r} is no name", exit_code=Exit.USAGE, field="name")
-        wanted = Study(
-            plan=plan,
-            candidates=numbers(candidates),
-            without=parts(without),
-            repeats=repeats,
-            directory=directory,
-        )
-        workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
-        fleet = chosen_client(settings, screen, local=local, server=server, token=token)
-        return await work(screen, fleet, wanted, workspaces)
-
-    carry_out(run, json=json)
+    wanted = Study(
+        plan=plan, candidates=numbers(candidates), without=parts(without), repeats=repeats, directory=directory
+    )
+    workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
+    return await work(screen, fleet, wanted, workspaces)
 
 
 def numbers(text: str) -> tuple[int, ...]:
