@@ -19,13 +19,13 @@ from services.context.bounds import (
 )
 from services.context.pages import page_start, page_token
 from services.context.stories import stories_page
-from swe_ai_fleet.adapters.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
 from swe_ai_fleet.context.scope import ScopeVerdict, validate_scope
 from swe_ai_fleet.context.story import StoryState
+from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.domain.context import ContextRequest, Phase, Relation, RelationKind, Story, StoryTask
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import Role, check_identifier

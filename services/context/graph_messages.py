@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.context.v1 import context_pb2 as pb
-from swe_ai_fleet.adapters.contract import from_enum, from_message, to_message
+from swe_ai_fleet.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.context import NO_STORY, Decision, StoryUpdated, WorkRecord
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Role

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
 from services.context.bounds import fields_within, foreign
-from swe_ai_fleet.adapters.contract import from_enum, from_message, to_message
-from swe_ai_fleet.context.files import without_login
+from swe_ai_fleet.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.text import without_login
 from swe_ai_fleet.learning.recommending import Question
 from swe_ai_fleet.learning.tracker import LearningTracker
 
@@ -55,7 +55,7 @@ class LearningCalls:
         if not request.goal.strip():
             raise InvalidRequest("no goal given", field="goal", hint="what is wanted, in words")
         role = from_enum(Role, pb.Role, request.role) or ""
-        question = from_message(Question, request, now=now(), role=role)
+        question = from_message(Question, request, now=now(), role=role, repository=without_login(request.repository))
         return to_message(pb.RecommendApproachResponse, await self.outcomes.recommend(question, tenant()))
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
 from services.context.bounds import fitting, source_of
-from swe_ai_fleet.adapters.contract import from_enum, from_message, to_message
+from swe_ai_fleet.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.domain.text import check_length, well_formed
 from swe_ai_fleet.ports import Memories, SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 
 DEFAULT_RECALLED = 3
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fleet.context.v1 import context_pb2 as pb
 from services.context.bounds import MAX_REPLY_BYTES, fitting
 from services.context.pages import page_behind, page_token
-from swe_ai_fleet.adapters.contract import from_enum, to_message
 from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.story import StoryState
+from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.domain.context import Phase, Story
 from swe_ai_fleet.domain.moment import milliseconds
 

@@ -9,7 +9,7 @@ from services.auth import principal
 from services.errors import Context
 from services.orchestrator import responses
 from services.orchestrator.replies import fit
-from swe_ai_fleet.adapters.contract import from_enum, to_message
+from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.adapters.contract import to_message
+from swe_ai_fleet.contract import to_message
 from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 

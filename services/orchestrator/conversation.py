@@ -13,7 +13,7 @@ from services.auth import principal, tenant
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.pages import page_of
-from swe_ai_fleet.adapters.contract import from_enum, to_message
+from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.formatting.channel import Channel

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
-from swe_ai_fleet.adapters.contract import from_message, to_message
+from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState

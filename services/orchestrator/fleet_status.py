@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import principal, tenant
 from services.orchestrator.councils import Councils
-from swe_ai_fleet.adapters.contract import to_message
+from swe_ai_fleet.contract import to_message
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ExecutionStatus

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
-from swe_ai_fleet.adapters.contract import from_enum
+from swe_ai_fleet.contract import from_enum
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
-from swe_ai_fleet.adapters.contract import from_enum, to_enum, to_message
+from swe_ai_fleet.contract import from_enum, to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import Role

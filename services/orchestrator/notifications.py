@@ -17,9 +17,9 @@ from services.auth import tenant
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.webhooks import Telling, open_listeners
-from swe_ai_fleet.adapters.contract import from_message, to_message
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules
+from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.notifications.book import WEBHOOKS_BUCKET, WebhookBook
 from swe_ai_fleet.notifications.deliveries import (

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from fleet.planning.v1 import planning_pb2 as pb
-from swe_ai_fleet.adapters.contract import to_message
 from swe_ai_fleet.agents.plan_session import (
     Approved,
     AwaitingApproval,
@@ -17,8 +16,9 @@ from swe_ai_fleet.agents.plan_session import (
     SessionCard,
     ToolCallMade,
 )
+from swe_ai_fleet.contract import to_message
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 
 MAX_CALLS_BYTES = 2 * 1024 * 1024
 """Of the calls of one reply; the oldest are left out."""

@@ -13,7 +13,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses, reviews
 from services.orchestrator.audit_heads import audit_head, audit_heads
 from services.orchestrator.subtasks import subtask_results
-from swe_ai_fleet.adapters.contract import to_enum
+from swe_ai_fleet.contract import to_enum
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ModelReplied, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState

@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
-from swe_ai_fleet.adapters.contract import from_message
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.contract import from_message
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import (

@@ -12,8 +12,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import reviews
 from services.orchestrator.audit_heads import audit_heads
 from services.orchestrator.subtasks import subtask_results
-from swe_ai_fleet.adapters.contract import to_enum, to_message
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain import budget, candidate
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate

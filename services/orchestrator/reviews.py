@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.adapters.contract import to_enum, to_message
+from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain import review
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.execution import ExecutionState

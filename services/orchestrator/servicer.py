@@ -25,7 +25,7 @@ from services.orchestrator.planning import answer_planning_event
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
-from swe_ai_fleet.adapters.contract import to_enum, to_message
+from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, StoredEvent

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import repo_ref
-from swe_ai_fleet.adapters.contract import to_enum
+from swe_ai_fleet.contract import to_enum
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState

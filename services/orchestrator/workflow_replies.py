@@ -8,7 +8,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
-from swe_ai_fleet.adapters.contract import to_enum, to_message
+from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask

@@ -20,8 +20,8 @@ from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.requests import fields_of, orchestration_task
 from services.orchestrator.workflow_replies import graph, paused, run_message, summary
-from swe_ai_fleet.adapters.contract import to_enum, to_message
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import Task, TaskKind

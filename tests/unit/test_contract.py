@@ -20,8 +20,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2 as planning
 from services.orchestrator import planning_messages, responses
 from services.orchestrator.replies import Replies
-from swe_ai_fleet.adapters.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.agents.plan_session import AwaitingApproval, PlanResult, PlanSession, SessionCard
+from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.conversations.answer import Answer
 from swe_ai_fleet.conversations.session import Turn
 from swe_ai_fleet.domain import context as graph

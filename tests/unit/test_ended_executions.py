@@ -209,7 +209,8 @@ async def test_a_delivery_leaves_what_the_winner_did_how_it_went_and_what_it_not
         duration_ms=700,
         verdict="verified",
     )
-    assert replace(found.outcome, repository="") == Outcome(
+    assert found.outcome == Outcome(
+        repository="https://example.org/billing.git",
         subject_id=TASK.execution_id,
         goal="Repair the parser.",
         goal_type="fix",

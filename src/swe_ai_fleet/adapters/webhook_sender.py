@@ -15,7 +15,7 @@ import httpx2
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern
-from swe_ai_fleet.domain.text import plain_line
+from swe_ai_fleet.domain.text import plain_line, well_formed
 from swe_ai_fleet.notifications.message import Outgoing
 from swe_ai_fleet.notifications.retrying import Reply, retry_after_seconds
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
@@ -23,7 +23,7 @@ from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.body import read_body
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
-from swe_ai_fleet.tools.secrets import Secrets, well_formed
+from swe_ai_fleet.tools.secrets import Secrets
 
 SEND_SECONDS = 10.0
 PORTS = (443, 8443)

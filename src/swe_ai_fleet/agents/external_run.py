@@ -20,9 +20,9 @@ from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, Resour
 from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage
 from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone, Journal, ResultBus
-from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.truncation import beginning
 
 MAX_PATCH_BYTES = 16 * 1024 * 1024

@@ -12,7 +12,7 @@ from swe_ai_fleet.agents.sub_agents.shapes import Shape, Text, Texts, objects_in
 from swe_ai_fleet.agents.templates import rendered
 from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.environment_run import EnvironmentProposal
-from swe_ai_fleet.tools.secrets import well_formed
+from swe_ai_fleet.domain.text import well_formed
 
 TOOLS = ("files_read_file", "files_search_in_files", "files_list_files", "shell_run_command", "tests_run")
 MAX_STEPS = 15

@@ -8,7 +8,7 @@ from swe_ai_fleet.agents.sub_agents.shapes import Shape, Text, objects_in, schem
 from swe_ai_fleet.agents.templates import rendered
 from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.tools.secrets import well_formed
+from swe_ai_fleet.domain.text import well_formed
 
 TOOLS = ("files_read_file", "files_search_in_files", "files_list_files")
 MAX_STEPS = 8

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult, ForeignTests
 from swe_ai_fleet.domain.review import Critique, Finding, ProofOutcome
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.truncation import truncate
 
 WARNING = (

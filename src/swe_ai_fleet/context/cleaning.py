@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, StoryUpdated, WorkRecord
+from swe_ai_fleet.domain.text import well_formed, without_login
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_INSTRUCTION_CHARS = 2_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit, urlunsplit
 
 _PARTS = 2
 _PORT = re.compile(r":[0-9]{1,5}(?=/)")
@@ -23,14 +22,3 @@ def repository_name(location: str) -> str:
     place = _PORT.sub("", location.partition("://")[2] or location).rstrip("/").removesuffix(".git")
     parts = [part for part in re.split(r"[/:\\]", place) if part.strip(". ")]
     return "/".join(parts[-_PARTS:])
-
-
-def without_login(location: str) -> str:
-    """A repository's location without user and password."""
-    try:
-        parts = urlsplit(location)
-    except ValueError:
-        return ""
-    if not parts.scheme or "@" not in parts.netloc:
-        return location
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

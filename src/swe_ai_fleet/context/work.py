@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from swe_ai_fleet.context.cleaning import MAX_INSTRUCTION_CHARS, MAX_PATHS, MAX_SUMMARY_CHARS
-from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
 from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.domain.text import without_login
 from swe_ai_fleet.tools.truncation import truncate
 
 

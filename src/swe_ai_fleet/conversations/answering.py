@@ -32,10 +32,11 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.memory.presenting import presented
 from swe_ai_fleet.ports import ChatModel, Memories
-from swe_ai_fleet.tools.secrets import Secrets, well_formed
+from swe_ai_fleet.tools.secrets import Secrets
 
 MAX_TABLES = 3
 _MASK_TRIES = 4

@@ -7,8 +7,9 @@ from typing import cast
 
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.conversations.answer import Progress, ProgressKind
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
-from swe_ai_fleet.tools.secrets import Secrets, well_formed
+from swe_ai_fleet.tools.secrets import Secrets
 
 
 class Telling:

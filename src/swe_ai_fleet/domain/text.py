@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit, urlunsplit
+
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 _LOOKED_AT = 4
@@ -12,6 +14,15 @@ def check_length(text: str, most: int, *, field: str) -> str:
     """The text itself, if it has no more characters than that. Raises InvalidRequest."""
     if len(text) > most:
         raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
+    return text
+
+
+def well_formed(text: str) -> str:
+    """The text with U+FFFD for halves of surrogate pairs: models write them and file names hold them, UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
 
@@ -29,3 +40,14 @@ def plain_line(text: str, limit: int) -> str:
     """As `one_line`, without characters that turn lines around or cannot be seen."""
     seen = "".join(character if character.isprintable() else " " for character in text[: _LOOKED_AT * limit])
     return one_line(seen, limit)
+
+
+def without_login(location: str) -> str:
+    """A repository's location without user and password."""
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return ""
+    if not parts.scheme or "@" not in parts.netloc:
+        return location
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.outcome import (
     Outcome,
 )
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.text import without_login
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.learning.recommending import PLANNED
 
@@ -49,7 +50,7 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
         goal=" ".join(task.description.split())[:_GOAL_CHARS],
         goal_type=goal_type(task.description),
         role=task.role,
-        repository=task.repo.location,
+        repository=without_login(task.repo.location),
         approach=approach_of(task),
         council=state.council.council_id if state.council is not None else "",
         model=winner.model if winner is not None else _models(state),

@@ -17,12 +17,12 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.memory import check_metadata
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, MAX_COMMENT_CHARS, Outcome, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.domain.text import check_length, well_formed
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
 from swe_ai_fleet.rewriting import rewritten
-from swe_ai_fleet.tools.secrets import Secrets, well_formed
+from swe_ai_fleet.tools.secrets import Secrets
 
 OUTCOMES_BUCKET = "agent-outcomes"
 MAX_CONSIDERED = 5_000

@@ -16,10 +16,9 @@ from swe_ai_fleet.domain.memory import (
     check_namespaces,
 )
 from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.domain.text import check_length, well_formed
 from swe_ai_fleet.memory.limits import moment
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 
 MAX_QUERY_CHARS = 2_000
 """Of a longer question its beginning is asked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from swe_ai_fleet.tools.secrets import well_formed
+from swe_ai_fleet.domain.text import well_formed
 
 # Every repetition is bounded: the time is linear in the text whatever it holds.
 _ESCAPES = re.compile(

@@ -10,9 +10,8 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, task_namespaces
-from swe_ai_fleet.domain.text import one_line
+from swe_ai_fleet.domain.text import one_line, well_formed
 from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.tools.secrets import well_formed
 
 _TASK_CHARS = 500
 _SUMMARY_CHARS = 1_200

@@ -18,10 +18,9 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Role, Task
-from swe_ai_fleet.domain.text import shortened
+from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.notifications.webhook import EventType, Webhook
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 
 PROPOSAL_CHARS = 4_000
 TEXT_CHARS = 2_000

@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.memory import (
     Recollection,
     agent_namespace,
 )
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.memory.admission import MAX_RECALLED, admitted_metadata
 from swe_ai_fleet.memory.conversation import MAX_CHARS, ConversationMemory, Turn
 from swe_ai_fleet.memory.conversation_file import ConversationFile
@@ -27,7 +28,6 @@ from swe_ai_fleet.ports import Memories
 from swe_ai_fleet.runtime.library_memory import open_library_memory
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.truncation import truncate
 
 _DIRECTORY = "memory"

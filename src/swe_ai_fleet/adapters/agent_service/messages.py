@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from itertools import chain
 
 from fleet.agent.v1 import agent_pb2 as pb
-from swe_ai_fleet.adapters.contract import from_message, to_message
 from swe_ai_fleet.agents.outside_agent import AgentFault, HandedIn, Handout, Said
+from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 
 CHUNK_BYTES = 256 * 1024
 MAX_COUNT = 10**12

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from swe_ai_fleet.adapters.context_service.faults import fault_of
-from swe_ai_fleet.adapters.contract import from_message, to_message
+from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection

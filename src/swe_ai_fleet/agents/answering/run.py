@@ -25,13 +25,13 @@ from swe_ai_fleet.domain.event import RunFinished, RunStarted
 from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
 from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.secrets import well_formed
 
 _ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
 _ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})

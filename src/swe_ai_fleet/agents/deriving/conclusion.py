@@ -10,9 +10,8 @@ from swe_ai_fleet.agents.deriving.shape import SplitShape, SubtaskShape
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import MAX_SUBTASK_CHARS, Subtask, check_graph
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.text import shortened
+from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 
 MAX_ID_CHARS = 32
 MAX_ALL_CHARS = 64_000

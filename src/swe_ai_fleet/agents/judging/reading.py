@@ -9,7 +9,7 @@ from typing import cast
 from pydantic import Field
 
 from swe_ai_fleet.agents.sub_agents.shapes import Said, Shape, Text, as_text, objects_in, schema_of
-from swe_ai_fleet.tools.secrets import well_formed
+from swe_ai_fleet.domain.text import well_formed
 
 MAX_READ_CHARS = 50_000
 _KEYS = ("choice", "vote", "winner", "best", "answer", "candidate", "decision")

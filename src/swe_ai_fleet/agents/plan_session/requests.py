@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_ENTITIES, MAX_ENTITY_CHARS
-from swe_ai_fleet.tools.secrets import well_formed
+from swe_ai_fleet.domain.text import well_formed
 
 MAX_GOAL_CHARS = 20_000
 MAX_LOCATION_CHARS = 2_000

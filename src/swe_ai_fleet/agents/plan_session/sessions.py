@@ -42,9 +42,10 @@ from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, PreconditionFailed
 from swe_ai_fleet.domain.message import Message, UserMessage
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, ModelSessions, SecretMask
-from swe_ai_fleet.tools.secrets import Secrets, well_formed
+from swe_ai_fleet.tools.secrets import Secrets
 
 _log = structlog.get_logger(__name__)
 _GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})

@@ -9,7 +9,7 @@ from typing import cast
 
 from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader, Unreadable
 from swe_ai_fleet.domain.plan import OnFailure
-from swe_ai_fleet.tools.secrets.secrets import well_formed
+from swe_ai_fleet.domain.text import well_formed
 
 _STEPS = ("steps", "plan", "actions", "operations", "tasks", "plansteps")
 _REASONING = ("reasoning", "rationale", "thought", "thoughts", "explanation")

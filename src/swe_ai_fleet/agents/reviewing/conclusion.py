@@ -12,11 +12,10 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errand import ReviewAssignment, Subject
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, Review, Vote
-from swe_ai_fleet.domain.text import shortened
+from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.secrets import well_formed
 
 MAX_FINDINGS = 30
 MAX_FINDING_CHARS = 2_000

@@ -15,10 +15,9 @@ from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
-from swe_ai_fleet.domain.text import shortened
+from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.ports import BlobStore, Clone, EvidenceWorkspaces, SecretMask
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.shell import ShellTool, interpreter
 
 MAX_PROOFS = 5

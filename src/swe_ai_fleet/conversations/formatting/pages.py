@@ -18,7 +18,7 @@ from swe_ai_fleet.conversations.formatting.markdown import markdown, titled
 from swe_ai_fleet.conversations.formatting.plain import PlainText
 from swe_ai_fleet.conversations.formatting.tables import Table, aligned
 from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
-from swe_ai_fleet.tools.secrets import well_formed
+from swe_ai_fleet.domain.text import well_formed
 
 TELEGRAM_UNITS = 4096
 """UTF-16 code units of one message."""

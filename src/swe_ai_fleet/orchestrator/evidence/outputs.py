@@ -10,8 +10,8 @@ import structlog
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.truncation import beginning, truncate
 
 OUTPUT_CHARS = 8_000

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.mcp.listing import Offer, ServerTool, offers
 from swe_ai_fleet.tools.mcp.server import McpServer
-from swe_ai_fleet.tools.secrets import Secrets, well_formed
+from swe_ai_fleet.tools.secrets import Secrets
 
 if TYPE_CHECKING:
     from swe_ai_fleet.tools.mcp.connection import Connection

@@ -1,5 +1,5 @@
 """Masking of secrets by value, in every form in which they leak."""
 
-from swe_ai_fleet.tools.secrets.secrets import MASK, Secrets, SecretStream, well_formed
+from swe_ai_fleet.tools.secrets.secrets import MASK, Secrets, SecretStream
 
-__all__ = ["MASK", "SecretStream", "Secrets", "well_formed"]
+__all__ = ["MASK", "SecretStream", "Secrets"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.tools.secrets.forms import SHORTEST, Needles, fold, forms
 from swe_ai_fleet.tools.secrets.unescaped import View, views
 
@@ -108,15 +109,6 @@ class SecretStream:
         """The rest."""
         text, self._held = self._held, ""
         return self._secrets(text)
-
-
-def well_formed(text: str) -> str:
-    """The text with U+FFFD for halves of surrogate pairs: models write them and file names hold them, UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def _at_cuts(text: str, needles: Needles, *, whole: bool) -> Iterator[tuple[int, int]]:

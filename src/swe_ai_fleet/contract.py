@@ -31,7 +31,7 @@ from google.protobuf.message import Message
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.moment import iso_time, milliseconds
-from swe_ai_fleet.tools.secrets import well_formed
+from swe_ai_fleet.domain.text import well_formed
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
