@@ -506,3 +506,8 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     }
     assert [one.accepted for one in state.ranking] == [True, False]
     assert state.agents["theirs"].status == "finished"
+
+
+async def test_another_protocol_is_refused(place: Place, repository: Path) -> None:
+    candidate = await place.run(Scripted(never, version=7), a_task(repository))
+    assert nothing_left(candidate) and "speaks version 7" in candidate.error

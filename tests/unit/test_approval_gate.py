@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from swe_ai_fleet.agents.approval_gate import PolicyGate, Reading, Verdict
+from swe_ai_fleet.agents.approval_gate import NOBODY, PUT_AWAY, PolicyGate, Reading, Verdict
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -113,3 +116,45 @@ async def test_what_cannot_be_read_is_left_to_the_toolbox():
     assert [one.verdict for one in await every.review([WRITE], step=1, truncated=True)] == [Verdict.GO]
     assert await verdicts(gate("plan", desk), call("p", "propose_approach", approach=" ", reasoning="")) == ["go"]
     assert desk.asked == []
+
+
+async def test_secrets_are_not_shown():
+    desk = Paper()
+    await gate("every", desk).review([WRITE], step=1)
+    (asked,) = desk.asked
+    assert "hunter2" not in f"{asked.goal} {asked.approach} {asked.call.arguments}"
+
+
+async def test_with_nobody_to_ask_what_would_wait_is_refused():
+    refused = await gate("every", None).review([READ, WRITE], step=1)
+    assert [one.verdict for one in refused] == [Verdict.GO, Verdict.REFUSE]
+    assert refused[1].text == NOBODY
+
+
+async def test_what_was_asked_and_answered_before_the_run_was_put_away():
+    desk = Paper()
+    planning = gate("plan", desk)
+    await planning.review([PLAN], step=1)
+    request = desk.asked[0]
+    desk.answer("p", "approved")
+    reply = AssistantMessage(tool_calls=(PLAN,))
+    step = Step(number=1, reply=reply, observations=(), usage=RunState(agent_id="agent-1").usage)
+    waiting = RunState(
+        agent_id="agent-1",
+        steps=(step,),
+        requests={request.approval_id: request},
+        resolutions=dict(desk.answers),
+    )
+    resumed = gate("plan", Paper(), waiting)
+    assert await verdicts(resumed, WRITE) == ["refuse"]
+    (ruling,) = await resumed.review([PLAN], step=1)
+    assert ruling.verdict is Verdict.GO
+    assert PUT_AWAY in ruling.text
+    seen = Observation(call_id="p", result=ToolResult(success=True, operation=PROPOSE))
+    later = RunState(
+        agent_id="agent-1",
+        steps=(Step(number=1, reply=reply, observations=(seen,), usage=step.usage),),
+        requests=waiting.requests,
+        resolutions=waiting.resolutions,
+    )
+    assert await verdicts(gate("plan", Paper(), later), WRITE) == ["go"]
