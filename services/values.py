@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 10_000
 """Of one field that says nothing else."""
+_KEY_CHARS = 64
+"""Of a map's key in the name of a field: names get longer with each map in a map."""
 _NONE = options_pb2.Bounds(max_items=MAX_ENTRIES)
 
 
@@ -54,7 +56,7 @@ def check_values(message: Message, path: str = "") -> None:
             keys, inner = (field.message_type.fields_by_name[one] for one in ("key", "value"))
             for key, one in cast("Mapping[object, object]", value).items():
                 _check_value(keys, key, name, bounds)
-                _check_value(inner, one, f"{name}[{key}]", bounds)
+                _check_value(inner, one, f"{name}[{str(key)[:_KEY_CHARS]}]", bounds)
         elif field.is_repeated:
             for number, one in enumerate(cast("list[object]", value)):
                 _check_value(field, one, f"{name}[{number}]", bounds)
@@ -97,10 +99,11 @@ def _check_text(text: str, name: str, bounds: Bounds) -> None:
 
 def _check_number(field: FieldDescriptor, number: float, name: str, bounds: Bounds) -> None:
     whole = field.cpp_type not in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
+    usual = "the default" if whole else "no limit"
     if whole and number < 0:
         raise InvalidRequest(f"{name} is {number}", field=name, hint="0 for the default, or a positive number")
     if bounds.HasField("max") and not number <= bounds.max:
-        raise InvalidRequest(f"{name} is {number:g}", field=name, hint=f"at most {bounds.max:g}; 0 for the default")
+        raise InvalidRequest(f"{name} is {number:g}", field=name, hint=f"at most {bounds.max:g}; 0 for {usual}")
     if bounds.HasField("min") and number < bounds.min:
         raise InvalidRequest(f"{name} is {number:g}", field=name, hint=f"at least {bounds.min:g}")
     if bounds.HasField("max") and not whole and number < 0:

@@ -62,11 +62,11 @@ class LearningCalls:
 def _outcome(message: pb.Outcome, caller: str) -> Outcome:
     """An outcome as a caller tells it. Raises InvalidRequest, naming the field inside of it."""
     foreign(message.subject_id, field="subject_id")
-    outcome = from_message(Outcome, message, tenant=tenant())
+    given = message.goal_type or goal_type(message.goal)
+    outcome = from_message(Outcome, message, tenant=tenant(), goal_type=given)
     return replace(
         outcome,
         repository=without_login(outcome.repository),
-        goal_type=outcome.goal_type or goal_type(outcome.goal),
         rated_by=caller if outcome.rating else "",
         ended_at=outcome.ended_at or now(),
     )

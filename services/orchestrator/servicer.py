@@ -43,7 +43,6 @@ from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.watching.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
-MAX_REASON_CHARS = 4_000
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
@@ -224,10 +223,6 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         execution_id = request.execution_id
-        if len(request.reason) > MAX_REASON_CHARS:
-            raise InvalidRequest(
-                "the reason is too long", field="reason", hint=f"at most {MAX_REASON_CHARS} characters"
-            )
         before = await self._executions.get(tenant(), execution_id)
         after = await self._executions.cancel(tenant(), execution_id, request.reason)
         stopped = after.status is ExecutionStatus.CANCELLED and not before.status.terminal

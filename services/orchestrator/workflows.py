@@ -20,6 +20,7 @@ from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.requests import fields_of, orchestration_task
 from services.orchestrator.workflow_replies import graph, paused, run_message, summary
+from services.values import check_values
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
@@ -149,6 +150,8 @@ class WorkflowServicer(WorkflowServiceServicer):
             if name in _PLAIN or request.HasField(cast("Any", name)):
                 _copy(getattr(request, name), same, name)
         with fields_of(same):
+            # Its description is the workflow's.
+            check_values(same)
             task = orchestration_task(same)
         run = WorkflowTask(workflow=workflow, inputs=exact_json(_inputs(request), "inputs"))
         task = replace(task, kind=TaskKind.WORKFLOW, workflow=run, rounds=0, num_agents=1)

@@ -23,7 +23,7 @@ from dataclasses import MISSING, fields
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -127,7 +127,10 @@ def _number(enum: EnumDescriptor, value: object) -> int:
 def _member(kind: type[E], enum: EnumDescriptor, number: int) -> E | None:
     if number == 0:
         return None
-    return next(kind[name] for name, one in _numbers(enum).items() if one == number)
+    # A number that only a newer contract knows says nothing here.
+    return next(
+        (kind[name] for name, one in _numbers(enum).items() if one == number and name in kind.__members__), None
+    )
 
 
 @cache
@@ -156,7 +159,7 @@ def _writers(kind: type[Message], owner: type) -> list[tuple[str, str, _Getter, 
     and whether a field with 0 or nothing in it says more than one that is not there.
     """
     return [
-        (field.name, _attribute(field, owner) or "", _writer(field), field.has_presence and field.message_type is None)
+        (field.name, _attribute(field, owner) or "", _writer(field), field.has_presence)
         for field in cast("Descriptor", kind.DESCRIPTOR).fields
     ]
 
@@ -268,14 +271,17 @@ def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
             found: list[Any] = []
             for number, each in enumerate(getattr(message, name)):
                 with _inside(f"{name}[{number}]"):
+                    if _is_enum(kind) and isinstance(each, str) and not each.strip():
+                        raise InvalidRequest(f"an empty {kind.__name__.lower()}", hint=f"one of {_known(kind)}")
                     found.append(element(each))
-            if isinstance(kind, type) and issubclass(kind, Enum):
+            if _is_enum(kind):
                 # A number that says nothing is no member, and each member is there once.
                 found = list(dict.fromkeys(one for one in found if one is not None))
             return tuple(found) if found or bare else MISSING
 
         return entries
     nothing: Any = None if bare and optional else MISSING
+    wanted = bare and not optional
     timed = field.name.endswith("_ms") and inner is str
     convert: _Getter = iso_time if timed else _single_reader(field, inner)
 
@@ -284,12 +290,12 @@ def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
             return single(message)
 
     def single(message: Message) -> Any:
-        if field.has_presence:
-            return convert(getattr(message, name)) if message.HasField(name) else nothing
         value = getattr(message, name)
+        if field.has_presence:
+            return convert(value) if message.HasField(name) or wanted else nothing
         if field.enum_type is not None:
-            return convert(value) if value else nothing
-        return convert(value) if value or (bare and not optional) else nothing
+            return nothing if (member := convert(value)) is None else member
+        return convert(value) if value or wanted else nothing
 
     return read
 
@@ -309,22 +315,27 @@ def _single_reader(field: FieldDescriptor, hint: Any) -> _Getter:
         return float
     if inner is str and field.type == FieldDescriptor.TYPE_BYTES:
         return lambda data: data.hex()
-    if isinstance(inner, type) and issubclass(inner, Enum):
+    if _is_enum(inner):
         return lambda text: _parsed(inner, text)
     return lambda value: value
 
 
+def _is_enum(kind: Any) -> TypeGuard[type[Enum]]:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
 def _parsed(kind: type[Enum], text: str) -> Enum:
     """A member in text, as the domain reads it. Raises InvalidRequest; its field is the one that is being read."""
-    known = ", ".join(str(one.value) for one in kind)
-    if not text.strip():
-        raise InvalidRequest(f"an empty {kind.__name__.lower()}", hint=f"one of {known}")
     try:
         return cast("Callable[[str], Enum]", getattr(kind, "parse", kind))(text)
     except InvalidRequest as fault:
         raise InvalidRequest(fault.message, hint=fault.hint) from None
     except ValueError:
-        raise InvalidRequest(f"{text[:64]!r} is no {kind.__name__.lower()}", hint=f"one of {known}") from None
+        raise InvalidRequest(f"{text[:64]!r} is no {kind.__name__.lower()}", hint=f"one of {_known(kind)}") from None
+
+
+def _known(kind: type[Enum]) -> str:
+    return ", ".join(str(one.value) for one in kind)
 
 
 @contextmanager

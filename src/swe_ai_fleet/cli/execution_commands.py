@@ -109,6 +109,7 @@ async def verify(
             help="An execution id, a task id, a document of `fleet export --format audit` (.json), or an audit file of "
             "`fleet tools run` (.jsonl).",
         ),
+        options.of("execution_id"),
     ],
     *,
     public_key: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -74,7 +74,8 @@ class WorkflowOrder:
     async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
         """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
         request = pb.RunWorkflowRequest()
-        fill(request, self)
+        # What was given is turned below: its types are the workflow's.
+        fill(request, replace(self, given=()))
         from swe_ai_fleet.cli.workflow_files import file_text, is_file
 
         if is_file(self.workflow):

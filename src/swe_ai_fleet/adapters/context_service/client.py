@@ -14,12 +14,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from swe_ai_fleet.adapters.context_service.faults import fault_of
-from swe_ai_fleet.contract import from_message, to_message
+from swe_ai_fleet.contract import from_message, to_enum, to_message
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.outcome import Outcome, Recommendation
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
 from swe_ai_fleet.learning.recommending import Question
 
 R = TypeVar("R")
@@ -145,7 +145,8 @@ class ContextServiceClient:
 
     async def recommend(self, question: Question, *, tenant: str = DEFAULT_TENANT) -> Recommendation:
         """What experience says about a task; the time is the service's own. Raises InvalidRequest, Unavailable."""
-        request = to_message(pb.RecommendApproachRequest, question)
+        role = to_enum(pb.Role, Role.parse(question.role) if question.role else None)
+        request = to_message(pb.RecommendApproachRequest, question, role=role)
         reply = await self._answer(self._stub.RecommendApproach, request, pb.RecommendApproachResponse, tenant=tenant)
         return from_message(Recommendation, reply)
 
