@@ -183,7 +183,8 @@ def _checked(request: Any) -> Any:
         raise InvalidRequest("the request is not a message of this method's kind", hint="the .proto files say which")
     if hasattr(request, "__aiter__"):
         return _checked_pieces(request)
-    check_values(request)
+    if isinstance(request, Message):
+        check_values(request)
     return request
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,7 @@ from services.gateway.rest.table import OPERATIONS
 from services.gateway.server import serve_http
 from services.gateway.upstream import FILES, open_upstream
 from services.grpc_server import Service, serve_grpc
+from services.values import bounds_of
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
@@ -48,6 +50,14 @@ LOCAL = "the-token-of-whoever-starts-the-fleet"
 CHECK_SECONDS = 0.05
 _PEOPLE = ("viewer", "submitter", "approver", "admin")
 _SECONDS = 20.0
+
+
+EXECUTION, ANOTHER = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
+
+
+def filled(path: str) -> str:
+    """A path with something in its places that can stand there."""
+    return path.format_map(defaultdict(lambda: "something", execution_id=EXECUTION, digest=64 * "0"))
 
 
 @dataclass(kw_only=True)
@@ -73,11 +83,12 @@ class House:
         return [(who.tenant, who.name) for name, who in self.calls if name == rpc]
 
     async def code(self, method: MethodDescriptor | str, metadata: Sequence[tuple[str, str]]) -> grpc.StatusCode:
-        """What an RPC with an empty request comes to."""
+        """What an RPC comes to, with no more in its request than has to be there."""
+        least = b"" if isinstance(method, str) else least_request(method)
         path = method if isinstance(method, str) else f"/{method.containing_service.full_name}/{method.name}"
         # Every kind of call is a stream on the wire. The request goes with the call: a write of its own that comes
         # after a refusal is INTERNAL to grpcio's client, whatever the server said.
-        call = self.channel.unary_stream(path)(b"", metadata=metadata, timeout=_SECONDS)
+        call = self.channel.unary_stream(path)(least, metadata=metadata, timeout=_SECONDS)
         try:
             async for _ in call:
                 pass
@@ -99,7 +110,7 @@ class House:
         found: list[tuple[str, str]] = []
         for route in self.app.routes:
             if isinstance(route, Route) and route.path not in OPEN_PATHS:
-                path = route.path_format.replace("{", "").replace("}", "")
+                path = filled(route.path_format)
                 verbs = sorted((route.methods or set()) - {"HEAD"})
                 found += [(verb, path) for verb in verbs if (verb, path) != ("POST", SESSION_PATH)]
         return found
@@ -107,7 +118,7 @@ class House:
     def sockets(self) -> list[str]:
         """Every WebSocket route."""
         return [
-            f"ws{self.url.removeprefix('http')}{route.path_format.replace('{', '').replace('}', '')}"
+            f"ws{self.url.removeprefix('http')}{filled(route.path_format)}"
             for route in self.app.routes
             if isinstance(route, WebSocketRoute)
         ]
@@ -124,6 +135,15 @@ class House:
             )
         )
         return {door: answer.status_code for door, answer in zip(asked, answers, strict=True)}
+
+
+def least_request(method: MethodDescriptor) -> bytes:
+    """The smallest request that the contract allows."""
+    request = GetMessageClass(method.input_type)()
+    for one in method.input_type.fields:
+        if (bounds := bounds_of(one)) is not None and bounds.required:
+            setattr(request, one.name, EXECUTION if bounds.HasField("pattern") else "something")
+    return request.SerializeToString()
 
 
 def everything(calls: list[tuple[str, Principal]]) -> list[Service]:
@@ -251,7 +271,7 @@ async def test_no_stranger_reaches_any_rpc(house: House) -> None:
 
 async def test_no_stranger_reaches_any_route(house: House) -> None:
     doors = house.doors()
-    assert {path for _, path in doors} >= {"/api/executions/execution_id/events", "/api/openapi.json", SESSION_PATH}
+    assert {path for _, path in doors} >= {f"/api/executions/{EXECUTION}/events", "/api/openapi.json", SESSION_PATH}
     for what, headers in shown(house.world).items():
         for accept in ("application/json", "text/event-stream"):
             statuses = await house.statuses([*headers, ("accept", accept)], doors)
@@ -291,7 +311,7 @@ async def test_each_role_reaches_what_is_its_own_and_nothing_else(house: House, 
         assert code is allowed, method
     assert house.seen and set(house.seen) == {who}
     for operation in OPERATIONS:
-        path = operation.path.replace("{", "").replace("}", "")
+        path = filled(operation.path)
         [status] = (await house.statuses(headers, [(operation.verb, path)])).values()
         assert status not in (401, 404, 405), operation.path
         assert (status == 403) is not who.may(ROLES[operation.rpc]), (operation.path, status)
@@ -416,7 +436,7 @@ async def test_streams_end_when_the_token_of_their_watcher_does(house: House) ->
         connect(url, additional_headers=session) as by_cookie,
         connect(url, additional_headers=stays) as other,
         house.client.stream(
-            "GET", "/api/executions/x/events", headers={**session, "accept": "text/event-stream"}
+            "GET", f"/api/executions/{EXECUTION}/events", headers={**session, "accept": "text/event-stream"}
         ) as events,
     ):
         assert events.status_code == 200
@@ -484,6 +504,6 @@ async def test_what_one_tenant_watches_is_not_shown_to_another(house: House) -> 
     [url] = house.sockets()
     for tenant in ("acme", "umbrella"):
         token = house.world.tokens[f"{tenant}-viewer"]
-        async with connect(url.replace("execution_id", "another"), additional_headers=bearer(token)) as socket:
+        async with connect(url.replace(EXECUTION, ANOTHER), additional_headers=bearer(token)) as socket:
             await asyncio.wait_for(socket.recv(), _SECONDS)
         assert (tenant, f"{tenant}-viewer") in house.callers("StreamExecution")

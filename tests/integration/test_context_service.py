@@ -433,7 +433,7 @@ async def test_outcomes_are_recorded_rated_and_learnt_from(service: Service):
             status="completed" if good else "no_winner",
         )
         told = (await service.call("RecordOutcome", pb.RecordOutcomeRequest(outcome=outcome))).outcome
-        assert told.goal_type
+        assert told.goal_type == "fix"
         assert not told.rated_by
         assert told.ended_at_ms > 1_700_000_000_000
     rated = await service.call(

@@ -549,7 +549,7 @@ async def test_a_context_service_elsewhere_is_shown_its_own_token(fleet: FleetUn
         )
         admitted = {"authorization": f"Bearer {fleet.running.token}", "fleet-caller": "ada"}
         async with serve_http(gateway_app(around), "127.0.0.1:0") as url, aiohttp.ClientSession(url) as session:
-            told = await session.post("/api/recommendations", json={}, headers=admitted)
+            told = await session.post("/api/recommendations", json={"goal": "g"}, headers=admitted)
             assert (told.status, (await told.json())["goal_type"]) == (200, "as ada asked")
             # Only there: the orchestrator is still asked in the caller's name.
             assert (await session.get("/api/status", headers=admitted)).status == 200
