@@ -144,6 +144,7 @@ def test_a_patch_that_is_cut_off_or_torn_has_no_form() -> None:
     whole = [head, *hunk]
     assert normalised(b"\n".join([*whole, b""])) is not None
     assert normalised(b"\n".join(whole[:-1])) is None
+    assert normalised(b"diff --git a/x b/x\n@@ -1 +1 @@\n-a\n+b\n") is not None, "one line has no count"
     removing, adding = patch(["a", "b"], []).split(b"\n")[:-2], patch([], ["a", "b"]).split(b"\n")[:-2]
     assert normalised(b"\n".join(removing)) is None
     assert normalised(b"\n".join(adding)) is None

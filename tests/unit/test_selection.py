@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, V
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
 from swe_ai_fleet.orchestrator.selection import ARCHITECT, evidence, rank, representatives
+from swe_ai_fleet.orchestrator.standing import Standing, lead
 from tests.candidates import a_candidate
 
 
@@ -605,3 +607,10 @@ def test_what_set_two_apart_is_told_with_what_spoke_against_it() -> None:
     assert second.reason.endswith("behind a: that one is unverified")
     close = [critique("a", 0.9001), critique("b", 0.9002)]
     assert "reviews 0.900200 against 0.900100" in rank(found, reports, critiques=close)[0].reason
+
+
+def test_a_place_without_a_rival_of_its_tier_leads_by_infinity() -> None:
+    accepted, refuted = proven("a"), report("b", check(False))
+    places = [Standing(candidate=a_candidate(one.candidate_id), report=one) for one in (accepted, refuted)]
+    assert lead([]) == lead(places[:1]) == lead(places) == inf
+    assert lead([places[0], places[0]]) == 0
