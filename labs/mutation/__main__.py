@@ -38,6 +38,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_executions.py",
         "tests/unit/test_domain.py",
         "tests/unit/test_golden_logs.py",
+        "tests/unit/test_ended_executions.py",
         "tests/unit/test_execution_approvals.py",
         "tests/unit/test_workflow_drives.py",
         "tests/simulation/test_folds.py",

@@ -15,12 +15,15 @@ from swe_ai_fleet.domain.event import (
     ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
+    BaselineFinished,
     CancelRequested,
     CandidateReviewed,
     CandidatesRanked,
     CandidateSubmitted,
+    ChecklistMade,
     ChecksFinished,
     ContextGathered,
+    EnvironmentRunFinished,
     Event,
     EventBody,
     ExecutionClaimed,
@@ -52,6 +55,7 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from tests.candidates import a_candidate
+from tests.sampling import sample
 
 FIRST, SECOND = "agent-dev-1", "agent-dev-2"
 ORCHESTRATOR = EXECUTION_SUBJECT
@@ -353,3 +357,10 @@ def test_revisions_subtasks_and_the_delivery_stand_in_the_state() -> None:
     assert (state.derivation, dict(state.subtask_executions)) == (derivation, {"a": "e-a"})
     assert (state.delivered, state.delivery_report) == (delivered, report)
     assert (state.winner_id, state.usage, state.duration_ms, state.error) == (FIRST, end.usage, 7, "but")
+
+
+def test_what_was_found_out_before_anybody_works_stands_in_the_state() -> None:
+    baseline, run, checklist = sample(BaselineFinished), sample(EnvironmentRunFinished), sample(ChecklistMade)
+    state = after(baseline, run, checklist)
+    assert (state.baseline, state.baseline_error) == (baseline.baseline, baseline.error) and baseline.error
+    assert (state.environment_run, state.checklist) == (run.run, checklist.checklist)
