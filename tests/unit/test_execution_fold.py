@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, Delivered
 from swe_ai_fleet.domain.context import GatheredContext
@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.event import (
     ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
+    AuditHeadSigned,
     BaselineFinished,
     CancelRequested,
     CandidateReviewed,
@@ -22,6 +23,7 @@ from swe_ai_fleet.domain.event import (
     CandidateSubmitted,
     ChecklistMade,
     ChecksFinished,
+    ChecksStarted,
     ContextGathered,
     EnvironmentRunFinished,
     Event,
@@ -38,6 +40,7 @@ from swe_ai_fleet.domain.event import (
     RunLost,
     RunReassigned,
     RunStarted,
+    RunStopped,
     StoredEvent,
     SubtaskEnded,
     SubtasksDerived,
@@ -364,3 +367,25 @@ def test_what_was_found_out_before_anybody_works_stands_in_the_state() -> None:
     state = after(baseline, run, checklist)
     assert (state.baseline, state.baseline_error) == (baseline.baseline, baseline.error) and baseline.error
     assert (state.environment_run, state.checklist) == (run.run, checklist.checklist)
+
+
+def test_who_is_stopped_has_ended_and_why_is_known() -> None:
+    state = after(claimed(FIRST), RunStopped(stopped_agent_id=FIRST, reason="nothing left to win"))
+    agent = state.agents[FIRST]
+    assert (agent.status, agent.stop_reason, state.stopped) == (
+        "finished", StopReason.CANCELLED, {FIRST: "nothing left to win"},
+    )  # fmt: skip
+
+
+def test_what_is_being_checked_is_known_until_the_end() -> None:
+    started = ChecksStarted(candidate_id="a", command="make test")
+    assert after(started).checking["a"].command == "make test"
+    assert after(started, ended()).checking == {}
+
+
+def test_the_latest_signed_head_counts_and_no_agents_own() -> None:
+    heads = [
+        SignedHead(agent_id=FIRST, run=run, entries=entries, hash="h") for run, entries in ((1, 9), (2, 1), (1, 10))
+    ]
+    assert after(*(AuditHeadSigned(head=head) for head in heads)).signed_heads == {FIRST: heads[1]}
+    assert after((FIRST, AuditHeadSigned(head=heads[0]))).signed_heads == {}
