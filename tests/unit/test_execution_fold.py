@@ -389,3 +389,7 @@ def test_the_latest_signed_head_counts_and_no_agents_own() -> None:
     ]
     assert after(*(AuditHeadSigned(head=head) for head in heads)).signed_heads == {FIRST: heads[1]}
     assert after((FIRST, AuditHeadSigned(head=heads[0]))).signed_heads == {}
+
+
+def test_who_was_lost_before_it_began_stays_lost_at_the_end() -> None:
+    assert after(RunLost(lost_agent_id=SECOND), ended()).agents[SECOND].status == "lost"
