@@ -392,4 +392,4 @@ def test_the_latest_signed_head_counts_and_no_agents_own() -> None:
 
 
 def test_who_was_lost_before_it_began_stays_lost_at_the_end() -> None:
-    assert after(RunLost(lost_agent_id=SECOND), ended()).agents[SECOND].status == "lost"
+    assert after(RunLost(lost_agent_id=SECOND, reason="gone"), ended()).agents[SECOND].status == "lost"
