@@ -110,7 +110,12 @@ class World:
             await client.close()
 
     async def command(self, task: Task) -> None:
-        asked = {"taskId": task.task_id, "taskDescription": task.description, "repo": {"path": task.repo.location}}
+        asked = {
+            "taskId": task.task_id,
+            "taskDescription": task.description,
+            "repo": {"path": task.repo.location},
+            "numAgents": task.num_agents,
+        }
         client = await nats.connect(self.settings.nats_url)
         try:
             await client.jetstream().publish("agent.cmd.execute", json.dumps({"deliberate": asked}).encode())
