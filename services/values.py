@@ -39,8 +39,9 @@ def _required(message: Descriptor) -> list[FieldDescriptor]:
 
 
 def check_values(message: Message, path: str = "") -> None:
-    """Refuse what the contract does not allow, and what no field may hold: negative numbers, unknown enum values, NUL
-    characters, a flood of entries.
+    """Refuse what the contract does not allow.
+
+    No field may hold a negative number, a value that its enum does not have, a NUL character or a flood of entries.
 
     Raises:
         InvalidRequest: The first such value, its field named from the request down.

@@ -12,8 +12,8 @@ from services.auth import caller_of, tenant
 from services.errors import Context
 from services.orchestrator.requests import repo_ref
 from services.orchestrator.subtasks import atomic_task
+from swe_ai_fleet.contract import from_message
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.child_tasks import child_task_id
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
 
@@ -36,19 +36,8 @@ def planning_event(request: pb.ProcessPlanningEventRequest) -> PlanningEvent:
         payload = cast("dict[str, object]", json_format.MessageToDict(request.payload))
     except (json_format.SerializeToJsonError, ValueError, RecursionError) as fault:
         raise InvalidRequest(f"the payload is no JSON: {fault}"[:500], field="payload") from None
-    return PlanningEvent(
-        event_id=request.event_id,
-        event_type=request.event_type,
-        description=request.task_description,
-        case_id=request.case_id,
-        story_id=request.story_id,
-        plan_id=request.plan_id,
-        task_id=request.task_id,
-        repo=repo_ref(request.repo) if request.HasField("repo") else None,
-        roles=tuple(_role(name, f"roles[{number}]") for number, name in enumerate(request.roles)),
-        payload=payload,
-        dispatch=request.dispatch,
-    )
+    repo = repo_ref(request.repo) if request.HasField("repo") else None
+    return from_message(PlanningEvent, request, repo=repo, payload=payload)
 
 
 def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> pb.ProcessPlanningEventResponse:
@@ -81,12 +70,3 @@ async def answer_planning_event(
     remaining = cast("float | None", context.time_remaining())
     patience = PATIENCE_SECONDS if remaining is None else max(0.0, remaining - _MARGIN_SECONDS)
     return planning_response(event, await events.process(event, patience=patience))
-
-
-def _role(name: str, field: str) -> Role:
-    if not name.strip():
-        raise InvalidRequest("an empty role", field=field, hint=f"one of {', '.join(Role)}")
-    try:
-        return Role.parse(name)
-    except InvalidRequest as fault:
-        raise InvalidRequest(fault.message, field=field, hint=fault.hint) from None
