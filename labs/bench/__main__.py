@@ -27,6 +27,7 @@ from labs.bench.checkpoints import checkpoint_figures
 from labs.bench.environments import TARGET_MS as ENVIRONMENT_TARGET_MS
 from labs.bench.environments import environment_figures
 from labs.bench.floor import floor_seconds
+from labs.bench.planning import planning_figures
 from labs.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
 from labs.bench.processes import measured
 from labs.bench.profiles import profile_figures
@@ -39,7 +40,6 @@ from labs.bench.watchers import watcher_figures
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.planning_requests import planning_figures
 
 STEPS = 20
 AGENTS = 100
