@@ -32,7 +32,7 @@ from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.catalogue import operations
-from swe_ai_fleet.workflows.drawing import mermaid, svg
+from swe_ai_fleet.workflows.drawing import mermaid
 from swe_ai_fleet.workflows.faults import InvalidWorkflow
 from swe_ai_fleet.workflows.reading import read_workflow
 from swe_ai_fleet.workflows.shelf import Shelf, ShelvedWorkflow, read_shelf
@@ -82,7 +82,6 @@ class WorkflowServicer(WorkflowServiceServicer):
             summary=summary(one.workflow, built_in=one.built_in),
             definition=one.text,
             mermaid=mermaid(one.workflow),
-            svg=svg(one.workflow),
             graph=graph(one.workflow),
         )
 
@@ -96,7 +95,6 @@ class WorkflowServicer(WorkflowServiceServicer):
         return pb.ValidateWorkflowResponse(
             summary=summary(workflow, built_in=False),
             mermaid=mermaid(workflow),
-            svg=svg(workflow),
             graph=graph(workflow),
         )
 

@@ -280,8 +280,7 @@ class Settings(BaseSettings):
     embeddings_api_key: str = Field(default="", description="Its bearer key.", repr=False)
     memory_store: str = Field(
         default="",
-        description="Where the index of memories is: empty = a file under `home`; postgresql://… (with pgvector); "
-        "chroma:<directory> (extra `chroma`).",
+        description="Where the index of memories is: empty = a file under `home`; postgresql://… (with pgvector).",
         repr=False,
     )
     memory_limit: int = Field(

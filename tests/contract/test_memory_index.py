@@ -1,8 +1,7 @@
-"""What every index of memories does: in memory, in SQLite, on a real PostgreSQL, in Chroma where it is installed."""
+"""What every index of memories does: in memory, in SQLite, on a real PostgreSQL."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -20,8 +19,7 @@ from swe_ai_fleet.testing.memory_index import InMemoryIndex
 from tests.postgresql_server import PostgresqlServer
 
 ALL = MemoryScope()
-# Chroma takes part where its extra is installed: pip install 'swe-ai-fleet[chroma]'
-INDEXES = ["memory", "sqlite", "postgresql", *(["chroma"] if importlib.util.find_spec("chromadb") else [])]
+INDEXES = ["memory", "sqlite", "postgresql"]
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +37,6 @@ async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "postgresql":
         server: PostgresqlServer = request.getfixturevalue("postgresql")
         where = server.database()
-    elif request.param == "chroma":
-        where = f"chroma:{tmp_path / 'chroma'}"
     async with open_memory_index(where, tmp_path) as opened:
         yield opened
 

@@ -363,7 +363,7 @@ async def test_workflows(api: Api) -> None:
     names = [one["name"] for one in (await api.get("/api/workflows"))["workflows"]]
     assert "fix-issue" in names
     found = await api.get("/api/workflows/fix-issue")
-    assert found["svg"].startswith("<svg")
+    assert found["mermaid"].startswith("flowchart")
     assert (await api.post("/api/workflows/validate", {"definition": found["definition"]}))["faults"] == []
     assert (await api.post("/api/workflows/validate", {"definition": "name: x"}))["faults"] != []
     assert (await api.refused("GET", "/api/workflows/nothing"))["status"] == 404

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import random
 import shutil
@@ -233,7 +232,8 @@ async def test_what_is_forgotten_is_in_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["mysql://user:hunter2@host/db", "hunter2", "postgresql:hunter2", "chroma:", "postgresql://u:hun%zzter2@h"]
+    "where",
+    ["mysql://user:hunter2@host/db", "hunter2", "postgresql:hunter2", "chroma:/srv/hun", "postgresql://u:hun%zzter2@h"],
 )
 async def test_other_places_are_refused_without_their_password(tmp_path: Path, where: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -241,33 +241,6 @@ async def test_other_places_are_refused_without_their_password(tmp_path: Path, w
             pass
     assert refused.value.field == "memory_store"
     assert "hun" not in str(refused.value)
-
-
-async def test_chroma_says_how_to_get_it(tmp_path: Path) -> None:
-    if importlib.util.find_spec("chromadb") is not None:
-        pytest.skip("Chroma is installed here")
-    with pytest.raises(PreconditionFailed, match="swe-ai-fleet\\[chroma\\]"):
-        async with open_memory_index(f"chroma:{tmp_path}/c", tmp_path):
-            pass
-
-
-async def test_chroma_is_for_one_process_and_a_directory_of_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("chromadb", reason="needs the extra chroma: pip install 'swe-ai-fleet[chroma]'")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "work.txt").write_text("mine")
-    with pytest.raises(PreconditionFailed, match="holds something else"):
-        async with open_memory_index(f"chroma:{tmp_path}/other", tmp_path):
-            pass
-    where = f"chroma:{tmp_path}/c"
-    async with open_memory_index(where, tmp_path) as index:
-        await index.put([(Memory(namespace="fleet", text="kept words"), [1.0, 0.0])], space="s", position=3)
-        with pytest.raises(PreconditionFailed, match="another process"):
-            async with open_memory_index(where, tmp_path):
-                pass
-    async with open_memory_index(where, tmp_path) as index:
-        assert await index.position("s") == 3
-        for found in (await index.search(ALL, words="word"), await index.search(ALL, vector=[1.0, 0.0], space="s")):
-            assert [one.memory.text for one in found] == ["kept words"]
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,10 +11,9 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.workflow import BranchCase, Condition, Edge, Node, NodeStatus, NodeType, Workflow
-from swe_ai_fleet.workflows import mermaid, svg
+from swe_ai_fleet.workflows import mermaid
 from swe_ai_fleet.workflows.answers import answer_output
 from swe_ai_fleet.workflows.conditions import condition_of, holds, verify
-from swe_ai_fleet.workflows.layout import BOX_HEIGHT, GAP_Y, laid_out
 from swe_ai_fleet.workflows.references import BadReference, NodeValue, Scope, parsed, references_in, resolved
 
 SCOPE = Scope(
@@ -255,44 +252,11 @@ class TestDrawing:
             "    class n2_left running\n"
         )
 
-    def test_svg_is_well_formed_and_the_same_each_time(self) -> None:
-        drawn = svg(WORKFLOW, STANDING)
-        assert drawn == svg(WORKFLOW, STANDING)
-        root = ET.fromstring(drawn)
-        space = "{http://www.w3.org/2000/svg}"
-        texts = [each.text for each in root.iter(f"{space}text")]
-        assert 'say "hi" ]; click<script>' in texts
-        assert 'x"<y>' in texts
-        assert {each.tag.removeprefix(space) for each in root.iter()} == {
-            "svg", "title", "defs", "marker", "path", "g", "rect", "text",
-        }  # fmt: skip
-        assert next(each.text for each in root.iter(f"{space}title")) == "a <b> & 'c'"
-        assert sum("#e3f2fd" in str(each.attrib) for each in root.iter(f"{space}rect")) == 1
-
-    @settings(max_examples=30)
-    @given(st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=24))
-    def test_edges_pass_beside_the_boxes_of_other_nodes(self, pairs: set[tuple[int, int]]) -> None:
-        edges = [Edge(source=f"n{one}", target=f"n{other}") for one, other in sorted(pairs) if one < other]
-        nodes = [Node(id=f"n{at}", type=NodeType.TOOL, tool="t" * 4 * at) for at in range(9)]
-        made = Workflow(name="a", nodes=tuple(nodes), edges=tuple(edges))
-        layout = laid_out(made, {node.id: len(node.tool) for node in nodes})
-        assert set(layout.boxes) == {node.id for node in nodes}
-        for edge in edges:
-            way = (layout.boxes[edge.source], *layout.bends.get((edge.source, edge.target), ()))
-            rows = [box.y for box in (*way, layout.boxes[edge.target])]
-            assert rows == sorted(set(rows))
-            step = BOX_HEIGHT + GAP_Y
-            assert all(below - above == step for above, below in pairwise(rows))
-            for bend in way[1:]:
-                beside = [box for box in layout.boxes.values() if box.y == bend.y]
-                assert all(bend.x + bend.width <= box.x or box.x + box.width <= bend.x for box in beside)
-
     @settings(max_examples=50)
     @given(st.text(max_size=60), st.text(max_size=60))
     def test_any_text_is_drawn_safely(self, tool: str, label: str) -> None:
         nodes = (Node(id="a", type=NodeType.TOOL, tool=tool), Node(id="b", type=NodeType.TOOL, tool="t"))
         made = Workflow(name=label, nodes=nodes, edges=(Edge(source="a", target="b", label=label),))
-        ET.fromstring(svg(made).encode())
         lines = mermaid(made).splitlines()
         assert len(lines) == 4
         assert lines[1].count('"') == 2

@@ -67,7 +67,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "workflow list": ("fleet workflow list",),
     "workflow run": ("fleet workflow run review.yaml --input branch=main --repo .",),
     "workflow validate": ("fleet workflow validate review.yaml",),
-    "workflow graph": ("fleet workflow graph review.yaml --format svg -o review.svg",),
+    "workflow graph": ("fleet workflow graph review.yaml -o review.mmd",),
     "workflow show": ("fleet workflow show nightly-review",),
     "workflow steer": ("fleet workflow steer nightly-review step --node merge",),
     "plan goal": ("fleet plan 'Move the settings to TOML' --repo .",),

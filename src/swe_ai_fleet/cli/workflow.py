@@ -38,13 +38,12 @@ async def graph(
     settings: Settings,
     workflow: Workflow,
     *,
-    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="mermaid or svg.")] = "mermaid",
     output: options.Output = None,
 ) -> Exit:
-    """Draw a workflow; needs no fleet."""
+    """Draw a workflow as Mermaid text; needs no fleet."""
     from swe_ai_fleet.cli.workflow_files import draw as work
 
-    return await work(screen, settings, workflow, form=form, output=output)
+    return await work(screen, settings, workflow, output=output)
 
 
 async def show(screen: Screen, client: FleetClient, name: options.Execution) -> Exit:

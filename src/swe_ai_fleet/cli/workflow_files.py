@@ -13,12 +13,10 @@ from swe_ai_fleet.domain.workflow import Workflow
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.watching.text import one_line
 from swe_ai_fleet.workflows.documents import MAX_BYTES
-from swe_ai_fleet.workflows.drawing import mermaid, svg
+from swe_ai_fleet.workflows.drawing import mermaid
 from swe_ai_fleet.workflows.faults import InvalidWorkflow, WorkflowFault
 from swe_ai_fleet.workflows.reading import read_workflow
 from swe_ai_fleet.workflows.shelf import SUFFIXES, Shelf, read_shelf
-
-FORMATS = {"mermaid": mermaid, "svg": svg}
 
 
 def is_file(text: str) -> bool:
@@ -58,18 +56,16 @@ async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) ->
     return Exit.USAGE if faults else Exit.ACCEPTED
 
 
-async def draw(screen: Screen, settings: Settings, name: str, *, form: str, output: Path | None) -> Exit:
+async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | None) -> Exit:
     """Print or write a workflow's picture."""
-    if form not in FORMATS:
-        raise CommandFault(f"unknown --format {form!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
     workflow = await known(settings, name)
-    picture = FORMATS[form](workflow)
+    picture = mermaid(workflow)
     if output is not None:
         await asyncio.to_thread(output.write_text, picture, encoding="utf-8")
         screen.note(f"written to {output}")
         return Exit.ACCEPTED
     if screen.json:
-        screen.document({"name": workflow.name, "format": form, "picture": picture})
+        screen.document({"name": workflow.name, "format": "mermaid", "picture": picture})
         return Exit.ACCEPTED
     screen.content(f"{picture.rstrip()}\n".encode())
     return Exit.ACCEPTED

@@ -28,7 +28,6 @@ _HOMES = {
     "WorkflowFault": "swe_ai_fleet.workflows.faults",
     "mermaid": "swe_ai_fleet.workflows.drawing",
     "read_workflow": "swe_ai_fleet.workflows.reading",
-    "svg": "swe_ai_fleet.workflows.drawing",
     "workflow_schema": "swe_ai_fleet.workflows.schema",
 }  # fmt: skip
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]

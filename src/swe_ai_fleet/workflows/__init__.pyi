@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.workflow import WorkflowInput as WorkflowInput
 from swe_ai_fleet.runtime.llm_agent import LLMAgent as LLMAgent
 from swe_ai_fleet.runtime.workflow_executor import WorkflowExecutor as WorkflowExecutor
 from swe_ai_fleet.workflows.drawing import mermaid as mermaid
-from swe_ai_fleet.workflows.drawing import svg as svg
 from swe_ai_fleet.workflows.faults import InvalidWorkflow as InvalidWorkflow
 from swe_ai_fleet.workflows.faults import WorkflowFault as WorkflowFault
 from swe_ai_fleet.workflows.reading import read_workflow as read_workflow

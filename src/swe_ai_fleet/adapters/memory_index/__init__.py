@@ -1,4 +1,4 @@
-"""Where memories are searched: an SQLite file, PostgreSQL or Chroma."""
+"""Where memories are searched: an SQLite file or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ async def open_memory_index(where: str, home: Path, *, source: str = "") -> Asyn
     """The index of memories that the setting `memory_store` names, open within the context.
 
     Args:
-        where: Empty (a file under `home`), `postgresql://…` or `chroma:<directory>`.
+        where: Empty (a file under `home`) or `postgresql://…`.
         home: Where a file of this source's is, if it is to be a file.
         source: What tells the memories that are followed from all others, lower-case letters and digits; in a database
-            or a directory that several fleets name, each has a part of its own.
+            that several fleets name, each has a part of its own.
 
     Raises InvalidRequest for anything else, PreconditionFailed where a package is missing or what stands there is no
     index, Unavailable.
@@ -38,15 +38,10 @@ async def open_memory_index(where: str, home: Path, *, source: str = "") -> Asyn
 
         async with PostgresqlMemoryIndex.open(where, source=source) as index:
             yield index
-    elif scheme == "chroma" and rest:
-        from swe_ai_fleet.adapters.memory_index.chroma import ChromaMemoryIndex
-
-        async with ChromaMemoryIndex.open(Path(rest) / source) as index:
-            yield index
     else:
         # What was given may hold a password.
         raise InvalidRequest(
             "memory_store names no place for memories",
             field="memory_store",
-            hint="empty for a file of the fleet's, postgresql://user:password@host/database or chroma:<directory>",
+            hint="empty for a file of the fleet's, or postgresql://user:password@host/database",
         )
