@@ -7,206 +7,137 @@ are checked by its own schemas (`strict.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 Schema = dict[str, Any]
-ANY: Schema = {}
-TEXT: Schema = {"type": "string", "minLength": 1}
-MAYBE_EMPTY: Schema = {"type": "string"}
-TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-FLAG: Schema = {"type": "boolean"}
-DURATION: Schema = {"type": "string", "pattern": r"^(0|(\d+(ms|s|m|h|d|w|y))+)$"}
+_KINDS: Mapping[str, Schema] = {
+    "": {"type": "string", "minLength": 1},
+    "any": {},
+    "maybe": {"type": "string"},
+    "texts": {"type": "object", "additionalProperties": {"type": "string"}},
+    "list": {"type": "array"},
+    "count": {"type": "integer", "minimum": 0},
+    "flag": {"type": "boolean"},
+    "time": {"type": "string", "pattern": r"^(0|(\d+(ms|s|m|h|d|w|y))+)$"},
+}
+# A place in a `spec` (that of an item ends in `[]`), and its fields: required ones end in `!`, a kind of `_KINDS` or
+# the values that there are stand behind a colon. Fields that are places themselves have none.
+Places = Mapping[str, str]
+
+_SELECTOR: Places = {
+    "selector": "matchLabels:texts matchExpressions",
+    "selector.matchExpressions[]": "key! operator:In|NotIn|Exists|DoesNotExist! values:list",
+}
+_ENDPOINT = "port! path scheme:http|https|HTTP|HTTPS interval:time scrapeTimeout:time"
+_PARAMETER, _ARTIFACT = "name! value:maybe description valueFrom:any", "name! path archive:any optional:flag from"
+_INPUTS = "parameters artifacts"
 
 
-def _object(fields: str, **types: Schema) -> Schema:
-    """An object of these fields alone, required ones marked by `!`; texts, where no type is given."""
-    names = [name.rstrip("!") for name in fields.split()]
-    assert types.keys() <= set(names), types.keys() - set(names)
-    return {
-        "type": "object",
-        "properties": {name: types.get(name, TEXT) for name in names},
-        "required": [name[:-1] for name in fields.split() if name.endswith("!")],
-        "additionalProperties": False,
-    }
+def _inputs(*places: str) -> Places:
+    """Arguments, inputs and outputs of Argo Workflows."""
+    made: dict[str, str] = {}
+    for place in places:
+        made |= {place: _INPUTS, f"{place}.parameters[]": _PARAMETER, f"{place}.artifacts[]": _ARTIFACT}
+    return made
 
 
-def _list(items: Schema, at_least: int = 0) -> Schema:
-    return {"type": "array", "items": items, "minItems": at_least}
+_PLACES: Mapping[tuple[str, str], Places] = {
+    ("ray.io/v1", "RayCluster"): {
+        "": "rayVersion enableInTreeAutoscaling:flag autoscalerOptions headGroupSpec! workerGroupSpecs!",
+        "autoscalerOptions": "version:v1|v2 upscalingMode:Default|Aggressive|Conservative idleTimeoutSeconds:count "
+        "imagePullPolicy:Always|IfNotPresent|Never env:list envFrom:list resources:any securityContext:any "
+        "volumeMounts:list",
+        "headGroupSpec": "rayStartParams:texts template:any! resources:texts labels:texts enableIngress:flag "
+        "serviceType:ClusterIP|NodePort|LoadBalancer",
+        "workerGroupSpecs[]": "groupName! rayStartParams:texts template:any! resources:texts labels:texts "
+        "replicas:count minReplicas:count! maxReplicas:count! numOfHosts:count idleTimeoutSeconds:count",
+    },
+    ("monitoring.coreos.com/v1", "PodMonitor"): {
+        "": "jobLabel selector! podMetricsEndpoints!", "podMetricsEndpoints[]": _ENDPOINT, **_SELECTOR,
+    },
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): {
+        "": "jobLabel selector! endpoints!", "endpoints[]": _ENDPOINT, **_SELECTOR,
+    },
+    ("monitoring.coreos.com/v1", "PrometheusRule"): {
+        "": "groups!",
+        "groups[]": "name! interval:time rules!",
+        "groups[].rules[]": "alert! expr! labels:texts! annotations:texts! for:time",
+    },
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): {
+        "": "parentRefs! hostnames:list rules!",
+        "parentRefs[]": "name! namespace sectionName",
+        "rules[]": "backendRefs! timeouts",
+        "rules[].backendRefs[]": "name! port:count!",
+        "rules[].timeouts": "request:time backendRequest:time",
+    },
+    ("gateway.networking.k8s.io/v1", "BackendTLSPolicy"): {
+        "": "targetRefs! validation!",
+        "targetRefs[]": "group:maybe! kind! name!",
+        "validation": "hostname! caCertificateRefs wellKnownCACertificates:System",
+        "validation.caCertificateRefs[]": "group:maybe! kind! name!",
+    },
+    ("argoproj.io/v1alpha1", "WorkflowTemplate"): {
+        "": "entrypoint! arguments serviceAccountName automountServiceAccountToken:flag executor securityContext:any "
+        "activeDeadlineSeconds:count ttlStrategy volumes:list templates!",
+        "executor": "serviceAccountName",
+        "ttlStrategy": "secondsAfterCompletion:count secondsAfterSuccess:count secondsAfterFailure:count",
+        "templates[]": "name! inputs outputs container:any script:any volumes:list securityContext:any "
+        "automountServiceAccountToken:flag activeDeadlineSeconds:count retryStrategy dag",
+        "templates[].retryStrategy": "limit:any retryPolicy expression",
+        "templates[].dag": "tasks!",
+        "templates[].dag.tasks[]": "name! template! depends when arguments",
+        **_inputs("arguments", "templates[].inputs", "templates[].outputs", "templates[].dag.tasks[].arguments"),
+    },
+    ("tekton.dev/v1", "Task"): {
+        "": "description params results workspaces stepTemplate:any volumes:list steps!",
+        "params[]": "name! type:string|array|object description default:any",
+        "results[]": "name! type:string|array|object description",
+        "workspaces[]": "name! description optional:flag readOnly:flag mountPath",
+        "steps[]": "name! image! script command:list args:list env:list workingDir timeout:time volumeMounts:list "
+        "computeResources:any securityContext:any",
+    },
+    ("tekton.dev/v1", "Pipeline"): {
+        "": "params workspaces results tasks!",
+        "params[]": "name! type:string|array|object description default:any",
+        "workspaces[]": "name! description optional:flag",
+        "results[]": "name! value:any! description",
+        "tasks[]": "name! taskRef! runAfter:list params workspaces timeout:time",
+        "tasks[].taskRef": "name! kind",
+        "tasks[].params[]": "name! value:any!",
+        "tasks[].workspaces[]": "name! workspace!",
+    },
+    ("tekton.dev/v1", "PipelineRun"): {
+        "": "pipelineRef! params timeouts taskRunTemplate workspaces",
+        "pipelineRef": "name!",
+        "params[]": "name! value:any!",
+        "timeouts": "pipeline:time tasks:time",
+        "taskRunTemplate": "serviceAccountName podTemplate:any",
+        "workspaces[]": "name! emptyDir:any persistentVolumeClaim:any secret:any volumeClaimTemplate:any",
+    },
+}  # fmt: skip
 
 
-def _one_of(*values: str) -> Schema:
-    return {"enum": list(values)}
+def _object(places: Places, place: str = "") -> Schema:
+    properties, required = dict[str, Schema](), list[str]()
+    for word in places[place].split():
+        name, _, kind = word.rstrip("!").partition(":")
+        inside = f"{place}.{name}".lstrip(".")
+        if inside in places:
+            properties[name] = _object(places, inside)
+        elif f"{inside}[]" in places:
+            properties[name] = {"type": "array", "items": _object(places, f"{inside}[]")}
+        else:
+            properties[name] = _KINDS.get(kind, {"enum": kind.split("|")})
+        required += [name] if word.endswith("!") else []
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _kind(spec: Schema) -> Schema:
-    meta = _object("name generateName namespace labels annotations", labels=TEXTS, annotations=TEXTS)
-    return _object("apiVersion! kind! metadata! spec!", metadata=meta, spec=spec)
-
-
-_GROUP = {"rayStartParams": TEXTS, "template": {"type": "object"}, "resources": TEXTS, "labels": TEXTS}
-_AUTOSCALER = _object(
-    "version upscalingMode idleTimeoutSeconds imagePullPolicy env envFrom resources securityContext volumeMounts",
-    version=_one_of("v1", "v2"),
-    upscalingMode=_one_of("Default", "Aggressive", "Conservative"),
-    idleTimeoutSeconds=COUNT,
-    imagePullPolicy=_one_of("Always", "IfNotPresent", "Never"),
-    resources=ANY,
-    securityContext=ANY,
-    **dict.fromkeys(("env", "envFrom", "volumeMounts"), _list(ANY)),
-)
-_HEAD = _object(
-    "rayStartParams template! resources labels serviceType enableIngress",
-    serviceType=_one_of("ClusterIP", "NodePort", "LoadBalancer"),
-    enableIngress=FLAG,
-    **_GROUP,
-)
-_WORKERS = _object(
-    "groupName! rayStartParams template! resources labels replicas minReplicas! maxReplicas! numOfHosts "
-    "idleTimeoutSeconds",
-    **dict.fromkeys(("replicas", "minReplicas", "maxReplicas", "numOfHosts", "idleTimeoutSeconds"), COUNT),
-    **_GROUP,
-)
-_RAY_CLUSTER = _object(
-    "rayVersion enableInTreeAutoscaling autoscalerOptions headGroupSpec! workerGroupSpecs!",
-    rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
-    enableInTreeAutoscaling=FLAG,
-    autoscalerOptions=_AUTOSCALER,
-    headGroupSpec=_HEAD,
-    workerGroupSpecs=_list(_WORKERS, 1),
-)
-
-_OPERATOR = _one_of("In", "NotIn", "Exists", "DoesNotExist")
-_SELECTOR = _object(
-    "matchLabels matchExpressions",
-    matchLabels=TEXTS,
-    matchExpressions=_list(_object("key! operator! values", operator=_OPERATOR, values=_list(TEXT))),
-)
-_ENDPOINTS = _list(
-    _object(
-        "port! path scheme interval scrapeTimeout",
-        path={"type": "string", "pattern": "^/"},
-        scheme=_one_of("http", "https", "HTTP", "HTTPS"),
-        interval=DURATION,
-        scrapeTimeout=DURATION,
-    ),
-    1,
-)
-_POD_MONITOR = _object("jobLabel selector! podMetricsEndpoints!", selector=_SELECTOR, podMetricsEndpoints=_ENDPOINTS)
-_SERVICE_MONITOR = _object("jobLabel selector! endpoints!", selector=_SELECTOR, endpoints=_ENDPOINTS)
-_RULE = _object("alert! expr! labels! annotations! for", labels=TEXTS, annotations=TEXTS, **{"for": DURATION})
-_RULES = _object("name! interval rules!", interval=DURATION, rules=_list(_RULE, 1))
-
-_CALL = _object(
-    "backendRefs! timeouts",
-    backendRefs=_list(_object("name! port!", port={"type": "integer"}), 1),
-    timeouts=_object("request backendRequest", request=DURATION, backendRequest=DURATION),
-)
-_ROUTE = _object(
-    "parentRefs! hostnames rules!",
-    parentRefs=_list(_object("name! namespace sectionName"), 1),
-    hostnames=_list(TEXT),
-    rules=_list(_CALL, 1),
-)
-_REFERENCES = _list(_object("group! kind! name!", group=MAYBE_EMPTY), 1)
-_BACKEND_TLS = _object(
-    "targetRefs! validation!",
-    targetRefs=_REFERENCES,
-    validation=_object(
-        "hostname! caCertificateRefs wellKnownCACertificates",
-        caCertificateRefs=_REFERENCES,
-        wellKnownCACertificates=_one_of("System"),
-    ),
-)
-
-_INPUTS = _object(
-    "parameters artifacts",
-    parameters=_list(_object("name! value description valueFrom", value=MAYBE_EMPTY, valueFrom=_object("path"))),
-    artifacts=_list(_object("name! path archive optional from", archive=ANY, optional=FLAG)),
-)
-_ARGO_TASK = _object("name! template! depends when arguments", arguments=_INPUTS)
-_ARGO_TEMPLATE = _object(
-    "name! inputs outputs container script volumes securityContext automountServiceAccountToken activeDeadlineSeconds "
-    "retryStrategy dag",
-    inputs=_INPUTS,
-    outputs=_INPUTS,
-    volumes=_list(ANY),
-    automountServiceAccountToken=FLAG,
-    activeDeadlineSeconds=COUNT,
-    retryStrategy=_object("limit retryPolicy expression", limit={"type": ["integer", "string"]}),
-    dag=_object("tasks!", tasks=_list(_ARGO_TASK, 1)),
-    **dict.fromkeys(("container", "script", "securityContext"), ANY),
-)
-_KEPT = ("secondsAfterCompletion", "secondsAfterSuccess", "secondsAfterFailure")
-_ARGO = _object(
-    "entrypoint! arguments serviceAccountName automountServiceAccountToken executor securityContext "
-    "activeDeadlineSeconds ttlStrategy volumes templates!",
-    arguments=_INPUTS,
-    automountServiceAccountToken=FLAG,
-    executor=_object("serviceAccountName"),
-    securityContext=ANY,
-    activeDeadlineSeconds=COUNT,
-    ttlStrategy=_object(" ".join(_KEPT), **dict.fromkeys(_KEPT, COUNT)),
-    volumes=_list(ANY),
-    templates=_list(_ARGO_TEMPLATE, 1),
-)
-
-_TYPE = _one_of("string", "array", "object")
-_PARAMS = _list(_object("name! type description default", type=_TYPE, default=ANY))
-_VALUES = _list(_object("name! value!", value=ANY))
-_STEP = _object(
-    "name! image! script command args env workingDir timeout volumeMounts computeResources securityContext",
-    command=_list(TEXT),
-    args=_list(MAYBE_EMPTY),
-    env=_list(ANY),
-    timeout=DURATION,
-    volumeMounts=_list(ANY),
-    computeResources=ANY,
-    securityContext=ANY,
-)
-_TEKTON_TASK = _object(
-    "description params results workspaces stepTemplate volumes steps!",
-    params=_PARAMS,
-    results=_list(_object("name! type description", type=_TYPE)),
-    workspaces=_list(_object("name! description optional readOnly mountPath", optional=FLAG, readOnly=FLAG)),
-    stepTemplate=ANY,
-    volumes=_list(ANY),
-    steps=_list(_STEP, 1),
-)
-_PIPELINE_TASK = _object(
-    "name! taskRef! runAfter params workspaces timeout",
-    taskRef=_object("name! kind"),
-    runAfter=_list(TEXT),
-    params=_VALUES,
-    workspaces=_list(_object("name! workspace!")),
-    timeout=DURATION,
-)
-_PIPELINE = _object(
-    "params workspaces results tasks!",
-    params=_PARAMS,
-    workspaces=_list(_object("name! description optional", optional=FLAG)),
-    results=_list(_object("name! value! description", value=ANY)),
-    tasks=_list(_PIPELINE_TASK, 1),
-)
-_STORAGE = ("emptyDir", "persistentVolumeClaim", "secret", "volumeClaimTemplate")
-_PIPELINE_RUN = _object(
-    "pipelineRef! params timeouts taskRunTemplate workspaces",
-    pipelineRef=_object("name!"),
-    params=_VALUES,
-    timeouts=_object("pipeline tasks", pipeline=DURATION, tasks=DURATION),
-    taskRunTemplate=_object("serviceAccountName podTemplate", podTemplate=ANY),
-    workspaces=_list(_object(f"name! {' '.join(_STORAGE)}", **dict.fromkeys(_STORAGE, ANY))),
-)
-
-SCHEMAS: dict[tuple[str, str], Schema] = {
-    ("ray.io/v1", "RayCluster"): _kind(_RAY_CLUSTER),
-    ("monitoring.coreos.com/v1", "PodMonitor"): _kind(_POD_MONITOR),
-    ("monitoring.coreos.com/v1", "ServiceMonitor"): _kind(_SERVICE_MONITOR),
-    ("monitoring.coreos.com/v1", "PrometheusRule"): _kind(_object("groups!", groups=_list(_RULES, 1))),
-    ("gateway.networking.k8s.io/v1", "HTTPRoute"): _kind(_ROUTE),
-    ("gateway.networking.k8s.io/v1", "BackendTLSPolicy"): _kind(_BACKEND_TLS),
-    ("argoproj.io/v1alpha1", "WorkflowTemplate"): _kind(_ARGO),
-    ("tekton.dev/v1", "Task"): _kind(_TEKTON_TASK),
-    ("tekton.dev/v1", "Pipeline"): _kind(_PIPELINE),
-    ("tekton.dev/v1", "PipelineRun"): _kind(_PIPELINE_RUN),
+_WHOLE: Places = {
+    "": "apiVersion! kind! metadata! spec!",
+    "metadata": "name generateName namespace labels:texts annotations:texts",
+}
+SCHEMAS = {
+    kind: _object({**_WHOLE, "spec": places[""], **{f"spec.{place}": fields for place, fields in places.items()}})
+    for kind, places in _PLACES.items()
 }
