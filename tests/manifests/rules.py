@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
 
 from tests.manifests.objects import Object, PodView, found, matches, name_of, of_kind, pods
 from tests.manifests.pod_rules import (
@@ -33,11 +34,10 @@ def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
         match one["kind"]:
             case "Service":
                 selectors = [{"matchLabels": spec["selector"]}]
-                _ports = {port["targetPort"] for port in spec["ports"]}
-                chosen = [pod for pod in here if matches(selectors[0], pod.labels)]
-                for port in _ports:
-                    if any(port not in pod.ports() for pod in chosen):
-                        yield f"{name_of(one)}: its Pods have no port {port}"
+                for pod in here:
+                    ports = {port["targetPort"] for port in spec["ports"]} - pod.ports().keys()
+                    if ports and matches(selectors[0], pod.labels):
+                        yield f"{name_of(one)}: {pod} has no port {ports}"
             case "PodDisruptionBudget" | "NetworkPolicy":
                 selectors = [spec.get("selector", spec.get("podSelector"))]
                 if one["kind"] == "NetworkPolicy" and not selectors[0]:
@@ -72,25 +72,17 @@ def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
 
 def values_of_selectors_exist(objects: Sequence[Object]) -> Iterator[str]:
     """A name in a list of names that no Pod has is a misspelt one, though others of the list fit."""
-    names = {pod.labels.get("app.kubernetes.io/name") for pod in pods(objects)} | {"fleet-vllm", "fleet-backup"}
+    names = {pod.labels["app.kubernetes.io/name"] for pod in pods(objects)} | {"fleet-vllm", "fleet-backup"}
     if not of_kind(objects, "RayCluster"):
         names.add("fleet-ray-worker")
 
-    def walk(value: Any) -> Iterator[str]:
-        if isinstance(value, list):
-            for part in cast("list[Any]", value):
-                yield from walk(part)
-        if isinstance(value, dict):
-            table = cast("Object", value)
-            if table.get("key") == "app.kubernetes.io/name":
-                yield from (text for text in table["values"] if text not in names)
-            if table.get("app.kubernetes.io/name", "fleet-vllm") not in names:
-                yield table["app.kubernetes.io/name"]
-            yield from walk(list(table.values()))
-
     for one in of_kind(objects, "NetworkPolicy", "PodMonitor"):
-        for text in walk(one["spec"]):
-            yield f"{name_of(one)}: no Pod is called {text}"
+        text = json.dumps(one["spec"], sort_keys=True)
+        told = re.findall(r'"app.kubernetes.io/name": "([^"]+)"', text)
+        for values in re.findall(r'"key": "app.kubernetes.io/name", "operator": "\w+", "values": \[([^]]+)\]', text):
+            told += json.loads(f"[{values}]")
+        for name in sorted(set(told) - names):
+            yield f"{name_of(one)}: no Pod is called {name}"
 
 
 def traffic_is_denied(objects: Sequence[Object]) -> Iterator[str]:
@@ -134,22 +126,18 @@ def probes_are_real(objects: Sequence[Object]) -> Iterator[str]:
             if container in pod.spec.get("initContainers", ()) and container.get("restartPolicy") != "Always":
                 continue
             ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
-            wanted = {"startupProbe", "livenessProbe"}
-            for kind in sorted(wanted - container.keys()):
+            for kind in sorted({"startupProbe", "livenessProbe"} - container.keys()):
                 yield f"{pod}: {container['name']} has no {kind}"
-            serves = [
-                one
+            here = any(
+                port["targetPort"] in ports and matches({"matchLabels": one["spec"]["selector"]}, pod.labels)
                 for one in of_kind(objects, "Service")
-                if matches({"matchLabels": one["spec"]["selector"]}, pod.labels)
-            ]
-            here = any(port["targetPort"] in ports for one in serves for port in one["spec"]["ports"])
+                for port in one["spec"]["ports"]
+            )
             if here and "readinessProbe" not in container:
                 yield f"{pod}: {container['name']} is sent calls before it is ready"
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
                 probe = container.get(kind, {})
-                how: Object | None = next(
-                    (probe[one] for one in ("httpGet", "tcpSocket", "grpc") if one in probe), None
-                )
+                how = probe.get("httpGet") or probe.get("tcpSocket") or probe.get("grpc")
                 if kind in container and how is None:
                     yield f"{pod}: {container['name']}'s {kind} asks nothing"
                 if how and how["port"] not in ports and how["port"] not in ports.values():
@@ -185,14 +173,9 @@ def targets_exist(objects: Sequence[Object]) -> Iterator[str]:
             source: Object = metric.get("resource") or metric.get("containerResource") or {}
             if source.get("name") not in ("cpu", "memory"):
                 yield f"{name_of(one)}: scales by what not every cluster measures"
-            names: set[str] = (
-                {source["container"]} if "container" in source else {c["name"] for c in pod.spec["containers"]}
-            )
-            for container in pod.spec["containers"]:
-                if container["name"] in names and source.get("name") in container["resources"]["requests"]:
-                    names = names - {container["name"]}
-            if names:
-                yield f"{name_of(one)}: {sorted(names)} ask for nothing that use could be measured by"
+            measured = [one for one in pod.spec["containers"] if one["name"] == source.get("container", one["name"])]
+            if not measured or any(source.get("name") not in one["resources"]["requests"] for one in measured):
+                yield f"{name_of(one)}: nothing is asked for that use could be measured by"
     for one in of_kind(objects, "Ingress"):
         for rule in one["spec"]["rules"]:
             for path in rule["http"]["paths"]:
