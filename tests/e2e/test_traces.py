@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,56 +105,41 @@ def test_a_task_is_one_tree_of_spans_across_processes(traced: Traced, collector:
     ], told
     assert len(by_id) == len(spans), "span ids are used once"
 
-    def parent(span: CollectedSpan) -> str:
-        return by_id[span.parent_id].name
+    def kind(span: CollectedSpan) -> str:
+        start = span.name.split()[0]
+        return start if start in ("invoke_agent", "chat", "execute_tool") else span.name
 
-    def named(name: str) -> list[CollectedSpan]:
-        return [one for one in spans if one.name == name or one.name.startswith(f"{name} ")]
-
+    parents: dict[str, set[str]] = {}
+    for one in spans:
+        parents.setdefault(kind(one), set()).update(kind(by_id[i]) for i in [one.parent_id] if i in by_id)
+    expected = {
+        "accept": {"fleet.orchestrator.v1.OrchestratorService/SubmitTask"},
+        "execution": {"accept"},
+        "queue": {"execution"},
+        "apply": {"execution"},
+        "ray run": {"draft"},
+        "ray check": {"check"},
+        "invoke_agent": {"ray run"},
+        "chat": {"invoke_agent"},
+        "execute_tool": {"invoke_agent"},
+        _LAST: {"execution", "invoke_agent"},
+    }
+    assert {name: parents[name] for name in expected} == expected, told
+    # What the script says of each of two agents: seven replies, the last without a call, and six calls.
+    count = Counter(map(kind, spans))
+    assert [count[name] for name in ("invoke_agent", "chat", "execute_tool", _LAST)] == [2, 14, 12, 3], told
+    assert {one.name[13:] for one in spans if kind(one) == "execute_tool"} == set(HELLO_OPERATIONS)
     assert {one.service for one in spans} == {"fleet-orchestrator", "fleet-agent-host"}, told
-    assert [parent(one) for one in named("accept")] == ["fleet.orchestrator.v1.OrchestratorService/SubmitTask"]
-    assert [parent(one) for one in named("execution")] == ["accept"]
-    assert [parent(one) for one in named("queue")] == ["execution"]
-    assert [parent(one) for one in named("apply")] == ["execution"]
-    assert {parent(one) for one in named("ray run")} == {"draft"}
-    assert {parent(one) for one in named("ray check")} == {"check"}
-    agents = named("invoke_agent")
-    assert len(agents) == 2 and {parent(one) for one in agents} == {"ray run"}, told
-    assert {parent(one).split()[0] for one in named("chat")} == {"invoke_agent"}
-    assert {parent(one).split()[0] for one in named("execute_tool")} == {"invoke_agent"}
-    assert sorted(parent(one).split()[0] for one in named(_LAST)) == ["execution", "invoke_agent", "invoke_agent"], told
 
-    execution = named("execution")[0]
+    (execution,) = [one for one in spans if one.name == "execution"]
     assert execution.attributes["fleet.status"] == "completed"
     assert {one.attributes["fleet.task_id"] for one in spans if "fleet.task_id" in one.attributes} == {traced.task_id}
-    assert {one.attributes.get("fleet.tenant") for one in (*agents, execution)} == {"default"}
+    assert execution.attributes["fleet.tenant"] == "default"
     for one in spans:
         assert one.start <= one.end
         assert one.name != "chat scripted" or execution.start <= one.start <= one.end <= execution.end
     # Nobody asked for what was said.
     assert not [key for one in spans for key in one.attributes if "messages" in key or "arguments" in key]
-
-
-def test_calls_of_models_and_tools_follow_the_conventions(traced: Traced) -> None:
-    spans = traced.spans
-    chats = [one for one in spans if one.name == "chat scripted"]
-    tools = [one for one in spans if one.name.startswith("execute_tool ")]
-    # What the script says of each of two agents: seven replies, the last without a call, and six calls.
-    assert (len(chats), len(tools)) == (14, 12)
-    for one in chats:
-        assert one.kind == "client"
-        assert one.attributes["gen_ai.operation.name"] == "chat"
-        assert one.attributes["gen_ai.provider.name"] == "openai"
-        assert one.attributes["gen_ai.request.model"] == one.attributes["gen_ai.response.model"] == "scripted"
-        assert int(str(one.attributes["gen_ai.usage.input_tokens"])) > 0
-        assert int(str(one.attributes["gen_ai.usage.output_tokens"])) > 0
-        assert one.attributes["gen_ai.response.finish_reasons"] in (("tool_calls",), ("stop",))
-    assert {one.name.removeprefix("execute_tool ") for one in tools} == set(HELLO_OPERATIONS)
-    for one in tools:
-        assert one.kind == "internal" and not one.failed
-        assert one.attributes["gen_ai.operation.name"] == "execute_tool"
-        assert f"execute_tool {one.attributes['gen_ai.tool.name']}" == one.name
-        assert one.attributes["gen_ai.tool.call.id"]
 
 
 @pytest.mark.slow

@@ -41,20 +41,16 @@ async def log(server: EmbeddedNats) -> AsyncIterator[JetStream]:
 
 
 def connected(address: NatsAddress) -> AbstractAsyncContextManager[JetStream]:
-    """A login to a server on which nothing was made."""
     return JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=15)
 
 
-def writer(execution_id: str = "") -> Writer:
-    return Writer(
-        tenant="default", execution_id=execution_id or str(uuid.uuid4()), task_id="task", agent_id="a-1", generation=1
-    )
+def writer(name: str = "") -> Writer:
+    return Writer(tenant="default", execution_id=name or str(uuid.uuid4()), task_id="t", agent_id="a-1", generation=1)
 
 
 async def everything(address: NatsAddress) -> dict[str, list[tuple[object, ...]]]:
     """All messages of all streams, whole, as another client reads them."""
-    client = await nats.connect(address.url)
-    try:
+    async with await nats.connect(address.url) as client:
         stored: dict[str, list[tuple[object, ...]]] = {}
         for stream in await client.jetstream().streams_info():
             stored[str(stream.config.name)] = messages = []
@@ -63,8 +59,6 @@ async def everything(address: NatsAddress) -> dict[str, list[tuple[object, ...]]
                     one = await client.jetstream().get_msg(str(stream.config.name), sequence)
                     messages.append((one.seq, one.subject, one.headers, one.data))
         return stored
-    finally:
-        await client.close()
 
 
 async def test_what_was_saved_comes_back_with_every_sequence(
@@ -88,9 +82,8 @@ async def test_what_was_saved_comes_back_with_every_sequence(
     async with EmbeddedNats(tmp_path / "other") as new, connected(new.address) as other:
         restored = await restore_backup(other.connection, tmp_path / "backup")
         assert await everything(new.address) == before
-        assert {one.name: one.last_sequence for one in restored} == {
-            one.name: one.last_sequence for one in manifest.streams
-        }
+        kept = {one.name: one.last_sequence for one in manifest.streams}
+        assert {one.name: one.last_sequence for one in restored} == kept
         assert await other.get(large) == b"x" * 700_000
         # The fleet's own start finds its streams as it wants them, and the next event follows the last one.
         await other.ensure_streams()

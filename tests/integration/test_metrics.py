@@ -42,12 +42,9 @@ class Caller:
 
     async def submit(self, repository: Path, description: str, **fields: object) -> str:
         request = pb.DeliberateRequest(
-            task_id=f"metrics-{uuid.uuid4().hex[:8]}",
-            task_description=description,
-            repo=pb.RepoRef(path=str(repository)),
-            enable_peer_review=False,
-            **fields,
-        )
+            task_id=f"metrics-{uuid.uuid4().hex[:8]}", task_description=description,
+            repo=pb.RepoRef(path=str(repository)), enable_peer_review=False, **fields,
+        )  # fmt: skip
         reply = await self.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request), **self.call)
         return reply.execution_id
 

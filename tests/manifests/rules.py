@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from tests.manifests.objects import Object, PodView, found, matches, name_of, of_kind, pods
@@ -68,21 +65,6 @@ def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
         for constraint in pod.spec.get("topologySpreadConstraints", ()):
             if not matches(constraint["labelSelector"], pod.labels):
                 yield f"{pod}: spreads other Pods than its own"
-
-
-def values_of_selectors_exist(objects: Sequence[Object]) -> Iterator[str]:
-    """A name in a list of names that no Pod has is a misspelt one, though others of the list fit."""
-    names = {pod.labels["app.kubernetes.io/name"] for pod in pods(objects)} | {"fleet-vllm", "fleet-backup"}
-    if not of_kind(objects, "RayCluster"):
-        names.add("fleet-ray-worker")
-
-    for one in of_kind(objects, "NetworkPolicy", "PodMonitor"):
-        text = json.dumps(one["spec"], sort_keys=True)
-        told = re.findall(r'"app.kubernetes.io/name": "([^"]+)"', text)
-        for values in re.findall(r'"key": "app.kubernetes.io/name", "operator": "\w+", "values": \[([^]]+)\]', text):
-            told += json.loads(f"[{values}]")
-        for name in sorted(set(told) - names):
-            yield f"{name_of(one)}: no Pod is called {name}"
 
 
 def traffic_is_denied(objects: Sequence[Object]) -> Iterator[str]:
@@ -236,11 +218,6 @@ def quotas_have_room(objects: Sequence[Object]) -> Iterator[str]:
                 yield f"{name_of(runner)}: {jobs} Jobs at once are more than the quota's {kind}"
 
 
-def names_are_given_once(objects: Sequence[Object]) -> Iterator[str]:
-    names = Counter(name_of(one) for one in objects)
-    yield from (f"{name} is there {count} times" for name, count in names.items() if count > 1)
-
-
 RULES: tuple[Rule, ...] = (
     images_have_versions,
     containers_are_confined,
@@ -250,14 +227,12 @@ RULES: tuple[Rule, ...] = (
     namespaces_are_restricted,
     priorities_are_there,
     selectors_match,
-    values_of_selectors_exist,
     traffic_is_denied,
     ports_are_in_policies,
     probes_are_real,
     targets_exist,
     replicas_survive,
     quotas_have_room,
-    names_are_given_once,
     schemas_fit,
     ways_are_open,
     settings_are_known,

@@ -133,6 +133,9 @@ class Log:
         body = RunFinished(stop_reason=stop, artifacts=Artifacts(), usage=usage, audit_head="")
         return self.say(seconds, body, "a")
 
+    def lost(self, seconds: float) -> Log:
+        return self.say(seconds, RunLost(lost_agent_id="a", reason="gone"))
+
     def ended(self, seconds: float, status: ExecutionStatus = ExecutionStatus.COMPLETED) -> Log:
         return self.say(seconds, ExecutionFinished(status=status, duration_ms=9_000))
 
@@ -188,10 +191,8 @@ async def test_a_whole_run_is_counted_once() -> None:
 
 def test_waiting_for_a_person_is_no_time_at_work() -> None:
     call = ToolCall(call_id="c", model_call_id="", name="propose_approach", arguments="{}")
-    request = ApprovalRequest(
-        approval_id="p", agent_id="a", policy=ApprovalPolicy.PLAN, goal="", approach="", call=call, step=1,
-        requested_at="",
-    )  # fmt: skip
+    asked = {"approval_id": "p", "agent_id": "a", "goal": "", "approach": "", "step": 1, "requested_at": ""}
+    request = ApprovalRequest(policy=ApprovalPolicy.PLAN, call=call, **asked)
     log = Log().started().claimed().begun(10).say(20, ApprovalRequested(request=request), "a")
     assert log.folded().change.agents == 0
     log.begun(500, resumes=True).finished(505, Usage())
@@ -210,7 +211,7 @@ def test_what_befalls_runs_is_counted_by_kind() -> None:
         found = Log().started().claimed().begun().begun(agent="b").ended(9, status).folded()
         assert (found.agents_cancelled, found.agents_failed) == ended
         assert not found.change.any()
-    found = Log().started().claimed().begun().say(5, RunLost(lost_agent_id="a", reason="gone")).folded()
+    found = Log().started().claimed().begun().lost(5).folded()
     assert (found.agents_failed, found.change.agents) == (1, 0)
     log = Log().started().claimed(2).begun(3).say(7, LoopNoticed(step=3, pattern="same call", advice="replan"), "a")
     log.say(8, RunReassigned(lost_agent_id="a", reason="gone", attempt=2)).claimed(9, generation=2)
@@ -218,9 +219,8 @@ def test_what_befalls_runs_is_counted_by_kind() -> None:
     assert (found.loops, found.stops) == ({"replan": 1}, {"loop": 1})
     assert (found.lost, found.takeovers, found.agents_failed) == (1, 1, 1)
     # Checks that ran are timed.
-    ran = CheckResult(
-        kind=CheckKind.LINT, name="lint", passed=True, duration_ms=70, usage=Usage(prompt_tokens=5, model_calls=1)
-    )
+    spent = Usage(prompt_tokens=5, model_calls=1)
+    ran = CheckResult(kind=CheckKind.LINT, name="lint", passed=True, duration_ms=70, usage=spent)
     skipped = CheckResult(kind=CheckKind.APPLY, name="apply", passed=True, skipped_reason="nothing")
     report = CheckReport(candidate_id="c", results=(ran, skipped))
     found = Log().started().claimed().say(5, ChecksFinished(report=report)).folded()
@@ -236,26 +236,16 @@ def test_names_of_strangers_are_held_to_a_number() -> None:
     assert all(name.isprintable() and len(name) <= 128 for name in models)
 
 
-STEPS = st.lists(
-    st.sampled_from(["started", "claimed", "begun", "replied", "called", "lost", "finished", "ended"]), max_size=40
-)
+STEPS = st.sampled_from(("started", "claimed", "begun", "replied", "called", "lost", "finished", "ended"))
 
 
-@given(STEPS)
+@given(st.lists(STEPS, max_size=40))
 @settings(max_examples=60)
 def test_gauges_never_fall_below_nothing_whatever_the_order(steps: list[str]) -> None:
-    log = Log()
+    log, meter, total = Log(), meter_of(), Figures()
     for number, step in enumerate(steps):
-        match step:
-            case "replied":
-                log.replied(number, 5)
-            case "finished":
-                log.finished(number, SPENT)
-            case "lost":
-                log.say(number, RunLost(lost_agent_id="a", reason=""))
-            case _:
-                getattr(log, step)(number)
-    meter, total = meter_of(), Figures()
+        more = {"replied": (5,), "finished": (SPENT,)}.get(step, ())
+        getattr(log, step)(number, *more)
     for stored in log.events:
         meter.take(stored)
         total = meter.totals().get("default", total)
@@ -289,11 +279,7 @@ async def test_a_range_tells_only_of_itself() -> None:
     assert busy.series[0].gauges.agents == busy.series[0].gauges.driven == 1
     assert whole.series[0].gauges.queued == 1
     assert [point.gauges.agents for point in whole.series][:5] == [0, 1, 1, 0, 0]
-
-
-async def test_a_range_that_steps_widen_is_told_whole() -> None:
     # It begins within the six hours that minutes are kept for; its first step begins before them.
-    log = Log().started(0).claimed(1_500).ended(1_800)
     async with meter_of(log, now=6 * 3_600 + 1_200) as meter:
         await meter.whole()
         told = await meter.measure("default", start=NOW + 1_300, step=3_600)
