@@ -11,21 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
-from swe_ai_fleet.domain.event import (
-    ExecutionClaimed,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    ModelReplied,
-    RunFinished,
-    RunStarted,
-    ToolFinished,
-    Writer,
-)
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -40,7 +30,7 @@ TASK = Task(
     task_id="t1", kind=TaskKind.DELIBERATE, description="do it", repo=RepoRef(location="/nowhere"), tenant="acme"
 )
 REPOSITORY = PinnedRepository(tenant="acme", location="file:///nowhere", commit="c" * 40)
-ACCEPTOR = Writer(tenant="acme", execution_id=TASK.execution_id, task_id="t1", generation=0)
+ACCEPTOR = ev.Writer(tenant="acme", execution_id=TASK.execution_id, task_id="t1", generation=0)
 SECRET = "-".join(("nobody", "guesses", "this"))
 
 
@@ -55,14 +45,14 @@ def _settings(collector: TraceCollector, **more: object) -> Settings:
 
 
 async def _accepted(log: EventLog) -> Task:
-    started = ExecutionStarted(task=TASK, repository=REPOSITORY, fingerprint=TASK.fingerprint())
+    started = ev.ExecutionStarted(task=TASK, repository=REPOSITORY, fingerprint=TASK.fingerprint())
     async with log.journal(ACCEPTOR, fresh=True) as journal:
         event = await journal.append(started)
-    assert isinstance(event.body, ExecutionStarted)
+    assert isinstance(event.body, ev.ExecutionStarted)
     return event.body.task
 
 
-def _driver(task: Task, generation: int) -> Writer:
+def _driver(task: Task, generation: int) -> ev.Writer:
     since = "2026-01-01T00:00:00+00:00"
     return replace(ACCEPTOR, generation=generation, traceparent=task.traceparent, since=since)
 
@@ -77,12 +67,12 @@ async def _run(log: EventLog, agent_id: str = "dev-1") -> None:
     result = ToolResult(success=False, operation="read_file", error=f"no file {SECRET}", outcome=Outcome.ERROR)
     usage = Usage(prompt_tokens=10, completion_tokens=5, model_calls=1)
     async with log.journal(replace(ACCEPTOR, agent_id=agent_id, generation=1)) as journal:
-        journal.post(RunStarted(role="DEV", model="small", messages=(UserMessage(content=SECRET),), tools=()))
+        journal.post(ev.RunStarted(role="DEV", model="small", messages=(UserMessage(content=SECRET),), tools=()))
         reply = ModelReply(message=said, finish_reason="stop", usage=usage, model="small-1")
-        journal.post(ModelReplied(step=1, reply=reply, duration_ms=250))
-        journal.post(ToolFinished(entry=entry, result=result))
+        journal.post(ev.ModelReplied(step=1, reply=reply, duration_ms=250))
+        journal.post(ev.ToolFinished(entry=entry, result=result))
         await journal.append(
-            RunFinished(stop_reason=StopReason.MODEL_ERROR, artifacts=Artifacts(), usage=usage, audit_head="")
+            ev.RunFinished(stop_reason=StopReason.MODEL_ERROR, artifacts=Artifacts(), usage=usage, audit_head="")
         )
 
 
@@ -92,13 +82,13 @@ async def test_another_orchestrator_goes_on_in_the_same_trace(collector: TraceCo
         log = telemetry.observed(storage)
         task = await _accepted(log)
         async with log.journal(_driver(task, 1)) as journal:
-            await journal.append(ExecutionClaimed(generation=1, owner="first"))
+            await journal.append(ev.ExecutionClaimed(generation=1, owner="first"))
     # The first one is gone; the second one knows what stands in the log.
     async with open_telemetry(_settings(collector), service="second") as telemetry:
         log = telemetry.observed(storage)
         async with log.journal(_driver(task, 2)) as journal:
-            await journal.append(ExecutionClaimed(generation=2, owner="second"))
-            await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, duration_ms=5_000))
+            await journal.append(ev.ExecutionClaimed(generation=2, owner="second"))
+            await journal.append(ev.ExecutionFinished(status=ev.ExecutionStatus.FAILED, duration_ms=5_000))
     spans = {one.name: one for one in collector.spans}
     accept, execution = spans["accept"], spans["execution"]
     assert len({one.trace_id for one in collector.spans}) == 1
@@ -173,8 +163,8 @@ async def test_the_standard_variables_decide_about_sampling(
         # Whoever drives it knows that it is not sampled.
         assert task.traceparent.endswith("-00")
         async with log.journal(_driver(task, 1)) as journal:
-            await journal.append(ExecutionClaimed(generation=1, owner="me"))
-            await journal.append(ExecutionFinished(status=ExecutionStatus.COMPLETED))
+            await journal.append(ev.ExecutionClaimed(generation=1, owner="me"))
+            await journal.append(ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED))
     assert not collector.spans
 
 

@@ -200,33 +200,6 @@ def content(message: Received) -> dict[str, Any]:
     return json.loads(message.body)
 
 
-async def test_what_happens_is_told_once_and_signed(world: World) -> None:
-    task_id, receiver = a_name(), world.receiver
-    async with world.served() as service:
-        made = await service.create(receiver.url("/all"), filter=only(task_id), webhook_id=task_id)
-        assert made.secret.startswith("whsec_")
-        execution_id = await world.begin(task_id)
-        (asked,) = await receiver.until("/all", 1)
-        approval = content(asked)["data"]["approval"]
-        assert content(asked)["type"] == "approval.requested"
-        assert (content(asked)["data"]["execution_id"], approval["agent_id"]) == (execution_id, "agent-dev-1")
-        await world.approve(execution_id, approval["approval_id"])
-        messages = await receiver.until("/all", 3)
-        await service.idle(task_id)
-        assert len(receiver.on("/all")) == 3
-        ids = [message.checked(made.secret) for message in messages]
-        assert len(set(ids)) == 3
-        told = {content(message)["type"]: content(message)["data"] for message in messages}
-        assert told["approval.resolved"]["approval"]["decision"] == "approved"
-        assert told["approval.resolved"]["approval"]["approval_id"] == approval["approval_id"]
-        end = told["execution.finished"]
-        assert (end["status"], end["task_id"], end["branch"] != "") == ("completed", task_id, True)
-        assert end["usage"]["tool_calls"] >= 1
-        assert (await world.end_of(execution_id)).event.id in ids
-        deliveries = await service.settled(task_id, 3)
-        assert {(one.event_id, one.attempt, one.http_status) for one in deliveries} == {(one, 1, 200) for one in ids}
-
-
 async def again(service: Service, made: pb.CreateWebhookResponse, stored: StoredEvent, *, deliveries: int) -> None:
     """An event as the server gives it once more, to a process that knows nothing of the first time."""
     sender = service.telling.sender()

@@ -15,30 +15,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.orchestrator.fleet_figures import fleet_figures
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
-from swe_ai_fleet.domain.event import (
-    ApprovalRequested,
-    ChecksFinished,
-    EventBody,
-    ExecutionClaimed,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    LoopNoticed,
-    ModelReplied,
-    RunClaimed,
-    RunFinished,
-    RunLost,
-    RunReassigned,
-    RunStarted,
-    StoredEvent,
-    ToolFinished,
-    Writer,
-)
 from swe_ai_fleet.domain.fleet_status import FleetStatus, StorageStatus
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
@@ -96,48 +78,48 @@ class Log:
         repo = RepoRef(location="/srv/app")
         self.task = Task(task_id=f"t-{role}", description="x", kind=kind, role=role, repo=repo, tenant=tenant)
         self.repository = PinnedRepository(tenant=tenant, location="/srv/app", commit="0" * 40)
-        self.events: list[StoredEvent] = []
+        self.events: list[ev.StoredEvent] = []
 
-    def say(self, seconds: float, body: EventBody, agent: str = "_") -> Log:
+    def say(self, seconds: float, body: ev.EventBody, agent: str = "_") -> Log:
         number = len(self.events) + 1
-        writer = Writer(
+        writer = ev.Writer(
             tenant=self.task.tenant, execution_id=self.task.execution_id, task_id=self.task.task_id, agent_id=agent
         )
         event = writer.event(body, ordinal=number, at=at(seconds))
-        self.events.append(StoredEvent(sequence=number, event=event))
+        self.events.append(ev.StoredEvent(sequence=number, event=event))
         return self
 
     def started(self, seconds: float = 0) -> Log:
-        return self.say(seconds, ExecutionStarted(task=self.task, repository=self.repository, fingerprint="f"))
+        return self.say(seconds, ev.ExecutionStarted(task=self.task, repository=self.repository, fingerprint="f"))
 
     def claimed(self, seconds: float = 2, generation: int = 1) -> Log:
-        return self.say(seconds, ExecutionClaimed(generation=generation, owner="o"))
+        return self.say(seconds, ev.ExecutionClaimed(generation=generation, owner="o"))
 
     def begun(self, seconds: float = 3, agent: str = "a", *, resumes: bool = False) -> Log:
-        self.say(seconds, RunClaimed(generation=1, host="h", resumes=resumes), agent)
-        return self.say(seconds, RunStarted(role="DEV", model="m", messages=(), tools=()), agent)
+        self.say(seconds, ev.RunClaimed(generation=1, host="h", resumes=resumes), agent)
+        return self.say(seconds, ev.RunStarted(role="DEV", model="m", messages=(), tools=()), agent)
 
     def replied(self, seconds: float, milliseconds: int, agent: str = "a", *, model: str = "m") -> Log:
         usage = Usage(prompt_tokens=100, completion_tokens=10, cached_tokens=60, model_calls=1, duration_ms=5)
         reply = ModelReply(message=AssistantMessage(content=""), finish_reason="stop", usage=usage, model=model)
-        return self.say(seconds, ModelReplied(step=1, reply=reply, duration_ms=milliseconds), agent)
+        return self.say(seconds, ev.ModelReplied(step=1, reply=reply, duration_ms=milliseconds), agent)
 
     def called(self, seconds: float, tool: str = "files", outcome: Outcome = Outcome.SUCCESS) -> Log:
         entry = AuditEntry(
             seq=1, at="", execution_id="", agent_id="", call_id="", tool=tool, operation="x", outcome=outcome,
             duration_ms=40,
         )  # fmt: skip
-        return self.say(seconds, ToolFinished(entry=entry, result=ToolResult(success=True, operation="x")), "a")
+        return self.say(seconds, ev.ToolFinished(entry=entry, result=ToolResult(success=True, operation="x")), "a")
 
     def finished(self, seconds: float, usage: Usage, stop: StopReason = StopReason.FINAL_ANSWER) -> Log:
-        body = RunFinished(stop_reason=stop, artifacts=Artifacts(), usage=usage, audit_head="")
+        body = ev.RunFinished(stop_reason=stop, artifacts=Artifacts(), usage=usage, audit_head="")
         return self.say(seconds, body, "a")
 
     def lost(self, seconds: float) -> Log:
-        return self.say(seconds, RunLost(lost_agent_id="a", reason="gone"))
+        return self.say(seconds, ev.RunLost(lost_agent_id="a", reason="gone"))
 
-    def ended(self, seconds: float, status: ExecutionStatus = ExecutionStatus.COMPLETED) -> Log:
-        return self.say(seconds, ExecutionFinished(status=status, duration_ms=9_000))
+    def ended(self, seconds: float, status: ev.ExecutionStatus = ev.ExecutionStatus.COMPLETED) -> Log:
+        return self.say(seconds, ev.ExecutionFinished(status=status, duration_ms=9_000))
 
     def folded(self) -> Figures:
         return meter_of(self).totals()[self.task.tenant]
@@ -145,11 +127,10 @@ class Log:
 
 def meter_of(*logs: Log, now: float = 1_000_000.0) -> Meter:
     """A meter that has taken all of some logs, one after the other, and reads them once more while it is open."""
-    stored = [
-        StoredEvent(sequence=at, event=one.event) for at, one in enumerate((e for log in logs for e in log.events), 1)
-    ]
+    every = [one.event for log in logs for one in log.events]
+    stored = [ev.StoredEvent(sequence=number, event=event) for number, event in enumerate(every, 1)]
 
-    async def events(start: int) -> AsyncGenerator[StoredEvent | None, None]:
+    async def events(start: int) -> AsyncGenerator[ev.StoredEvent | None, None]:
         """Breaks off, and begins a little too early each time."""
         for number, one in enumerate(stored[max(0, start - 3) :]):
             if number == 6:
@@ -174,7 +155,7 @@ async def test_a_whole_run_is_counted_once() -> None:
         # An event seen before adds nothing.
         await meter.whole()
         found = meter.totals()["default"]
-    assert (found.accepted, found.ended) == (1, {ExecutionStatus.COMPLETED: 1})
+    assert (found.accepted, found.ended) == (1, {ev.ExecutionStatus.COMPLETED: 1})
     assert (found.agents_started, found.agents_succeeded, found.agents_failed) == (1, 1, 0)
     assert (found.usage.prompt_tokens, found.usage.cached_tokens, found.usage.cost) == (300, 60, 0.5)
     assert (found.usage.model_calls, found.usage.tool_calls) == (3, 2)
@@ -193,7 +174,7 @@ def test_waiting_for_a_person_is_no_time_at_work() -> None:
     call = ToolCall(call_id="c", model_call_id="", name="propose_approach", arguments="{}")
     asked = {"approval_id": "p", "agent_id": "a", "goal": "", "approach": "", "step": 1, "requested_at": ""}
     request = ApprovalRequest(policy=ApprovalPolicy.PLAN, call=call, **asked)
-    log = Log().started().claimed().begun(10).say(20, ApprovalRequested(request=request), "a")
+    log = Log().started().claimed().begun(10).say(20, ev.ApprovalRequested(request=request), "a")
     assert log.folded().change.agents == 0
     log.begun(500, resumes=True).finished(505, Usage())
     found = log.folded()
@@ -207,14 +188,14 @@ def test_what_befalls_runs_is_counted_by_kind() -> None:
     found = Log().started().claimed().begun().replied(4, 5).begun(6).replied(7, 5).finished(8, once).folded()
     assert (found.usage.prompt_tokens, found.agents_started, found.change.agents) == (200, 1, 0)
     # Who did not finish ends with the execution.
-    for status, ended in ((ExecutionStatus.CANCELLED, (2, 0)), (ExecutionStatus.FAILED, (0, 2))):
+    for status, ended in ((ev.ExecutionStatus.CANCELLED, (2, 0)), (ev.ExecutionStatus.FAILED, (0, 2))):
         found = Log().started().claimed().begun().begun(agent="b").ended(9, status).folded()
         assert (found.agents_cancelled, found.agents_failed) == ended
         assert not found.change.any()
     found = Log().started().claimed().begun().lost(5).folded()
     assert (found.agents_failed, found.change.agents) == (1, 0)
-    log = Log().started().claimed(2).begun(3).say(7, LoopNoticed(step=3, pattern="same call", advice="replan"), "a")
-    log.say(8, RunReassigned(lost_agent_id="a", reason="gone", attempt=2)).claimed(9, generation=2)
+    log = Log().started().claimed(2).begun(3).say(7, ev.LoopNoticed(step=3, pattern="same call", advice="replan"), "a")
+    log.say(8, ev.RunReassigned(lost_agent_id="a", reason="gone", attempt=2)).claimed(9, generation=2)
     found = log.finished(13, SPENT, StopReason.LOOP).ended(14).folded()
     assert (found.loops, found.stops) == ({"replan": 1}, {"loop": 1})
     assert (found.lost, found.takeovers, found.agents_failed) == (1, 1, 1)
@@ -223,7 +204,7 @@ def test_what_befalls_runs_is_counted_by_kind() -> None:
     ran = CheckResult(kind=CheckKind.LINT, name="lint", passed=True, duration_ms=70, usage=spent)
     skipped = CheckResult(kind=CheckKind.APPLY, name="apply", passed=True, skipped_reason="nothing")
     report = CheckReport(candidate_id="c", results=(ran, skipped))
-    found = Log().started().claimed().say(5, ChecksFinished(report=report)).folded()
+    found = Log().started().claimed().say(5, ev.ChecksFinished(report=report)).folded()
     assert (found.latencies["check"].count, found.usage.prompt_tokens) == (1, 5)
 
 
@@ -291,7 +272,7 @@ async def test_a_range_tells_only_of_itself() -> None:
 async def test_a_log_that_cannot_be_followed_is_said() -> None:
     broken = asyncio.Event()
 
-    async def events(start: int) -> AsyncGenerator[StoredEvent | None, None]:
+    async def events(start: int) -> AsyncGenerator[ev.StoredEvent | None, None]:
         yield None
         broken.set()
         raise Unavailable("gone")

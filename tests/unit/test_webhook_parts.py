@@ -19,19 +19,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.errors import NotFound
-from swe_ai_fleet.domain.event import (
-    CONTROL_SUBJECT,
-    ApprovalAwaited,
-    ApprovalResolved,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    ResultPublished,
-    Writer,
-)
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.notifications import InvalidSignature, verify
@@ -141,11 +131,11 @@ class Told:
 
     def __init__(self, task: Task = TASK) -> None:
         self.log = MemoryLog()
-        self.writer = Writer(tenant="default", execution_id=task.execution_id, task_id=task.task_id, generation=0)
+        self.writer = ev.Writer(tenant="default", execution_id=task.execution_id, task_id=task.task_id, generation=0)
         repository = PinnedRepository(tenant="default", location="/srv/app", commit="c" * 40)
-        self.start = ExecutionStarted(task=task, repository=repository, fingerprint="f")
+        self.start = ev.ExecutionStarted(task=task, repository=repository, fingerprint="f")
 
-    async def tell(self, body: EventBody, *, agent_id: str = "_") -> Notification | None:
+    async def tell(self, body: ev.EventBody, *, agent_id: str = "_") -> Notification | None:
         stored = await self.log.tell(replace(self.writer, agent_id=agent_id), body)
         return await notification_of(stored, self.log, lambda text: text.replace(SECRET, "[masked]"))
 
@@ -162,12 +152,12 @@ async def test_what_is_asked_and_decided_is_told_once_and_masked() -> None:
         approval_id=REQUEST.approval_id, decision=ApprovalDecision.APPROVED, text="yes", approver="ada"
     )
     bodies = (
-        *(ApprovalAwaited(request=request) for request in (REQUEST, REQUEST, other)),
-        ApprovalResolved(resolution=decided),
-        ApprovalResolved(resolution=replace(decided, decision=ApprovalDecision.REJECTED)),
-        ResultPublished(),
+        *(ev.ApprovalAwaited(request=request) for request in (REQUEST, REQUEST, other)),
+        ev.ApprovalResolved(resolution=decided),
+        ev.ApprovalResolved(resolution=replace(decided, decision=ApprovalDecision.REJECTED)),
+        ev.ResultPublished(),
     )
-    asked, repeated, also, answered, *late = [await told.tell(one, agent_id=CONTROL_SUBJECT) for one in bodies]
+    asked, repeated, also, answered, *late = [await told.tell(one, agent_id=ev.CONTROL_SUBJECT) for one in bodies]
     assert (repeated, late) == (None, [None, None])
     assert asked and also and answered
     assert len({asked.event_id, also.event_id, answered.event_id}) == 3 and "." not in asked.event_id
@@ -177,7 +167,7 @@ async def test_what_is_asked_and_decided_is_told_once_and_masked() -> None:
     )  # fmt: skip
     answer = body_of(a_webhook(), answered)["data"]["approval"]
     assert (answer["decision"], answer["agent_id"], answer["approver"]) == ("approved", "agent-dev-1", "ada")
-    ended = ExecutionFinished(status=ExecutionStatus.FAILED, error=f"{SECRET}!", duration_ms=1_200)
+    ended = ev.ExecutionFinished(status=ev.ExecutionStatus.FAILED, error=f"{SECRET}!", duration_ms=1_200)
     end = await told.tell(ended)
     assert end and "." not in end.event_id
     data = body_of(a_webhook(), end)["data"]
@@ -190,10 +180,10 @@ async def test_what_is_asked_and_decided_is_told_once_and_masked() -> None:
 async def test_filters() -> None:
     told = Told(replace(TASK, role=Role.QA))
     start = await told.tell(told.start)
-    end = await told.tell(ExecutionFinished(status=ExecutionStatus.NO_WINNER))
-    asked = await told.tell(ApprovalAwaited(request=REQUEST), agent_id=CONTROL_SUBJECT)
+    end = await told.tell(ev.ExecutionFinished(status=ev.ExecutionStatus.NO_WINNER))
+    asked = await told.tell(ev.ApprovalAwaited(request=REQUEST), agent_id=ev.CONTROL_SUBJECT)
     assert start and end and asked
-    fitting = {"task_id_prefix": "task-", "roles": (Role.QA,), "statuses": (ExecutionStatus.NO_WINNER,)}
+    fitting = {"task_id_prefix": "task-", "roles": (Role.QA,), "statuses": (ev.ExecutionStatus.NO_WINNER,)}
     every, part = tuple(EventType), replace(end, part=True)
     for notification, events, only, heard in (
         (start, every, {}, True),
@@ -202,8 +192,8 @@ async def test_filters() -> None:
         (end, USUAL, fitting, True),
         (end, every, {"task_id_prefix": "other"}, False),
         (end, every, {"roles": (Role.DEV,)}, False),
-        (end, every, {"statuses": (ExecutionStatus.COMPLETED,)}, False),
-        (asked, every, {"statuses": (ExecutionStatus.COMPLETED,)}, True),
+        (end, every, {"statuses": (ev.ExecutionStatus.COMPLETED,)}, False),
+        (asked, every, {"statuses": (ev.ExecutionStatus.COMPLETED,)}, True),
         (part, every, {}, False),
         (part, every, {"include_parts": True}, True),
         (replace(asked, part=True), every, {}, True),
@@ -213,7 +203,7 @@ async def test_filters() -> None:
 
 
 def nasty(text: str = NASTY) -> Notification:
-    event = Writer(tenant="default", execution_id="e", task_id="t").event(ResultPublished(), ordinal=1, at="now")
+    event = ev.Writer(tenant="default", execution_id="e", task_id="t").event(ev.ResultPublished(), ordinal=1, at="now")
     request = replace(REQUEST, approach=text, goal=text, reasons=(text,), agent_id="agent")
     return requested(event, TASK, request, str)
 
