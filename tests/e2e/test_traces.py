@@ -8,7 +8,6 @@ import secrets
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
@@ -26,35 +25,9 @@ from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
 _LAST = "send agent.results"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """A task that two agents have carried out under a caller's trace, beside one whose caller wanted no trace."""
-
-    task_id: str
-    trace_id: str
-    caller: str
-    spans: Sequence[CollectedSpan]
-    unsampled: str
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_repository(tmp_path_factory.mktemp("traced") / "repository", HELLO_FILES)
-
-
-@pytest.fixture(scope="module")
-async def traced(fleet: FleetUnderTest, repository: Path, collector: TraceCollector) -> Traced:
-    trace_id, caller, unsampled = secrets.token_hex(16), secrets.token_hex(8), secrets.token_hex(16)
-    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        client, token = pb_grpc.OrchestratorServiceStub(channel), fleet.running.token
-        not_sampled = _traceparent(unsampled, secrets.token_hex(8), "00")
-        # What nobody wants a trace of is over first, so its spans would be there, too.
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_carried_out(client, token, repository, not_sampled, agents=1))
-            told = tasks.create_task(_carried_out(client, token, repository, _traceparent(trace_id, caller)))
-    await collector.until(_published(trace_id, 3))
-    spans = collector.trace(trace_id)
-    return Traced(task_id=told.result(), trace_id=trace_id, caller=caller, spans=spans, unsampled=unsampled)
 
 
 def _traceparent(trace_id: str, span_id: str, flags: str = "01") -> str:
@@ -66,12 +39,9 @@ async def _carried_out(client, token: str, repository: Path, traceparent: str, *
     metadata = (("authorization", f"Bearer {token}"), ("traceparent", traceparent))
     task_id = f"traced-{uuid.uuid4().hex[:8]}"
     task = pb.OrchestrateRequest(
-        task_id=task_id,
-        task_description=HELLO,
-        repo=pb.RepoRef(path=str(repository)),
-        role="DEVELOPER",
+        task_id=task_id, task_description=HELLO, repo=pb.RepoRef(path=str(repository)), role="DEVELOPER",
         options=pb.OrchestratorOptions(num_agents=agents),
-    )
+    )  # fmt: skip
     submitted = await client.SubmitTask(pb.SubmitTaskRequest(orchestrate=task), metadata=metadata)
     async for event in client.StreamExecution(
         pb.StreamExecutionRequest(execution_id=submitted.execution_id), metadata=metadata[:1]
@@ -90,10 +60,20 @@ def _published(trace_id: str, results: int):
     return there
 
 
-def test_a_task_is_one_tree_of_spans_across_processes(traced: Traced, collector: TraceCollector) -> None:
-    spans = traced.spans
-    # What a caller does not sample is not traced.
-    assert spans and not collector.trace(traced.unsampled)
+async def test_a_task_is_one_tree_of_spans_across_processes(
+    fleet: FleetUnderTest, repository: Path, collector: TraceCollector
+) -> None:
+    trace_id, caller, unsampled = secrets.token_hex(16), secrets.token_hex(8), secrets.token_hex(16)
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        client, token = pb_grpc.OrchestratorServiceStub(channel), fleet.running.token
+        not_sampled = _traceparent(unsampled, secrets.token_hex(8), "00")
+        # What nobody wants a trace of is over first, so its spans would be there, too.
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_carried_out(client, token, repository, not_sampled, agents=1))
+            task = tasks.create_task(_carried_out(client, token, repository, _traceparent(trace_id, caller)))
+    await collector.until(_published(trace_id, 3))
+    spans = collector.trace(trace_id)
+    assert spans and not collector.trace(unsampled)
     by_id = {one.span_id: one for one in spans}
     names = {one.span_id: one.name for one in spans}
     told = "\n".join(f"{one.service}: {one.name} <- {names.get(one.parent_id, one.parent_id)}" for one in spans)
@@ -101,7 +81,7 @@ def test_a_task_is_one_tree_of_spans_across_processes(traced: Traced, collector:
     # One root: what the caller's own span is the parent of. Everybody else's parent has come in.
     roots = [one for one in spans if one.parent_id not in by_id]
     assert [(one.name, one.parent_id) for one in roots] == [
-        ("fleet.orchestrator.v1.OrchestratorService/SubmitTask", traced.caller)
+        ("fleet.orchestrator.v1.OrchestratorService/SubmitTask", caller)
     ], told
     assert len(by_id) == len(spans), "span ids are used once"
 
@@ -133,7 +113,7 @@ def test_a_task_is_one_tree_of_spans_across_processes(traced: Traced, collector:
 
     (execution,) = [one for one in spans if one.name == "execution"]
     assert execution.attributes["fleet.status"] == "completed"
-    assert {one.attributes["fleet.task_id"] for one in spans if "fleet.task_id" in one.attributes} == {traced.task_id}
+    assert {one.attributes["fleet.task_id"] for one in spans if "fleet.task_id" in one.attributes} == {task.result()}
     assert execution.attributes["fleet.tenant"] == "default"
     for one in spans:
         assert one.start <= one.end
@@ -150,25 +130,17 @@ async def test_a_trace_goes_on_over_http_and_over_nats(
     task_id = f"traced-{uuid.uuid4().hex[:8]}"
     body = {"orchestrate": {"task_id": task_id, "task_description": HELLO, "repo": {"path": str(repository)}}}
     body["orchestrate"]["options"] = {"num_agents": 1}
-    connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
-    try:
+    headers = {"traceparent": _traceparent(over_nats, secrets.token_hex(8))}
+    async with await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token) as connection:
         results = await connection.subscribe(f"agent.results.{task_id}")
-        await connection.publish(
-            "agent.cmd.execute",
-            json.dumps(body).encode(),
-            headers={"traceparent": _traceparent(over_nats, secrets.token_hex(8))},
-        )
+        await connection.publish("agent.cmd.execute", json.dumps(body).encode(), headers=headers)
         result = await results.next_msg(timeout=60)
-    finally:
-        await connection.close()
     # Whoever hears of the result can go on with the trace.
     assert result.headers is not None and result.headers["traceparent"].split("-")[1] == over_nats
 
+    headers = {"authorization": f"Bearer {fleet.running.token}"}
+    headers["traceparent"] = _traceparent(over_http, secrets.token_hex(8))
     async with httpx2.AsyncClient() as http:
-        headers = {
-            "authorization": f"Bearer {fleet.running.token}",
-            "traceparent": _traceparent(over_http, secrets.token_hex(8)),
-        }
         answer = await http.get(f"{fleet.running.http}/api/executions", headers=headers)
     assert answer.status_code == 200, answer.text
 
