@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from tests.manifests import pod_rules, running, strict, ways
+from tests.manifests import pod_rules, running, strict
 from tests.manifests import rules as of
 from tests.manifests.objects import DEPLOY, EVERYTHING, OVERLAYS, SITES, Object, built, found, matches, of_kind, pods
 from tests.manifests.rules import RULES, Rule
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_the_rules_are_kept(name: str) -> None:
     objects = built(name)
-    assert len(objects) > 30 and len({(str(pod), service) for pod, service, *_ in ways.ways(objects)}) >= 8
+    assert len(objects) > 30 and len({(str(pod), service) for pod, service, *_ in of.ways(objects)}) >= 8
     assert [f"{rule.__name__}: {told}" for rule in RULES for told in rule(objects)] == []
 
 
@@ -100,12 +100,12 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (strict.schemas_fit, "RayCluster fleet", "spec autoscalerOptions securityContext privilege", True),
     (strict.schemas_fit, "PodMonitor fleet", "spec podMetricEndpoints", []),
     *(
-        (ways.ways_are_open, f"NetworkPolicy {policy}", "", GONE)
+        (of.ways_are_open, f"NetworkPolicy {policy}", "", GONE)
         for policy in ("to-context", "context", "to-nats", "nats", "ray", "to-models", "fleet-vllm", "gateway")
     ),
-    (ways.ways_are_open, "NetworkPolicy to-nats", "spec podSelector matchExpressions 0 values", ["fleet-contxt"]),
-    (ways.ways_are_open, "Service fleet-context", "spec ports 0 port", 50066),
-    (ways.ways_are_open, "Service fleet-nats", "metadata name", "nats"),
+    (of.ways_are_open, "NetworkPolicy to-nats", "spec podSelector matchExpressions 0 values", ["fleet-contxt"]),
+    (of.ways_are_open, "Service fleet-context", "spec ports 0 port", 50066),
+    (of.ways_are_open, "Service fleet-nats", "metadata name", "nats"),
     (running.settings_are_known, "container orchestrator", "env +", {"name": "FLEET_NATS_ADRESS", "value": "x"}),
     (running.settings_are_known, "ConfigMap fleet-agent-settings", "data FLEET_NATS_ADRESS", "x"),
     (running.files_are_mounted, "container orchestrator", "volumeMounts", [{"name": "x", "mountPath": "/x"}]),
@@ -159,7 +159,7 @@ def test_a_job_of_the_runner_keeps_the_rules(monkeypatch: pytest.MonkeyPatch) ->
     others = {running.settings_are_known, running.files_are_mounted, running.secrets_are_made}
     assert [told for rule in RULES if rule not in others for told in rule(objects)] == []
     (pod,) = pods([job])
-    out = {(service, port) for way, service, _, port in ways.ways(objects) if way.owner is job}
+    out = {(service, port) for way, service, _, port in of.ways(objects) if way.owner is job}
     assert {("fleet-nats", 4222), ("fleet-vllm", 8000)} <= out
     policies = [one for one in of_kind(objects, "NetworkPolicy") if one["metadata"]["namespace"] == pod.namespace]
     assert sum(matches(one["spec"]["podSelector"], pod.labels) for one in policies) == 2
