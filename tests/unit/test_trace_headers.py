@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncGenerator
 
 import pytest
 from hypothesis import given
@@ -77,3 +78,16 @@ async def test_what_is_whole_is_passed_on_and_what_is_hostile_left_out_without_a
 async def test_whatever_is_sent_what_is_kept_is_small_and_printable(parent: str, state: str) -> None:
     for kept in (await _stamped(parent, state), await _stamped(PARENT, state)):
         assert all(value.isascii() and value.replace("\t", "").isprintable() for value in kept.values())
+
+
+async def test_a_stream_that_is_closed_elsewhere_is_no_fault() -> None:
+    telemetry = Telemetry()
+
+    async def stream() -> AsyncGenerator[dict[str, str]]:
+        with telemetry.passing({"traceparent": PARENT}):
+            yield telemetry.stamp()
+
+    replies = stream()
+    assert await asyncio.create_task(anext(replies)) == {"traceparent": PARENT}
+    await asyncio.create_task(replies.aclose())
+    assert telemetry.stamp() == {}
