@@ -79,7 +79,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             Settings(home=tmp_path, nats_url=server.address.url, nats_token=server.address.token), name="test"
         ) as log,
     ):
-        cluster.secrets["nats"] = {"FLEET_NATS_TOKEN": server.address.token}
+        cluster.secrets["nats"] = {"FLEET_NATS_URL": server.address.url}
         cluster.secrets["model"] = {"FLEET_MODEL_API_KEY": "hush"}
         cluster.secrets["git"] = {"username": USER, "password": PASSWORD}
         yield World(server, repositories, cluster, log)
