@@ -41,7 +41,7 @@ async def collector() -> AsyncIterator[TraceCollector]:
 
 
 def _settings(collector: TraceCollector, **more: object) -> Settings:
-    return Settings(otlp_endpoint=collector.url, **more)  # pyright: ignore[reportArgumentType]
+    return Settings(otlp_endpoint=collector.url, **more)
 
 
 async def _accepted(log: EventLog) -> Task:
