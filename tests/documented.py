@@ -75,7 +75,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     ),
     "docs/recordings.md": (HERE, HERE, HERE, HERE),
     "docs/scale.md": ("../labs/simulation/test_scale.py",),
-    "docs/study.md": ("e2e/test_study.py::test_a_study_measures_what_more_candidates_are_worth",),
+    "docs/study.md": ("integration/test_batch_service.py::test_each_part_of_a_study_has_tasks_and_results_of_its_own",),
     "docs/tls.md": (SECURED, SECURED),
     "docs/tools.md": (HERE, LIBRARY, LIBRARY),
     "docs/uploads.md": (HERE, HERE),

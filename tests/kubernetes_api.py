@@ -1,12 +1,9 @@
 """A Kubernetes API server for tests: Jobs and Pods over HTTP, with a controller and a node behind it.
 
-What it does it does as the API does it: list and watch with resource versions, bookmarks, chunked streams, 409 for
-what is there, 410 for a history that is forgotten (as a status, or as an ERROR event of a stream that has begun), 422
-for a manifest that its schema or the Job controller's validation refuses, 429 with Retry-After. The controller makes
-one Pod for a Job and ends the Job as the Pod ends (`FailureTarget` before `Failed`, the reasons `BackoffLimitExceeded`,
-`PodFailurePolicy` and `DeadlineExceeded`). The node runs the containers' commands as processes of this machine, the
-paths of their mounts replaced by directories; or it does with a Pod what a test says. Its behaviour was compared with
-documentation only, not with a cluster.
+It answers as the API does: resource versions, bookmarks, chunked streams, 409, 410 (also as an ERROR event of a stream
+that has begun), 422, 429 with Retry-After. The controller makes one Pod for a Job and ends the Job as the Pod ends. The
+node runs the containers' commands as processes of this machine, or does with a Pod what a test says. Its behaviour was
+compared with documentation only, not with a cluster.
 """
 
 from __future__ import annotations
@@ -27,11 +24,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
+import jsonschema
 from aiohttp import web
 
+from tests.manifests.strict import VERSIONS, validate
+
 TOKEN = "service-account-token"
-SCHEMA_VERSION = "1.33"
 Json = dict[str, Any]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
@@ -174,44 +172,40 @@ class KubernetesApiServer:
         await self._store("ADDED", "pods", pod)
         job["status"] = {"startTime": _now(), "active": 1}
         await self._store("MODIFIED", "jobs", job)
-        self._start(self._deadline(name, job["spec"]["activeDeadlineSeconds"]))
+        self._start(self._deadline(job["metadata"]["namespace"], name, job["spec"]["activeDeadlineSeconds"]))
         self._start(self._on_node(pod["metadata"]["name"]))
 
     async def _controller(self, pod: Json) -> None:
         """Pod failures are a Job's: `backoffLimit` is 0, or its policy names them."""
         job = self._find("jobs", pod["metadata"]["namespace"], pod["metadata"]["labels"]["job-name"])
-        if job is None or any(c["type"] in ("Failed", "Complete") for c in job["status"].get("conditions", [])):
-            return
+        if job is None or job["status"].get("conditions"):
+            return None
         if pod["status"]["phase"] == "Succeeded":
-            await self._condition(job, "SuccessCriteriaMet", "CompletionsReached", "")
-            await self._condition(job, "Complete", "CompletionsReached", "")
-            return
+            return await self._over(job, "SuccessCriteriaMet", "Complete", "CompletionsReached", "")
         reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
         for index, rule in enumerate(job["spec"].get("podFailurePolicy", {}).get("rules", [])):
             if _matches(rule, pod):
                 reason = "PodFailurePolicy"
                 message = f"Pod {pod['metadata']['name']} has failed, matching FailJob rule at index {index}"
                 break
-        await self._condition(job, "FailureTarget", reason, message)
-        await self._condition(job, "Failed", reason, message)
+        return await self._over(job, "FailureTarget", "Failed", reason, message)
 
-    async def _deadline(self, name: str, seconds: float) -> None:
+    async def _deadline(self, namespace: str, name: str, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        for job in [thing for (kind, _, one), thing in self._things.items() if kind == "jobs" and one == name]:
-            if not any(c["type"] in ("Failed", "Complete") for c in job["status"].get("conditions", [])):
-                pod = self.pod_of(name)
-                self._kill(pod["metadata"]["name"])
-                await self._store("DELETED", "pods", pod)
-                message = "Job was active longer than specified deadline"
-                await self._condition(job, "FailureTarget", "DeadlineExceeded", message)
-                await self._condition(job, "Failed", "DeadlineExceeded", message)
+        job = self._find("jobs", namespace, name)
+        if job is not None and not job["status"].get("conditions"):
+            pod = self.pod_of(name)
+            self._kill(pod["metadata"]["name"])
+            await self._store("DELETED", "pods", pod)
+            message = "Job was active longer than specified deadline"
+            await self._over(job, "FailureTarget", "Failed", "DeadlineExceeded", message)
 
-    async def _condition(self, job: Json, kind: str, reason: str, message: str) -> None:
-        job["status"].setdefault("conditions", []).append(
-            {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": _now()}
-        )
-        job["status"].pop("active", None)
-        await self._store("MODIFIED", "jobs", job)
+    async def _over(self, job: Json, soon: str, over: str, reason: str, message: str) -> None:
+        for kind in (soon, over):
+            told = {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": _now()}
+            job["status"].setdefault("conditions", []).append(told)
+            job["status"].pop("active", None)
+            await self._store("MODIFIED", "jobs", job)
 
     # The node.
 
@@ -350,7 +344,7 @@ class KubernetesApiServer:
     async def create(self, request: web.Request) -> web.StreamResponse:
         job = await request.json()
         namespace = request.match_info["namespace"]
-        _check(job, namespace)
+        _check(job)
         if self._find("jobs", namespace, job["metadata"]["name"]) is not None:
             raise Refusal(409, "AlreadyExists", f'jobs.batch "{job["metadata"]["name"]}" already exists')
         job["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "namespace": namespace}
@@ -491,44 +485,31 @@ async def kubernetes_api(root: Path, *, node: str = "run") -> AsyncGenerator[Kub
         await runner.cleanup()
 
 
-def _check(job: Json, namespace: str) -> None:
+def _check(job: Json) -> None:
     """What the server's validation says. Raises Refusal 422."""
 
     def invalid(message: str) -> Refusal:
         return Refusal(422, "Invalid", f'Job.batch "{job.get("metadata", {}).get("name")}" is invalid: {message}')
 
     try:
-        kubernetes_validate.validate(job, SCHEMA_VERSION, strict=True)
-    except kubernetes_validate.ValidationError as fault:
-        raise invalid(str(fault)[:500]) from fault
+        validate(job, VERSIONS[0])
+    except jsonschema.ValidationError as fault:
+        raise invalid(f"{fault.json_path}: {fault.message[:500]}") from fault
     metadata, spec = job["metadata"], job["spec"]
     pod = spec["template"]["spec"]
-    if metadata.get("namespace", namespace) != namespace:
-        raise Refusal(400, "BadRequest", "the namespace of the object does not match the namespace of the request")
+    containers = [*pod["containers"], *pod.get("initContainers", [])]
     if not _NAME.fullmatch(metadata["name"]):
         raise invalid("metadata.name: not a lowercase RFC 1123 label")
     for value in {**metadata.get("labels", {}), **spec["template"]["metadata"].get("labels", {})}.values():
         if not _LABEL.fullmatch(value):
             raise invalid(f"metadata.labels: {value!r} is no label value")
-    if spec.get("podFailurePolicy"):
-        if pod.get("restartPolicy") != "Never":
-            raise invalid("spec.template.spec.restartPolicy: must be Never with podFailurePolicy")
-        if spec.get("podReplacementPolicy", "Failed") != "Failed":
-            raise invalid("spec.podReplacementPolicy: must be Failed with podFailurePolicy")
-        for rule in spec["podFailurePolicy"]["rules"]:
-            codes = rule.get("onExitCodes", {})
-            if bool(codes) == bool(rule.get("onPodConditions")):
-                raise invalid("spec.podFailurePolicy.rules: one of onExitCodes and onPodConditions")
-            if codes.get("operator") == "In" and 0 in codes["values"]:
-                raise invalid("spec.podFailurePolicy.rules.onExitCodes.values: must not be 0 for the In operator")
-            names = [one["name"] for one in (*pod["containers"], *pod.get("initContainers", []))]
-            if codes.get("containerName", names[0]) not in names:
-                raise invalid("spec.podFailurePolicy.rules.onExitCodes.containerName: unknown")
-    volumes = {one["name"] for one in pod.get("volumes", [])}
-    for container in (*pod["containers"], *pod.get("initContainers", [])):
-        for mount in container.get("volumeMounts", []):
-            if mount["name"] not in volumes:
-                raise invalid(f"volumeMounts: {mount['name']} not found")
+    if spec.get("podFailurePolicy") and pod.get("restartPolicy") != "Never":
+        raise invalid("spec.template.spec.restartPolicy: must be Never with podFailurePolicy")
+    for rule in spec.get("podFailurePolicy", {}).get("rules", ()):
+        if rule.get("onExitCodes", {}).get("containerName", "agent") not in {one["name"] for one in containers}:
+            raise invalid("spec.podFailurePolicy.rules.onExitCodes.containerName: unknown")
+    if {m["name"] for one in containers for m in one["volumeMounts"]} - {one["name"] for one in pod["volumes"]}:
+        raise invalid("volumeMounts: not found")
 
 
 def _matches(rule: Json, pod: Json) -> bool:

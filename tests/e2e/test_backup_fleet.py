@@ -63,25 +63,23 @@ async def test_a_fleet_goes_on_from_its_backup(model_server: ScriptedModelServer
     homes = [tmp_path / "one", tmp_path / "two"]
     for home in homes:
         home.mkdir()
-    ended, going_on = (
-        pb.OrchestrateRequest(
-            task_id=task_id, task_description=text, repo=pb.RepoRef(path=str(repository)),
-            options=pb.OrchestratorOptions(num_agents=1, enable_peer_review=False),
-        )
-        for task_id, text in (("saved", GREETINGS), ("going-on", SLOW))
-    )  # fmt: skip
+
+    def asked(task_id: str, text: str) -> pb.OrchestrateRequest:
+        options = pb.OrchestratorOptions(num_agents=1, enable_peer_review=False)
+        repo = pb.RepoRef(path=str(repository))
+        return pb.OrchestrateRequest(task_id=task_id, task_description=text, repo=repo, options=options)
+
+    going_on = asked("going-on", SLOW)
     shells = [Shell(home=home, model_url=model_server.url) for home in homes]
     directory = tmp_path / "backup"
 
     async with serving(homes[0], model_server.url) as (process, card), calling(card) as first:
-        saved = await first.stub.Orchestrate(ended, **first.call)
+        saved = await first.stub.Orchestrate(asked("saved", GREETINGS), **first.call)
         await first.stub.CreateCouncil(pb.CreateCouncilRequest(role="QA", num_agents=2), **first.call)
         await first.context.AddFact(context.AddFactRequest(namespace="fleet", text="Tabs, no spaces."), **first.call)
         accepted = await first.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=going_on), **first.call)
-        watched = first.stub.StreamExecution(
-            pb.StreamExecutionRequest(execution_id=accepted.execution_id), **first.call
-        )
-        async for event in watched:
+        watched = pb.StreamExecutionRequest(execution_id=accepted.execution_id)
+        async for event in first.stub.StreamExecution(watched, **first.call):
             if event.type == "tool_finished":
                 break
         made = await shells[0].fleet("backup", str(directory), "--json")

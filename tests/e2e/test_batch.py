@@ -46,23 +46,14 @@ async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
     commit = git(where, "rev-parse", "HEAD")
     (where / "utils.py").write_text("what lies about is no part of the commit")
     swe_bench = {
-        "instance_id": "acme__widgets-1",
-        "repo": "acme/widgets",
-        "base_commit": commit,
-        "problem_statement": HELLO,
-        "patch": "the solution",
-        "test_patch": HIDDEN_TESTS,
-        "FAIL_TO_PASS": '["test_hidden.py::test_greeting"]',
+        "instance_id": "acme__widgets-1", "repo": "acme/widgets", "base_commit": commit, "problem_statement": HELLO,
+        "patch": "the solution", "test_patch": HIDDEN_TESTS, "FAIL_TO_PASS": '["test_hidden.py::test_greeting"]',
         "PASS_TO_PASS": '["test_utils.py::test_one"]',
-    }
+    }  # fmt: skip
     ours = {"repo": "acme/widgets", "commit": commit}
     file = tmp_path / f"{name}.jsonl"
-    records = [
-        swe_bench,
-        {"task_id": "wrong", "task": f"{FAILING} Greet.", **ours},
-        "no record",
-        {"task_id": "long", "task": SLEEP, **ours},
-    ]
+    wrong, long = ({"task_id": "wrong", "task": f"{FAILING} Greet."}, {"task_id": "long", "task": SLEEP})
+    records = [swe_bench, wrong | ours, "no record", long | ours]
     file.write_text("".join(json.dumps(one) + "\n" for one in records))
     shell = Shell(home=fleet.settings.home, model_url=model_server.url)
     command = ("batch", str(file), "--repo-root", str(tmp_path / "clones"), "--agents", "1", "--stagger", "0")
@@ -78,10 +69,8 @@ async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
         first = await ended(process)
         *rows, summary = documents(first.out)
         assert first.code == summary["exit_code"] == 4, first.err
-        assert {row["instance_id"]: row["status"] for row in rows} == {
-            "acme__widgets-1": "completed",
-            "wrong": "no_winner",
-        }
+        statuses = {row["instance_id"]: row["status"] for row in rows}
+        assert statuses == {"acme__widgets-1": "completed", "wrong": "no_winner"}
         assert summary["records"] == {"completed": 1, "no_winner": 1, "not run": 1, "bad line": 1}
         assert summary["bad_lines"][0]["line"] == 3
         made = {one["instance_id"]: one["model_patch"] for one in json.loads(predictions.read_text())}
@@ -94,7 +83,7 @@ async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
     assert ran.code == 1, ran.err
     out, err = ran.out, ran.err
     assert "1 of 3 records have ended before" in err and "line 3: no JSON object" in err
-    assert "acme__widgets-1: completed, resolved" in err
+    assert "acme__widgets-1: completed, verified, resolved" in err
     assert f"long: execution {execution_id} goes on" in err
     assert "resolved by the hidden tests: 1 of 1" in out and "cancelled" in out
     kept = documents(results.read_text())

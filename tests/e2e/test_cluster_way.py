@@ -7,13 +7,12 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.testing.repositories import make_repository
-from tests.cluster import scripted_model, whole_way
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.cluster import whole_way
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES
 
@@ -47,45 +46,15 @@ async def test_the_script_of_the_pipelines_leaves_a_patch_that_applies(
     work.mkdir()
     # In its container /scratch is a volume.
     script = SUBMIT.read_text().replace("/scratch/", f"{work}/")
-    branch = _git(repository, "branch", "--show-current")
-    told = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "TASK": HELLO,
-        "REPOSITORY": str(repository),
-        "REVISION": branch,
-        "TASK_ID": "pipeline-1",
-        "AGENTS": "1",
-    }
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    chosen = {"TASK": HELLO, "REPOSITORY": str(repository), "REVISION": git(repository, "branch", "--show-current")}
+    told = {**os.environ, "PATH": path, "TASK_ID": "pipeline-1", "AGENTS": "1", **chosen}
+    executions = set[str]()
     for _ in range(2):
         # A step that is run again finds the same execution.
         run = await asyncio.to_thread(subprocess.run, ["sh", "-c", script], env=told, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr
-    executions = {json.loads((work / "result.json").read_text())["execution_id"]}
+        executions.add(json.loads((work / "result.json").read_text())["execution_id"])
     assert len(executions) == 1
-    _git(repository, "apply", "--index", "--", str(work / "change.patch"))
+    git(repository, "apply", "--index", "--", str(work / "change.patch"))
     assert "def hello_world" in (repository / "utils.py").read_text()
-
-
-def _git(repository: Path, *arguments: str) -> str:
-    run = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True, text=True, check=True)
-    return run.stdout.strip()
-
-
-async def test_the_scripted_model_of_the_cluster_answers(unused_tcp_port: int) -> None:
-    serving = asyncio.create_task(scripted_model.serve(unused_tcp_port))
-    try:
-        async with asyncio.timeout(10):
-            while not await asyncio.to_thread(_healthy, unused_tcp_port):
-                await asyncio.sleep(0.05)
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-
-
-def _healthy(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False

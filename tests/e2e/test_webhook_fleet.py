@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -45,56 +46,46 @@ async def test_approval_and_end_are_told_across_a_kill(
         assert (refused.code, refused.document["error"]["field"]) == (2, "url")
         tested = await shell.fleet("webhooks", "test", "mine")
         assert (tested.code, "webhook.test" in tested.out) == (0, True)
-        submitted = await client.stub.SubmitTask(
-            pb.SubmitTaskRequest(
-                orchestrate=pb.OrchestrateRequest(
-                    task_id=task_id,
-                    task_description=f"{PROPOSING} {task_id}",
-                    repo=pb.RepoRef(path=str(repository)),
-                    approval=pb.APPROVAL_POLICY_PLAN,
-                    options=pb.OrchestratorOptions(num_agents=1, enable_peer_review=False),
-                )
-            ),
-            **client.call,
-        )
-        _, asked = await receiver.until("/events", 2)
+        task = pb.OrchestrateRequest(
+            task_id=task_id, task_description=f"{PROPOSING} {task_id}", repo=pb.RepoRef(path=str(repository)),
+            approval=pb.APPROVAL_POLICY_PLAN, options=pb.OrchestratorOptions(num_agents=1, enable_peer_review=False),
+        )  # fmt: skip
+        submitted = await client.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=task), **client.call)
+        _, approval = await receiver.until("/events", 2)
         (words,) = await receiver.until("/chat", 1)
         assert "Append hello_world to utils.py" in json.loads(words.body)["text"]
         # Killed before it is known that a message arrived, it would be sent again.
         for name in ("mine", chatty):
-            while asked.event_id not in (await shell.fleet("webhooks", "deliveries", name)).out:
+            while approval.event_id not in (await shell.fleet("webhooks", "deliveries", name)).out:
                 continue
         process.kill()
         await process.wait()
     (home / "fleet.json").unlink()
     async with serving(home, model_server.url) as (_, card), connected(card) as client:
-        approval = json.loads(asked.body)["data"]["approval"]
-        await client.resolve(submitted.execution_id, "APPROVED", approval_id=approval["approval_id"], approver="ada")
+        approval_id = json.loads(approval.body)["data"]["approval"]["approval_id"]
+        await client.resolve(submitted.execution_id, "APPROVED", approval_id=approval_id, approver="ada")
         messages = await receiver.until("/events", 4)
         told = {json.loads(message.body)["type"]: json.loads(message.body)["data"] for message in messages}
         assert set(told) == {"webhook.test", "approval.requested", "approval.resolved", "execution.finished"}
         end = told["execution.finished"]
-        assert (end["status"], end["task_id"]) == ("completed", task_id)
-        assert end["branch"]
-        assert end["commit_sha"]
+        assert (end["status"], end["task_id"]) == ("completed", task_id) and end["branch"] and end["commit_sha"]
         assert len({message.checked(secret) for message in messages}) == 4
         # It asked again after the kill, which is no news to anybody.
         assert len(receiver.on("/chat")) == 1
         headers = {"Authorization": f"Bearer {card['token']}"}
         async with aiohttp.ClientSession(base_url=card["http"], headers=headers) as http:
-            async with http.get("/api/webhooks") as listed:
-                assert listed.status == 200
-                body = await listed.text()
-            assert secret not in body
-            assert {one["webhook_id"] for one in json.loads(body)["webhooks"]} >= {"mine"}
-            async with http.get("/api/webhooks/mine/deliveries") as shown:
-                assert [one["attempt"] for one in (await shown.json())["deliveries"]] == [1, 1, 1, 1]
-            async with http.post("/api/webhooks/mine/test", json={}) as tried:
-                assert (await tried.json())["delivery"]["status"] == "DELIVERY_STATUS_DELIVERED"
-            async with http.post("/api/webhooks", json={"url": "http://127.0.0.1:1/"}) as bad:
-                assert (bad.status, (await bad.json())["field"]) == (400, "url")
-            async with http.delete("/api/webhooks/mine") as gone:
-                assert (await gone.json())["existed"]
+
+            async def asked(method: str, path: str, body: object = None, status: int = 200) -> dict[str, Any]:
+                async with http.request(method, f"/api/webhooks{path}", json=body) as answer:
+                    text = await answer.text()
+                    assert answer.status == status and secret not in text, text
+                    return json.loads(text)
+
+            assert {one["webhook_id"] for one in (await asked("GET", ""))["webhooks"]} >= {"mine"}
+            assert [one["attempt"] for one in (await asked("GET", "/mine/deliveries"))["deliveries"]] == [1, 1, 1, 1]
+            assert (await asked("POST", "/mine/test", {}))["delivery"]["status"] == "DELIVERY_STATUS_DELIVERED"
+            assert (await asked("POST", "", {"url": "http://127.0.0.1:1/"}, 400))["field"] == "url"
+            assert (await asked("DELETE", "/mine"))["existed"]
         left = (await shell.fleet("webhooks", "list", "--json")).document["webhooks"]
         assert [one["format"] for one in left] == ["slack"]
         assert receiver.address in left[0]["url"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
 from tests import orchestrator_service
 from tests.fleet_command import Ran, Shell, ended, warm_fleet
+from tests.lost_answers import Proxy
 from tests.orchestrator_service import Service
 
 COMMIT = "a" * 40
@@ -72,15 +72,10 @@ class Desk:
 
     async def tasks(self, *more: str) -> Mapping[str, Task]:
         """Run the batch on a fleet of its own: what agents were shown, by the task's id."""
-        async with Desk.running(self):
+        async with self.service.running():
             ran = await self.fleet("--agents", "1", *more)
         assert ran.code == 0, ran.err
         return {one.task.task_id: one.task for one in self.service.fleet.begun}
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Service]:
-        async with self.service.running():
-            yield self.service
 
     def rows(self, name: str = "set.results.jsonl") -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.directory / name).read_text().splitlines() if line.endswith("}")]
@@ -110,7 +105,10 @@ async def test_agents_are_shown_the_problem_and_nothing_of_its_solution(desk: De
         "test_cmd": "make test", "checks": ["make lint"], "setup": "make deps", "env": {"A": "2"},
         "context": "Politely.", "agents": 2, "rounds": 0, "timeout_seconds": 7, "evaluation": "make secret",
     }  # fmt: skip
-    desk.write(SWE_BENCH, own)
+    names = ("a b", "a_b", "a-b", "é" * 60, "é" * 61, "x" * 200, "..", "-", "a/b")
+    repos = ("https://git.example/a.git", "git@git.example:a/b", "acme/widgets", "./clones/acme__widgets")
+    records = ({"instance_id": f"r{number}", "task": "x", "repo": one} for number, one in enumerate(repos))
+    desk.write(SWE_BENCH, own, *names, *records)
     tasks = await desk.tasks("--check", "true", "--env", "A=1", "--env", "B=1", "--rounds", "2")
     bench, ours = tasks["batch-set-acme__widgets-42"], tasks["batch-set-greet"]
     assert bench.description == "Widgets turn the wrong way."
@@ -124,40 +122,52 @@ async def test_agents_are_shown_the_problem_and_nothing_of_its_solution(desk: De
     assert dict(ours.environment.variables) == {"A": "2", "B": "1"}
     assert (ours.role, ours.num_agents, ours.rounds, ours.repo.ref) == ("QA", 2, 0, "main")
     assert (ours.context, ours.constraints.limits.timeout_seconds) == ("Politely.", 7)
-    assert "Look at turn()." in (await desk.tasks("--hints", "--name", "other"))["batch-other-acme__widgets-42"].context
+    # Each record has a valid task id of its own, and its repository.
+    assert len(tasks) == 2 + len(names) + len(repos)
+    places = [tasks[f"batch-set-r{number}"].repo.location for number in range(4)]
+    assert places == [*repos[:2], str(desk.clone), str(desk.clone)]
+    desk.write(SWE_BENCH, {"instance_id": "t", "task": "x", "repo": "other/one"}, {"instance_id": "u", "task": "x"})
+    templates = ("--repo-template", "https://git.example/{repo}.git", "--repo", "./clones/acme__widgets")
+    tasks = await desk.tasks("--hints", "--name", "other", *templates)
+    assert "Look at turn()." in tasks["batch-other-acme__widgets-42"].context
+    assert tasks["batch-other-t"].repo.location == "https://git.example/other/one.git"
+    assert tasks["batch-other-u"].repo.location == str(desk.clone)
 
 
 BAD: tuple[tuple[object, str], ...] = (
     (b"{", "no JSON"),
     (b"[1]", "no JSON object"),
     (b"[" * 100_000, "no JSON"),
-    ({"problem_statement": "x"}, "instance_id"),
-    ({"instance_id": "a\nb", "task": "x"}, "instance_id"),
-    ({"instance_id": 5, "task": "x"}, "instance_id"),
-    ({"instance_id": "a"}, "problem_statement"),
-    ({"instance_id": "a", "task": "x", "FAIL_TO_PASS": "[1"}, "FAIL_TO_PASS is no list"),
-    ({"instance_id": "a", "task": "x", "checks": [""]}, "checks"),
-    ({"instance_id": "a", "task": "x", "checks": {}}, "checks is no list"),
-    ({"instance_id": "a", "task": "x", "agents": -1}, "agents"),
-    ({"instance_id": "a", "task": "x", "rounds": True}, "rounds"),
-    ({"instance_id": "a", "task": "x", "env": {"A": 1}}, "env"),
-    ({"instance_id": "a", "task": "half \ud800"}, "surrogate"),
-    ({"instance_id": "a", "task": "nul \0"}, "NUL"),
-    ({"instance_id": "first", "task": "x"}, "stands in line 1 already"),
     (b"x" * 20_000_000, "bytes"),
-    ({"instance_id": "a", "task": "x", "repo": ""}, "repo"),
-    ({"instance_id": "b", "task": "x", "repo": "acme/unknown"}, "repo"),
-    ({"instance_id": "c", "task": "x", "repo": "acme/../../etc"}, "repo"),
-    ({"instance_id": "d", "task": "x", "repo": "./nowhere"}, "repo"),
+    ({"problem_statement": "x"}, "instance_id"),
+    *(({"instance_id": name, "task": "x"}, "instance_id") for name in ("a\nb", 5)),
+    ({"instance_id": "a"}, "problem_statement"),
+    ({"instance_id": "first", "task": "x"}, "stands in line 1 already"),
+    *(({"instance_id": "a", "task": task}, told) for task, told in (("half \ud800", "surrogate"), ("nul \0", "NUL"))),
+    *(
+        ({"instance_id": "a", "task": "x", field: value}, told)
+        for field, value, told in (
+            ("FAIL_TO_PASS", "[1", "FAIL_TO_PASS is no list"),
+            ("checks", [""], "checks"),
+            ("checks", {}, "checks is no list"),
+            ("agents", -1, "agents"),
+            ("rounds", True, "rounds"),
+            ("env", {"A": 1}, "env"),
+        )
+    ),
+    *(
+        ({"instance_id": name, "task": "x", "repo": repo}, "repo")
+        for name, repo in zip("abcd", ("", "acme/unknown", "acme/../../etc", "./nowhere"), strict=True)
+    ),
 )
 
 
 async def test_a_bad_line_is_named_and_holds_nobody_up(desk: Desk) -> None:
     desk.write("first", b"", *(line for line, _ in BAD), "last")
-    async with desk.running():
+    async with desk.service.running():
         ran = await desk.fleet("--json")
         *rows, summary = [json.loads(line) for line in ran.out.splitlines()]
-        assert [row["instance_id"] for row in rows] == ["first", "last"]
+        assert sorted(row["instance_id"] for row in rows) == ["first", "last"]
         told = [(one["line"], one["reason"]) for one in summary["bad_lines"]]
         assert [line for line, _ in told] == list(range(3, 3 + len(BAD)))
         for (_, reason), (line, expected) in zip(told, BAD, strict=True):
@@ -170,27 +180,11 @@ async def test_a_bad_line_is_named_and_holds_nobody_up(desk: Desk) -> None:
     assert len(desk.service.fleet.begun) == 2 * 3
 
 
-async def test_every_record_has_a_valid_task_id_and_its_repository(desk: Desk) -> None:
-    names = ("a b", "a_b", "a-b", "é" * 60, "é" * 61, "x" * 200, "..", "-", "a/b")
-    repos = ("https://git.example/a.git", "git@git.example:a/b", "acme/widgets", "./clones/acme__widgets")
-    desk.write(*names, *({"instance_id": f"r{number}", "task": "x", "repo": one} for number, one in enumerate(repos)))
-    tasks = await desk.tasks()
-    assert len(tasks) == len(names) + len(repos)
-    assert [tasks[f"batch-set-r{number}"].repo.location for number in range(4)] == [
-        *repos[:2], str(desk.clone), str(desk.clone),
-    ]  # fmt: skip
-    desk.write({"instance_id": "t", "task": "x", "repo": "other/one"}, {"instance_id": "u", "task": "x"})
-    templates = ("--repo-template", "https://git.example/{repo}.git", "--repo", "./clones/acme__widgets")
-    tasks = await desk.tasks(*templates)
-    assert tasks["batch-set-t"].repo.location == "https://git.example/other/one.git"
-    assert tasks["batch-set-u"].repo.location == str(desk.clone)
-
-
 async def test_no_more_than_asked_for_are_under_way(desk: Desk) -> None:
     let = asyncio.Event()
     desk.service.fleet.default = ScriptedRun(checks=(PROVEN,), after=let)
     desk.write(*(f"r{number}" for number in range(5)))
-    async with desk.running() as service:
+    async with desk.service.running() as service:
         process = await desk.shell.start(*desk.words("--parallel", "2", "--agents", "1"))
         await service.fleet.started(2)
         other = await desk.fleet()
@@ -204,101 +198,77 @@ async def test_no_more_than_asked_for_are_under_way(desk: Desk) -> None:
     assert "completed" in ran.out and "100.0 %" in ran.out
 
 
-async def test_what_was_not_accepted_runs_again_on_request_only(desk: Desk) -> None:
+async def test_what_was_refused_or_not_accepted_is_told_and_runs_again_on_request_only(desk: Desk) -> None:
+    assert (await desk.fleet()).code == 2
     desk.service.fleet.default = ScriptedRun(checks=(FAILED,))
-    desk.write("a", "b")
-    async with desk.running() as service:
-        first = await desk.fleet("--agents", "1")
-        # A line that was cut off is none.
-        with (desk.directory / "set.results.jsonl").open("ab") as results:
-            results.write(b'{"instance_id": "c", "ta')
-        assert (first.code, (await desk.fleet("--agents", "1")).code) == (1, 1)
-        assert (len(service.fleet.begun), desk.patches) == (2, {"a": "", "b": ""})
-        service.fleet.default = ScriptedRun(checks=(PROVEN,))
-        ran = await desk.fleet("--agents", "1", "--retry", "--json")
-    assert [(row["status"], row["attempt"]) for row in desk.rows()] == [("no_winner", 1)] * 2 + [("completed", 2)] * 2
-    *told, summary = [json.loads(line) for line in ran.out.splitlines()]
-    assert sorted(row["instance_id"] for row in told) == ["a", "b"]
-    assert (summary["records"], summary["exit_code"], summary["accepted"]) == ({"completed": 2}, 0, 2)
-
-
-async def test_what_the_fleet_refuses_is_told_and_holds_nobody_up(desk: Desk) -> None:
-    missing = await desk.fleet()
-    assert missing.code == 2
     desk.write("a", {"instance_id": "b", "task": "x", "repo": "acme/widgets", "timeout_seconds": 10**9})
     without = await desk.shell.fleet("batch", "set.jsonl", "--repo-root", "clones", FLEET_TOKEN="")
     assert (without.code, "no fleet runs" in without.err, desk.patches) == (3, True, {})
-    async with desk.running():
-        refused = await desk.fleet()
+    async with desk.service.running():
+        refused = await desk.fleet("--agents", "1")
         assert (refused.code, "constraints.timeout_seconds" in refused.err) == (1, True)
+        # A line that was cut off is none.
+        with (desk.directory / "set.results.jsonl").open("ab") as results:
+            results.write(b'{"instance_id": "c", "ta')
         desk.write("a", "b")
-        assert (await desk.fleet()).code == 0
-    assert [row["status"] for row in desk.rows() if row["instance_id"] == "b"] == ["error", "completed"]
-
-
-@asynccontextmanager
-async def relay(service: Service) -> AsyncIterator[str]:
-    """An address that leads to where the service is at the moment, if anywhere."""
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            inner = await asyncio.open_connection(*service.address.split(":"))
-        except OSError:
-            writer.close()
-            return
-        await asyncio.gather(pump(reader, inner[1]), pump(inner[0], writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert (await desk.fleet("--agents", "1")).code == 1
+        assert (len(desk.service.fleet.begun), desk.patches) == (2, {"a": "", "b": ""})
+        desk.service.fleet.default = ScriptedRun(checks=(PROVEN,))
+        ran = await desk.fleet("--agents", "1", "--retry", "--json")
+    told = sorted((row["instance_id"], row["status"], row["attempt"]) for row in desk.rows())
+    assert told == [
+        ("a", "completed", 2), ("a", "no_winner", 1), ("b", "completed", 2), ("b", "error", 1), ("b", "no_winner", 1),
+    ]  # fmt: skip
+    *rows, summary = [json.loads(line) for line in ran.out.splitlines()]
+    assert sorted(row["instance_id"] for row in rows) == ["a", "b"]
+    assert (summary["records"], summary["exit_code"], summary["accepted"]) == ({"completed": 2}, 0, 2)
 
 
 async def test_a_fleet_that_comes_back_is_gone_on_with(desk: Desk) -> None:
     let = asyncio.Event()
     desk.service.fleet.default = ScriptedRun(checks=(PROVEN,), after=let)
     desk.write("a", "b")
-    async with relay(desk.service) as address:
-        async with desk.running() as service:
-            process = await desk.shell.start(*desk.words("--agents", "1", "--server", address))
-            await service.fleet.started(2)
+    relay = Proxy("@127.0.0.1:9")
+    async with relay.running():
+        async with desk.service.running():
+            relay.port = int(desk.service.address.rpartition(":")[2])
+            place = ("--server", relay.url.rpartition("@")[2])
+            process = await desk.shell.start(*desk.words("--agents", "1", *place))
+            await desk.service.fleet.started(2)
         assert process.stderr is not None
         told = b""
         async with asyncio.timeout(60):
             while b"waiting" not in told:
                 told += await process.stderr.read(1_000)
         let.set()
-        async with desk.running() as service:
+        async with desk.service.running():
+            relay.port = int(desk.service.address.rpartition(":")[2])
             ran = await ended(process)
             assert ran.code == 0, ran.err
-            assert len(service.executions.projection.all("default")) == 2
+            assert len(desk.service.executions.projection.all("default")) == 2
     assert sorted(desk.patches) == ["a", "b"]
 
 
 async def test_each_part_of_a_study_has_tasks_and_results_of_its_own(desk: Desk) -> None:
     desk.write("a", agents=7, rounds=1)
     study = ("--candidates", "3, 1,3", "--without", "probes, reviews,probes", "--repeats", "2")
-    async with desk.running() as service:
+    async with desk.service.running():
         ran = await desk.fleet(*study, "--json", command="study")
         assert ran.code == 0, ran.err
+        tasks = {one.task.task_id: one.task for one in desk.service.fleet.begun}
+        # Once more: everything has ended, so nothing is run, and the report is the same.
         again = await desk.fleet(*study, "--json", command="study")
-        assert again.document["arms"] == ran.document["arms"]
-        tasks = {one.task.task_id: one.task for one in service.fleet.begun}
-        for refused, field_ in ((("--without", "reviews,tests"), "without"), (("--candidates", "0"), "candidates")):
-            wrong = await desk.fleet(*refused, "--json", command="study")
-            assert (wrong.code, wrong.document["error"]["field"]) == (2, field_)
-        for text in ("1,x", "301", "٣"):
-            assert (await desk.fleet(f"--candidates={text}", command="study")).code == 2, text
+        assert again.document["arms"] == ran.document["arms"] and again.document["missing"] == 0
+        assert len(desk.service.fleet.begun) == sum(one.num_agents for one in tasks.values())
+        for refused in ("--without=reviews,tests", "--candidates=0", "--candidates=301", "--candidates=1,x"):
+            wrong = await desk.fleet(refused, "--json", command="study")
+            assert (wrong.code, wrong.document["error"]["field"]) == (2, refused[2:].partition("=")[0]), refused
     assert sorted((one.num_agents, one.rounds, one.probes) for one in tasks.values()) == [
         *2 * [(1, 1, True)], *2 * [(3, 0, True)], *2 * [(3, 1, False)], *2 * [(3, 1, True)],
     ]  # fmt: skip
     assert [(arm["candidates"], arm["without"], arm["passed"]["of"]) for arm in ran.document["arms"]] == [
         (1, "", 2), (3, "", 2), (3, "probes", 2), (3, "reviews", 2),
     ]  # fmt: skip
-    assert len(list((desk.directory / "set.study").glob("*.results.jsonl"))) == 8
+    kept = desk.directory / "set.study"
+    assert len(list(kept.glob("*.results.jsonl"))) == (kept / "details.jsonl").read_text().count("execution_id") == 8
+    assert "100% (2/2, 34% to 100%)" in (kept / "report.md").read_text()

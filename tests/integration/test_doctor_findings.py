@@ -8,11 +8,6 @@ import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from swe_ai_fleet.adapters.jetstream import Ping, StreamUsage
 from swe_ai_fleet.cli.doctor import examine
 from swe_ai_fleet.cli.door_findings import access, traces, transport, ways
@@ -24,22 +19,16 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry.certificate_figures import certificate_figures, certificates
 from swe_ai_fleet.testing.trace_collector import TraceCollector
+from tests.access_world import Authority
 
 PING = Ping(ok=True, version="2.12.1", latency_ms=0.5)
 
 
-def _certificate(directory: Path, *, days: float) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    end = datetime.now(UTC) + timedelta(days=days)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(1).not_valid_before(end - timedelta(days=400)).not_valid_after(end)
-    cert_file, key_file = directory / "cert.pem", directory / "key.pem"
-    cert_file.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return cert_file, key_file
+def _certificate(directory: Path, *, days: int) -> tuple[Path, Path]:
+    files = directory / "cert.pem", directory / "key.pem"
+    for file, content in zip(files, Authority().issue("localhost", days=days), strict=True):
+        file.write_bytes(content)
+    return files
 
 
 def _fault(finding: Finding, *words: str) -> None:
@@ -116,19 +105,6 @@ async def test_certificates_are_tried_and_their_end_told_to_prometheus(tmp_path:
     _fault(transport(Settings(nats_cert=cert))[0], "has ended", "renew")
 
 
-def test_the_access_file_is_tried(tmp_path: Path) -> None:
-    file = tmp_path / "access.toml"
-    assert access(Settings()).state is Health.ABSENT
-    _fault(access(Settings(access_file=file)), str(file))
-    file.write_text("[tenants.acme]\nquota = 3\n")
-    _fault(access(Settings(access_file=file)))
-    file.write_text("[tenants.acme]\n")
-    file.chmod(0o600)
-    assert access(Settings(access_file=file)).state is Health.OK
-    file.chmod(0o600 | stat.S_IWOTH)
-    _fault(access(Settings(access_file=file)), "others may write", "chmod")
-
-
 async def test_a_collector_is_tried_and_its_password_not_told() -> None:
     assert (await traces(Settings())).state is Health.ABSENT
     async with TraceCollector(status=404) as collector:
@@ -144,25 +120,15 @@ async def test_a_collector_is_tried_and_its_password_not_told() -> None:
     _fault(await traces(Settings(otlp_endpoint="file:///etc/passwd")), "no http")
 
 
-async def test_every_fault_of_a_whole_examination_has_a_mend(tmp_path: Path) -> None:
-    settings = Settings(
-        home=tmp_path,
-        listen="127.0.0.1:0",
-        nats_url="nats://127.0.0.1:9",
-        ray_address="127.0.0.1:9",
-        model_url="http://127.0.0.1:9/v1",
-    )
-    found = await examine(settings)
-    parts = {one.part: one for one in found}
-    assert {"git", "disk", "open files", "sandbox", "nats", "ray", "model server", "tls", "access", "traces"} <= set(
-        parts
-    )
-    for part in ("nats", "ray", "model server"):
-        _fault(parts[part])
-    assert all(one.cause and one.mend for one in found if one.state is Health.FAULT)
-
-
-def test_tokens_that_others_can_read_on_the_way_are_told() -> None:
+def test_the_access_file_is_tried_and_tokens_that_others_can_read_on_the_way_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    assert access(Settings()).state is Health.ABSENT
+    _fault(access(Settings(access_file=file)), str(file))
+    file.write_text("[tenants.acme]\n")
+    file.chmod(0o600)
+    assert access(Settings(access_file=file)).state is Health.OK
+    file.chmod(0o600 | stat.S_IWOTH)
+    _fault(access(Settings(access_file=file)), "others may write", "chmod")
     settings = Settings(
         orchestrator_url="grpc://one.example:1",
         context_url="two.example:2",
@@ -170,13 +136,17 @@ def test_tokens_that_others_can_read_on_the_way_are_told() -> None:
         nats_token="token",
     )
     found = ways(settings, "127.0.0.1:50055")
-    assert [one.cause.split()[0] for one in found] == [
-        "grpc://one.example:1",
-        "two.example:2",
-        "nats://three.example:4222",
-    ]
+    told = ["grpc://one.example:1", "two.example:2", "nats://three.example:4222"]
+    assert [one.cause.split()[0] for one in found] == told
     assert all(one.state is Health.ABSENT and one.mend for one in found)
     assert ways(Settings(), "") == []
-    assert (
-        ways(settings.model_copy(update={"tls_ca": Path("ca.pem"), "nats_ca": Path("ca.pem")}), "a.example:1")[1:] == []
-    )
+    safe = settings.model_copy(update={"tls_ca": Path("ca.pem"), "nats_ca": Path("ca.pem")})
+    assert ways(safe, "a.example:1")[1:] == []
+
+
+async def test_every_fault_of_a_whole_examination_has_a_mend(tmp_path: Path) -> None:
+    nowhere = {"nats_url": "nats://127.0.0.1:9", "ray_address": "127.0.0.1:9", "model_url": "http://127.0.0.1:9/v1"}
+    found = await examine(Settings(home=tmp_path, listen="127.0.0.1:0", **nowhere))
+    faults = {one.part: one for one in found if one.state is Health.FAULT}
+    assert {"nats", "ray", "model server"} <= faults.keys() and all(one.cause and one.mend for one in faults.values())
+    assert {"git", "disk", "open files", "sandbox", "tls", "access", "traces"} <= {one.part for one in found}

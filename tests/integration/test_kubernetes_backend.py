@@ -24,17 +24,9 @@ NAME = f"fleet-run-{job_id('a')}"
 LISTS_AT_FIRST = 4
 """Jobs and Pods: once to learn whether they may be listed, once to be followed."""
 SPEC = JobSpec(
-    ref=JobRef(name=NAME, tenant="default"),
-    job_id=job_id("a"),
-    run_id=job_id("run"),
-    generation=3,
-    kind="run",
-    task_id="t-1",
-    execution_id="e-1",
-    agent_id="agent one",
-    clones=True,
-    deadline_seconds=600,
-)
+    ref=JobRef(name=NAME, tenant="default"), job_id=job_id("a"), run_id=job_id("run"), generation=3, kind="run",
+    task_id="t-1", execution_id="e-1", agent_id="agent one", clones=True, deadline_seconds=600,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -49,26 +41,18 @@ def lists(cluster: KubernetesApiServer) -> int:
     return sum(path.partition("?")[0].endswith(("/jobs", "/pods")) for path in asked)
 
 
-def settings_for(cluster: KubernetesApiServer, tmp_path: Path) -> RunnerSettings:
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(json.dumps(cluster.kubeconfig()))
-    return RunnerSettings(
-        image="registry.example/fleet-agent:1",
-        kubeconfig=kubeconfig,
-        namespace="fleet",
-        pull_deadline_seconds=0.3,
-        schedule_deadline_seconds=0.3,
-        grace_seconds=1,
-    )
-
-
 @asynccontextmanager
 async def backend_on(
     cluster: KubernetesApiServer, tmp_path: Path, **changes: object
 ) -> AsyncGenerator[KubernetesBackend]:
-    chosen = settings_for(cluster, tmp_path).model_copy(update=changes)
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(cluster.kubeconfig()))
+    chosen = RunnerSettings(
+        image="registry.example/fleet-agent:1", kubeconfig=kubeconfig, namespace="fleet", pull_deadline_seconds=0.3,
+        schedule_deadline_seconds=0.3, grace_seconds=1,
+    )  # fmt: skip
     settings = Settings(home=tmp_path, nats_url="nats://nats:4222", model_url="http://vllm:8000/v1")
-    async with open_kubernetes(settings, chosen) as backend, asyncio.timeout(SECONDS):
+    async with open_kubernetes(settings, chosen.model_copy(update=changes)) as backend, asyncio.timeout(SECONDS):
         yield backend
 
 
@@ -146,11 +130,22 @@ async def test_what_never_begins_is_given_up_in_time(
     assert cluster.all("jobs") == []
 
 
-async def test_a_gap_in_the_history_is_closed_by_another_list(
+async def test_a_gap_in_the_history_is_closed_by_another_list_and_bookmarks_keep_a_quiet_watch_young(
     cluster: KubernetesApiServer, backend: KubernetesBackend
 ) -> None:
+    cluster.bookmark_seconds = 0.05
     await backend.start(SPEC)
     pod = await running_pod(cluster)
+    newest = int(cluster.pod_of(NAME)["metadata"]["resourceVersion"])
+
+    def from_there_on() -> bool:
+        begun = [path for _, path in cluster.requests if "watch" in path and "/jobs" in path]
+        return any(int(path.split("resourceVersion=")[1].split("&")[0]) >= newest for path in begun)
+
+    while not from_there_on():
+        await cluster.cut_watches()
+        await asyncio.sleep(0.3)
+    assert lists(cluster) == LISTS_AT_FIRST
     waiting = asyncio.create_task(backend.ended(SPEC.ref))
     cluster.bookmark_seconds = 60.0
     await cluster.end(pod)
@@ -163,33 +158,15 @@ async def test_a_gap_in_the_history_is_closed_by_another_list(
             await asyncio.sleep(0.02)
 
 
-async def test_bookmarks_keep_a_quiet_watch_from_growing_old(
-    cluster: KubernetesApiServer, backend: KubernetesBackend
-) -> None:
-    cluster.bookmark_seconds = 0.05
-    await backend.start(SPEC)
-    pod = await running_pod(cluster)
-    newest = int(cluster.pod_of(NAME)["metadata"]["resourceVersion"])
-
-    def from_there_on() -> bool:
-        begun = [path for _, path in cluster.requests if "watch" in path and "/jobs" in path]
-        return any(int(path.split("resourceVersion=")[1].split("&")[0]) >= newest for path in begun)
-
-    # Pods changed since the last Job did, and only bookmarks tell the watch of Jobs so.
-    async with asyncio.timeout(SECONDS):
-        while not from_there_on():
-            await cluster.cut_watches()
-            await asyncio.sleep(0.3)
-    assert lists(cluster) == LISTS_AT_FIRST
-    await cluster.end(pod)
-    assert (await backend.ended(SPEC.ref)).reason is EndReason.COMPLETED
-
-
 async def test_what_the_server_refuses_names_the_reason(
     cluster: KubernetesApiServer, backend: KubernetesBackend, tmp_path: Path
 ) -> None:
     cluster.overloaded = 2
     assert await backend.start(SPEC)
+    # Any text becomes a label.
+    for number, text in enumerate(("", "-x-", "a b", "é" * 80, "a" * 200, "x/y\n\x00", "_", "a." * 32)):
+        ref = JobRef(name=f"fleet-label-{number}", tenant="default")
+        assert await backend.start(replace(SPEC, ref=ref, agent_id=text, task_id=text, execution_id=text)), text
     cluster.overloaded = 100
     with pytest.raises(Unavailable):
         await backend.start(SPEC)
@@ -223,9 +200,3 @@ async def test_a_tenant_may_have_a_namespace_and_a_credential_of_its_own(
         for job in cluster.all("jobs")
     }
     assert secrets == {"fleet": [], "fleet-blue": [{"secretName": "blue-git", "defaultMode": 0o440}]}
-
-
-async def test_any_text_becomes_a_label(cluster: KubernetesApiServer, backend: KubernetesBackend) -> None:
-    for number, text in enumerate(("", "-x-", "a b", "é" * 80, "a" * 200, "x/y\n\x00", "_", "a." * 32)):
-        ref = JobRef(name=f"fleet-label-{number}", tenant="default")
-        assert await backend.start(replace(SPEC, ref=ref, agent_id=text, task_id=text, execution_id=text)), text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from tests.git_server import PASSWORD, USER, GitServer, git_server
 from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT
@@ -52,19 +51,18 @@ class World:
     async def submit(self, name: str, text: str, subject: str = "agent.cmd.execute", **more: object) -> None:
         repo = {"url": f"{self.repositories.url}/origin.git"}
         body = {"deliberate": {"taskId": name, "taskDescription": text, "repo": repo, **more}}
-        client = await nats.connect(self.address.url)
-        try:
+        async with await nats.connect(self.address.url) as client:
             await client.jetstream().publish(subject, json.dumps(body).encode())
-        finally:
-            await client.close()
 
     async def result(self, name: str) -> dict[str, Any]:
-        client = await nats.connect(self.address.url)
-        try:
+        async with await nats.connect(self.address.url) as client:
             subscription = await client.jetstream().subscribe(f"agent.results.{name}", ordered_consumer=True)
             return json.loads((await subscription.next_msg(timeout=SECONDS)).data)
-        finally:
-            await client.close()
+
+    def runs(self) -> bool:
+        """Whether an agent's container does."""
+        statuses = [one for pod in self.cluster.all("pods") for one in pod["status"]["containerStatuses"]]
+        return any("running" in one["state"] for one in statuses)
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     plain = make_repository(tmp_path / "plain", HELLO_FILES)
     served = tmp_path / "served"
     served.mkdir()
-    subprocess.run(["git", "clone", "--quiet", "--bare", str(plain), str(served / "origin.git")], check=True)
+    git(served, "clone", "--quiet", "--bare", str(plain), "origin.git")
     async with (
         EmbeddedNats(tmp_path / "nats") as server,
         git_server(served) as repositories,
@@ -91,18 +89,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def runner(world: World, tmp_path: Path) -> AsyncGenerator[RunningRunner]:
     (tmp_path / "kubeconfig").write_text(json.dumps(world.cluster.kubeconfig()))
     chosen = RunnerSettings(
-        takes="commands",
-        image="registry.example/fleet-agent:1",
-        kubeconfig=tmp_path / "kubeconfig",
-        namespace="fleet",
-        git_secrets={"*": "git"},
-        nats_secret="nats",
-        agent_secrets=("model",),
-        protocols="http",
-        hosts="127.0.0.1",
-        agent_env={"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"},
+        takes="commands", image="registry.example/fleet-agent:1", kubeconfig=tmp_path / "kubeconfig",
+        namespace="fleet", git_secrets={"*": "git"}, nats_secret="nats", agent_secrets=("model",), protocols="http",
+        hosts="127.0.0.1", agent_env={"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"},
         ack_wait_seconds=2.0,
-    )
+    )  # fmt: skip
     script = Script(conversations=(WAIT, *SCRIPT.conversations))
     async with ScriptedModelServer(script) as model:
         nats = {"nats_url": world.address.url, "nats_token": world.address.token}
@@ -116,7 +107,7 @@ async def test_a_task_goes_through_a_job_and_leaves_a_result(world: World, tmp_p
     async with runner(world, tmp_path) as running:
         # However many agents it asks for, it gets one.
         await world.submit("t-hello", HELLO, subject="agent.cmd.execute.default.high", numAgents=3)
-        await world.cluster.until(lambda: _running(world, "agent"), SECONDS)
+        await world.cluster.until(world.runs, SECONDS)
         (pod,), (job,) = world.cluster.all("pods"), world.cluster.all("jobs")
         name = pod["metadata"]["name"]
         agent, clone = world.cluster.variables[name, "agent"], world.cluster.variables[name, "clone"]
@@ -156,9 +147,11 @@ async def test_an_evicted_pod_goes_on_from_its_log_in_another_job(world: World, 
                     break
         first = world.cluster.all("pods")[0]["metadata"]["name"]
         # What comes later in the repository is nothing to a run that has begun.
-        _commit(world.repositories.root / "origin.git", tmp_path)
+        git(tmp_path, "clone", "--quiet", str(world.repositories.root / "origin.git"), "later")
+        commit_files(tmp_path / "later", {"later.txt": "later\n"})
+        git(tmp_path / "later", "push", "--quiet")
         await world.cluster.evict(first)
-        await world.cluster.until(lambda: _running(world, "agent"), SECONDS)
+        await world.cluster.until(world.runs, SECONDS)
         # The interrupted call is told, not run again: the next turn writes.
         result = await world.result("t-wait")
         figures = running.runner.figures()
@@ -172,21 +165,3 @@ async def test_an_evicted_pod_goes_on_from_its_log_in_another_job(world: World, 
     assert "later.txt" not in result["artifacts"]["patch"]
     assert claims == [1, 2]
     assert figures["failed"] == {"Evicted": 1}
-
-
-def _running(world: World, container: str) -> bool:
-    return any(
-        status["name"] == container and "running" in status["state"]
-        for pod in world.cluster.all("pods")
-        for status in (*pod["status"]["initContainerStatuses"], *pod["status"]["containerStatuses"])
-    )
-
-
-def _commit(bare: Path, tmp_path: Path) -> None:
-    work = tmp_path / "later"
-    subprocess.run(["git", "clone", "--quiet", str(bare), str(work)], check=True)
-    (work / "later.txt").write_text("later\n")
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    subprocess.run(["git", "-C", str(work), "add", "later.txt"], check=True)
-    subprocess.run(["git", "-C", str(work), *identity, "commit", "--quiet", "-m", "later"], check=True)
-    subprocess.run(["git", "-C", str(work), "push", "--quiet"], check=True)

@@ -7,7 +7,6 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 
 import grpc
@@ -18,10 +17,8 @@ from typer.testing import CliRunner
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.cli.main import app
-from swe_ai_fleet.domain.event import StoredEvent
-from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Meter
+from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -45,12 +42,9 @@ class Caller:
 
     async def submit(self, repository: Path, description: str, **fields: object) -> str:
         request = pb.DeliberateRequest(
-            task_id=f"metrics-{uuid.uuid4().hex[:8]}",
-            task_description=description,
-            repo=pb.RepoRef(path=str(repository)),
-            enable_peer_review=False,
-            **fields,
-        )
+            task_id=f"metrics-{uuid.uuid4().hex[:8]}", task_description=description,
+            repo=pb.RepoRef(path=str(repository)), enable_peer_review=False, **fields,
+        )  # fmt: skip
         reply = await self.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request), **self.call)
         return reply.execution_id
 
@@ -84,9 +78,7 @@ async def counted(caller: Caller, executions: int, **fields: object) -> pb.GetMe
             await asyncio.sleep(0.05)
 
 
-async def test_a_run_is_measured_and_every_replica_has_the_same_figures(
-    caller: Caller, fleet: FleetUnderTest, tmp_path: Path
-) -> None:
+async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     before = await counted(caller, 0, role=pb.ROLE_DATA)
     ended = sum(one.count for one in before.executions)
@@ -100,15 +92,13 @@ async def test_a_run_is_measured_and_every_replica_has_the_same_figures(
 
     replies = sum(event.type == "model_replied" for event in events)
     calls = sum(event.type == "tool_finished" for event in events)
-    assert grew("deliberation") == grew("queue_wait") == 1
-    assert grew("orchestration") == grew("workflow") == 0
-    assert (grew("agent"), grew("model_call"), grew("tool_call")) == (2, replies, calls)
+    counts = {"deliberation": 1, "queue_wait": 1, "orchestration": 0, "workflow": 0, "agent": 2}
+    counts |= {"model_call": replies, "tool_call": calls}
+    assert {name: grew(name) for name in counts} == counts
     assert grew("check") >= 1
-    assert after.agents.succeeded - before.agents.succeeded == 2
-    assert after.agents.started - before.agents.started == 2
-    assert after.usage.prompt_tokens - before.usage.prompt_tokens == state.usage.prompt_tokens
-    assert after.usage.completion_tokens - before.usage.completion_tokens == state.usage.completion_tokens
-    assert after.usage.model_calls - before.usage.model_calls == state.usage.model_calls
+    assert after.agents.succeeded - before.agents.succeeded == after.agents.started - before.agents.started == 2
+    for name in ("prompt_tokens", "completion_tokens", "model_calls"):
+        assert getattr(after.usage, name) - getattr(before.usage, name) == getattr(state.usage, name), name
     took = latencies(after)["deliberation"]
     assert 0 < took.p50_ms <= took.p95_ms * 1.0001 <= took.p99_ms * 1.0002
     if not ended:
@@ -117,7 +107,6 @@ async def test_a_run_is_measured_and_every_replica_has_the_same_figures(
     assert sum(tool.calls for tool in after.tools) == latencies(after)["tool_call"].count
     assert [model.model for model in after.models] == ["scripted"]
     assert after.quantile_error == RELATIVE_ERROR
-    assert after.councils.total >= 0
     assert 0 <= after.cache_hit_rate <= 1
 
     # A series adds up and has no gaps.
@@ -133,62 +122,7 @@ async def test_a_run_is_measured_and_every_replica_has_the_same_figures(
     counts = {one.status: one.count for one in reply.executions}
     assert sum(one.count for point in reply.series for one in point.ended) == sum(counts.values()) >= 1
     assert counts[pb.DELIBERATION_STATUS_COMPLETED] >= 1
-    coarse = await caller.metrics(start_time_ms=start, step_seconds=600)
-    assert coarse.step_seconds == 600
-    assert len(coarse.series) in (6, 7, 8)
     assert (await caller.metrics(start_time_ms=1)).step_seconds == 86_400
-    everything = await caller.metrics()
-    assert sum(one.count for one in everything.executions) >= sum(counts.values())
-
-    # Another reader of the same log, begun later and interrupted twice, counts what the orchestrator counted.
-    end = int(time.time()) // 60 * 60 + 60
-    credentials = Credentials(token=fleet.running.nats_token)
-    async with JetStream.connect(fleet.running.nats_url, credentials=credentials) as log:
-        stumbles = iter((20, 50))
-
-        async def stumbling(start: int):
-            """Breaks off twice, and begins a little too early each time."""
-            end_at = next(stumbles, None)
-            async with aclosing(log.everything(from_sequence=max(1, start - 5), follow=True)) as events:
-                async for number, stored in _numbered(events):
-                    yield stored
-                    if number == end_at:
-                        return
-
-        async with asyncio.timeout(SECONDS), Meter(stumbling) as meter:
-            await meter.whole()
-            # Of one role: another test takes an event out of the log, which only those have who have read it before.
-            mine = await meter.measure("default", start=end - 3600, end=end, role="DATA")
-        span = {"start_time_ms": (end - 3600) * 1000, "end_time_ms": end * 1000}
-        theirs = await counted(caller, sum(mine.total.ended.values()), role=pb.ROLE_DATA, **span)
-    assert mine.total.usage.prompt_tokens == theirs.usage.prompt_tokens > 0
-    assert mine.total.agents_started == theirs.agents.started
-    assert {name: sketch.count for name, sketch in mine.total.latencies.items()} == {
-        name: one.count for name, one in latencies(theirs).items() if one.count
-    }
-    assert [point.gauges.agents for point in mine.series] == [point.agents_running for point in theirs.series]
-
-
-async def test_ranges_that_are_none_are_refused(caller: Caller) -> None:
-    for fields, named in (
-        ({"start_time_ms": 2_000, "end_time_ms": 1_000}, "end_time_ms"),
-        ({"start_time_ms": 2**62}, "start_time_ms"),
-        ({"start_time_ms": 4_102_444_800_000}, "start_time_ms"),
-        ({"step_seconds": -1}, "step_seconds"),
-        ({"step_seconds": 2**31 - 1}, "step_seconds"),
-        ({"start_time_ms": -5}, "start_time_ms"),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await caller.metrics(**fields)
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert named in str(caught.value.trailing_metadata()) or named in (caught.value.details() or ""), fields
-
-
-async def _numbered(events: AsyncIterator[StoredEvent | None]) -> AsyncIterator[tuple[int, StoredEvent | None]]:
-    number = 0
-    async for stored in events:
-        number += 1
-        yield number, stored
 
 
 async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: ScriptedModelServer, tmp_path: Path) -> None:
@@ -204,29 +138,18 @@ async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: Script
                     break
                 await asyncio.sleep(0.2)
         [me] = [one for one in status.replicas if one.answering]
-        host, node = status.hosts[0], status.nodes[0]
-        assert host.alive
-        assert host.replica == me.name
-        assert host.slots >= 2
-        assert host.memory_bytes > 1_000_000
-        assert 0 < host.started_at_ms <= status.measured_at_ms
-        assert node.node_id == host.node_id
-        assert node.alive
-        assert node.cpus >= 1
+        host, node, [endpoint] = status.hosts[0], status.nodes[0], status.model_endpoints
+        assert (host.alive, host.replica, host.node_id) == (True, me.name, node.node_id)
+        assert host.slots >= 2 and host.memory_bytes > 1_000_000
+        assert 0 < host.started_at_ms <= status.measured_at_ms and me.started_at_ms > 0
+        assert node.alive and node.cpus >= 1 and 0 <= node.cpu_percent <= 100
         assert 0 < node.memory_used_bytes < node.memory_total_bytes
-        assert 0 <= node.cpu_percent <= 100
-        [endpoint] = status.model_endpoints
-        assert endpoint.url == model_server.url
-        assert endpoint.state == pb.COMPONENT_STATE_UP
+        assert (endpoint.url, endpoint.state) == (model_server.url, pb.COMPONENT_STATE_UP)
         assert (endpoint.running, endpoint.waiting, endpoint.kv_cache_usage) == (0, 0, 0.0)
         assert list(endpoint.profiles) == ["default"]
-        assert status.queue.driven >= 1
-        assert status.queue.max_waiting > 0
-        assert me.driven >= 1
-        assert me.started_at_ms > 0
+        assert status.queue.driven >= 1 and me.driven >= 1 and status.queue.max_waiting > 0
         storage = {one.name: one for one in status.storage}
-        assert storage["AGENT_EVENTS"].messages > 0
-        assert storage["AGENT_EVENTS"].bytes > 0
+        assert storage["AGENT_EVENTS"].messages > 0 and storage["AGENT_EVENTS"].bytes > 0
     finally:
         await caller.stub.CancelExecution(pb.CancelExecutionRequest(execution_id=execution_id), **caller.call)
     async with asyncio.timeout(SECONDS):
@@ -247,10 +170,8 @@ async def test_the_model_servers_word_is_passed_on(caller: Caller, model_server:
         async with asyncio.timeout(SECONDS):
             while (endpoint := (await caller.status()).model_endpoints[0]).waiting != 7:
                 await asyncio.sleep(0.2)
-        assert endpoint.kv_cache_usage == 0.25
-        assert endpoint.prefix_cache_hit_rate == pytest.approx(0.75)
-        model_server.metrics = None
-        async with asyncio.timeout(SECONDS):
+            assert (endpoint.kv_cache_usage, endpoint.prefix_cache_hit_rate) == (0.25, pytest.approx(0.75))
+            model_server.metrics = None
             while (endpoint := (await caller.status()).model_endpoints[0]).HasField("running"):
                 await asyncio.sleep(0.2)
         assert endpoint.state == pb.COMPONENT_STATE_UP

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
-from tests.manifests.objects import Object, PodView, found, matches, name_of, of_kind, pods
+from tests.manifests.objects import Object, PodView, environment, found, matches, name_of, of_kind, pods
 from tests.manifests.pod_rules import (
     accounts_are_its_own,
     containers_are_confined,
@@ -19,10 +19,12 @@ from tests.manifests.pod_rules import (
 )
 from tests.manifests.running import files_are_mounted, modules_are_there, secrets_are_made, settings_are_known
 from tests.manifests.strict import schemas_fit
-from tests.manifests.ways import ways_are_open
 from workers.workspace_runner.settings import RunnerSettings
 
 Rule = Callable[[Sequence[Object]], Iterator[str]]
+_ADDRESS = re.compile(r"([a-z0-9-]+)\.(fleet[a-z-]*)\.svc:(\d+)")
+_OPERATORS = {"fleet-head-svc": {"app.kubernetes.io/name": "fleet-ray-head"}}
+"""Services that an operator makes, and the Pods behind them."""
 
 
 def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
@@ -33,11 +35,10 @@ def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
         match one["kind"]:
             case "Service":
                 selectors = [{"matchLabels": spec["selector"]}]
-                _ports = {port["targetPort"] for port in spec["ports"]}
-                chosen = [pod for pod in here if matches(selectors[0], pod.labels)]
-                for port in _ports:
-                    if any(port not in pod.ports() for pod in chosen):
-                        yield f"{name_of(one)}: its Pods have no port {port}"
+                for pod in here:
+                    ports = {port["targetPort"] for port in spec["ports"]} - pod.ports().keys()
+                    if ports and matches(selectors[0], pod.labels):
+                        yield f"{name_of(one)}: {pod} has no port {ports}"
             case "PodDisruptionBudget" | "NetworkPolicy":
                 selectors = [spec.get("selector", spec.get("podSelector"))]
                 if one["kind"] == "NetworkPolicy" and not selectors[0]:
@@ -68,29 +69,6 @@ def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
         for constraint in pod.spec.get("topologySpreadConstraints", ()):
             if not matches(constraint["labelSelector"], pod.labels):
                 yield f"{pod}: spreads other Pods than its own"
-
-
-def values_of_selectors_exist(objects: Sequence[Object]) -> Iterator[str]:
-    """A name in a list of names that no Pod has is a misspelt one, though others of the list fit."""
-    names = {pod.labels.get("app.kubernetes.io/name") for pod in pods(objects)} | {"fleet-vllm", "fleet-backup"}
-    if not of_kind(objects, "RayCluster"):
-        names.add("fleet-ray-worker")
-
-    def walk(value: Any) -> Iterator[str]:
-        if isinstance(value, list):
-            for part in cast("list[Any]", value):
-                yield from walk(part)
-        if isinstance(value, dict):
-            table = cast("Object", value)
-            if table.get("key") == "app.kubernetes.io/name":
-                yield from (text for text in table["values"] if text not in names)
-            if table.get("app.kubernetes.io/name", "fleet-vllm") not in names:
-                yield table["app.kubernetes.io/name"]
-            yield from walk(list(table.values()))
-
-    for one in of_kind(objects, "NetworkPolicy", "PodMonitor"):
-        for text in walk(one["spec"]):
-            yield f"{name_of(one)}: no Pod is called {text}"
 
 
 def traffic_is_denied(objects: Sequence[Object]) -> Iterator[str]:
@@ -134,22 +112,18 @@ def probes_are_real(objects: Sequence[Object]) -> Iterator[str]:
             if container in pod.spec.get("initContainers", ()) and container.get("restartPolicy") != "Always":
                 continue
             ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
-            wanted = {"startupProbe", "livenessProbe"}
-            for kind in sorted(wanted - container.keys()):
+            for kind in sorted({"startupProbe", "livenessProbe"} - container.keys()):
                 yield f"{pod}: {container['name']} has no {kind}"
-            serves = [
-                one
+            here = any(
+                port["targetPort"] in ports and matches({"matchLabels": one["spec"]["selector"]}, pod.labels)
                 for one in of_kind(objects, "Service")
-                if matches({"matchLabels": one["spec"]["selector"]}, pod.labels)
-            ]
-            here = any(port["targetPort"] in ports for one in serves for port in one["spec"]["ports"])
+                for port in one["spec"]["ports"]
+            )
             if here and "readinessProbe" not in container:
                 yield f"{pod}: {container['name']} is sent calls before it is ready"
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
                 probe = container.get(kind, {})
-                how: Object | None = next(
-                    (probe[one] for one in ("httpGet", "tcpSocket", "grpc") if one in probe), None
-                )
+                how = probe.get("httpGet") or probe.get("tcpSocket") or probe.get("grpc")
                 if kind in container and how is None:
                     yield f"{pod}: {container['name']}'s {kind} asks nothing"
                 if how and how["port"] not in ports and how["port"] not in ports.values():
@@ -185,14 +159,9 @@ def targets_exist(objects: Sequence[Object]) -> Iterator[str]:
             source: Object = metric.get("resource") or metric.get("containerResource") or {}
             if source.get("name") not in ("cpu", "memory"):
                 yield f"{name_of(one)}: scales by what not every cluster measures"
-            names: set[str] = (
-                {source["container"]} if "container" in source else {c["name"] for c in pod.spec["containers"]}
-            )
-            for container in pod.spec["containers"]:
-                if container["name"] in names and source.get("name") in container["resources"]["requests"]:
-                    names = names - {container["name"]}
-            if names:
-                yield f"{name_of(one)}: {sorted(names)} ask for nothing that use could be measured by"
+            measured = [one for one in pod.spec["containers"] if one["name"] == source.get("container", one["name"])]
+            if not measured or any(source.get("name") not in one["resources"]["requests"] for one in measured):
+                yield f"{name_of(one)}: nothing is asked for that use could be measured by"
     for one in of_kind(objects, "Ingress"):
         for rule in one["spec"]["rules"]:
             for path in rule["http"]["paths"]:
@@ -253,9 +222,70 @@ def quotas_have_room(objects: Sequence[Object]) -> Iterator[str]:
                 yield f"{name_of(runner)}: {jobs} Jobs at once are more than the quota's {kind}"
 
 
-def names_are_given_once(objects: Sequence[Object]) -> Iterator[str]:
-    names = Counter(name_of(one) for one in objects)
-    yield from (f"{name} is there {count} times" for name, count in names.items() if count > 1)
+def _fits(peer: Object, policy: Object, other: PodView, labels: dict[str, dict[str, str]]) -> bool:
+    if "ipBlock" in peer:
+        return False
+    if "namespaceSelector" in peer:
+        if not matches(peer["namespaceSelector"], labels[other.namespace]):
+            return False
+    elif policy["metadata"]["namespace"] != other.namespace:
+        return False
+    return matches(peer.get("podSelector"), other.labels)
+
+
+def _lets(objects: Sequence[Object], direction: str, pod: PodView, other: PodView, port: int) -> bool:
+    """Whether a policy of `pod` lets traffic to (`egress`) or from (`ingress`) another through, at the port served."""
+    labels = {
+        one["metadata"]["name"]: {"kubernetes.io/metadata.name": one["metadata"]["name"], **one["metadata"]["labels"]}
+        for one in of_kind(objects, "Namespace")
+    }
+    side = "to" if direction == "egress" else "from"
+    return any(
+        any(one["port"] <= port <= one.get("endPort", one["port"]) for one in rule["ports"])
+        and any(_fits(peer, policy, other, labels) for peer in rule.get(side, ()))
+        for policy in of_kind(objects, "NetworkPolicy")
+        if policy["metadata"]["namespace"] == pod.namespace and matches(policy["spec"]["podSelector"], pod.labels)
+        for rule in policy["spec"].get(direction, ())
+    )
+
+
+def ways(objects: Sequence[Object]) -> Iterator[tuple[PodView, str, str, int]]:
+    """Pod, service, namespace and port of each address in somebody's settings; hosts on Ray get the orchestrator's."""
+    every = list(pods(objects))
+    workers = [one for one in every if one.labels["app.kubernetes.io/name"] == "fleet-ray-worker"]
+    for pod in every:
+        told = [value for one in pod.containers for value in environment(objects, pod, one).values()]
+        told += [argument for one in pod.containers for argument in one.get("args", ())]
+        with_settings = [pod, *(workers if pod.labels["app.kubernetes.io/name"] == "fleet-orchestrator" else ())]
+        for value in told:
+            for service, namespace, port in _ADDRESS.findall(value):
+                yield from ((one, service, namespace, int(port)) for one in with_settings)
+
+
+def ways_are_open(objects: Sequence[Object]) -> Iterator[str]:
+    services = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in of_kind(objects, "Service")}
+    for pod, name, namespace, port in ways(objects):
+        if name == "fleet-vllm" and (namespace, name) not in services:
+            # The overlay for laptops has no model.
+            continue
+        service: Any = services.get((namespace, name))
+        if service is None and name not in _OPERATORS:
+            yield f"{pod}: there is no {name}.{namespace}"
+            continue
+        spec: Object = service["spec"] if service else {"selector": _OPERATORS[name], "ports": [{"port": port}]}
+        served: list[Object] = [one for one in spec["ports"] if one["port"] == port]
+        if not served:
+            yield f"{pod}: {name} has no port {port}"
+            continue
+        for other in pods(objects):
+            if other.namespace != namespace or not matches({"matchLabels": spec["selector"]}, other.labels):
+                continue
+            inside: Any = served[0].get("targetPort", port)
+            inside = other.ports()[inside] if isinstance(inside, str) else inside
+            if not _lets(objects, "egress", pod, other, inside):
+                yield f"{pod}: is not let out to {name}:{inside}"
+            if not _lets(objects, "ingress", other, pod, inside):
+                yield f"{pod}: is not let in by {name}:{inside}"
 
 
 RULES: tuple[Rule, ...] = (
@@ -267,14 +297,12 @@ RULES: tuple[Rule, ...] = (
     namespaces_are_restricted,
     priorities_are_there,
     selectors_match,
-    values_of_selectors_exist,
     traffic_is_denied,
     ports_are_in_policies,
     probes_are_real,
     targets_exist,
     replicas_survive,
     quotas_have_room,
-    names_are_given_once,
     schemas_fit,
     ways_are_open,
     settings_are_known,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -24,14 +23,11 @@ SERVERS = 3
 
 
 def _ports(count: int) -> list[int]:
-    taken = [socket.socket() for _ in range(count)]
-    try:
-        for one in taken:
+    with ExitStack() as taken:
+        sockets = [taken.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
             one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in taken]
-    finally:
-        for one in taken:
-            one.close()
+        return [one.getsockname()[1] for one in sockets]
 
 
 def _config(number: int, ports: list[int], directory: Path, installation: Path) -> Path:
@@ -48,9 +44,8 @@ def _config(number: int, ports: list[int], directory: Path, installation: Path) 
         "/etc/nats/tls/ca.crt": str(installation / "tls" / "ca.pem"),
         "./auth/accounts.conf": "accounts.conf",
     }
-    changes |= {
-        f"fleet-nats-{one}.fleet-nats-peers.fleet.svc:6222": f"127.0.0.1:{peers[one]}" for one in range(SERVERS)
-    }
+    for one, port in enumerate(peers):
+        changes[f"fleet-nats-{one}.fleet-nats-peers.fleet.svc:6222"] = f"127.0.0.1:{port}"
     # The names first: their ports are among the others.
     for old, new in sorted(changes.items(), key=lambda change: -len(change[0])):
         assert old in text, old
@@ -64,17 +59,14 @@ def _config(number: int, ports: list[int], directory: Path, installation: Path) 
 
 @asynccontextmanager
 async def _server(number: int, config: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
-    program = Path(sys.executable).with_name("nats-server")
-    told = {**os.environ, "POD_NAME": f"fleet-nats-{number}"}
-    log = (config.parent / "log").open("wb")
-    process = await asyncio.create_subprocess_exec(program, "-c", config, env=told, stdout=log, stderr=log)
+    program, told = Path(sys.executable).with_name("nats-server"), {**os.environ, "POD_NAME": f"fleet-nats-{number}"}
+    process = await asyncio.create_subprocess_exec(program, "-c", config, env=told, stderr=asyncio.subprocess.DEVNULL)
     try:
         yield process
     finally:
         if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
         await process.wait()
-        log.close()
 
 
 async def _probed(monitors: list[int]) -> None:
@@ -102,12 +94,11 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             await stack.enter_async_context(_server(number, _config(number, ports, tmp_path, installation)))
             for number in range(SERVERS)
         ]
-        settings = Settings(
-            nats_url=f"tls://127.0.0.1:{ports[0]}",
-            nats_ca=installation / "tls" / "ca.pem",
-            nats_nkey_file=installation / "nats" / "orchestrator.nkey",
-            stream_replicas=SERVERS,
-        )
+        tls = {
+            "nats_ca": installation / "tls" / "ca.pem",
+            "nats_nkey_file": installation / "nats" / "orchestrator.nkey",
+        }
+        settings = Settings(nats_url=f"tls://127.0.0.1:{ports[0]}", stream_replicas=SERVERS, **tls)
         async with connect_log(settings, name="test", patience=30, waits=30) as log:
             async with asyncio.timeout(60):
                 while True:
@@ -121,7 +112,7 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             assert info["config"]["num_replicas"] == SERVERS
             assert len(info["cluster"]["replicas"]) == SERVERS - 1
             await _probed(ports[2 * SERVERS :])
-            servers[2].send_signal(signal.SIGKILL)
+            servers[2].kill()
             await servers[2].wait()
             store = await log.bucket("cluster-test")
             await store.put("key", b"kept")

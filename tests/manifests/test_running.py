@@ -1,20 +1,23 @@
-"""What containers are told is what their programs take: settings, and the words of Ray and NATS."""
+"""What containers are told is what their programs take: settings, the words of Ray and NATS, alerts, dashboards."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
 from swe_ai_fleet.settings import Settings
+from tests.manifests.alerts import COPY, SOURCE, wrapped
 from tests.manifests.kubectl import kustomized
-from tests.manifests.objects import DEPLOY, OVERLAYS, Object, built, environment, found, of_kind, pods
+from tests.manifests.objects import DEPLOY, OVERLAYS, Object, built, environment, found, matches, of_kind, pods
 from tests.manifests.running import ours, written
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -35,11 +38,8 @@ def test_settings_are_taken(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path
             taken, runner = Settings(), RunnerSettings()
             assert runner.namespace in ("", "fleet-agents")
             if container["name"] == "orchestrator":
-                assert taken.ray_resources == {"agent_host": 1}
-                assert taken.sandbox == "landlock"
-                assert not taken.loopback
-                assert taken.ray_token == taken.context_token == "secret"
-                assert taken.http_address == ""
+                assert (taken.ray_resources, taken.sandbox, taken.loopback) == ({"agent_host": 1}, "landlock", False)
+                assert (taken.ray_token, taken.context_token, taken.http_address) == ("secret", "secret", "")
             if container["name"] == "gateway":
                 assert taken.orchestrator_token == "secret"
             looked_at.add(container["name"])
@@ -122,17 +122,15 @@ def test_traces_are_let_out_of_whoever_is_told_to_send_them() -> None:
         assert found(objects, "ConfigMap", name)["data"]["FLEET_OTLP_ENDPOINT"].endswith(":4318")
     policies = [one for one in of_kind(objects, "NetworkPolicy") if one["metadata"]["name"] == "to-collector"]
     assert {one["metadata"]["namespace"] for one in policies} == {"fleet", "fleet-agents"}
-    named: set[str] = set()
-    for one in policies:
-        assert [port["port"] for rule in one["spec"]["egress"] for port in rule["ports"]] == [4318]
-        named |= {value for rule in one["spec"]["podSelector"].get("matchExpressions", ()) for value in rule["values"]}
+    assert all(port["port"] == 4318 for one in policies for rule in one["spec"]["egress"] for port in rule["ports"])
+    chosen = [rule for one in policies for rule in one["spec"]["podSelector"].get("matchExpressions", ())]
     reads = {
         pod.labels["app.kubernetes.io/name"]
         for pod in pods(objects)
         if any("FLEET_OTLP_ENDPOINT" in environment(objects, pod, one) for one in pod.containers)
     }
     # Hosts on Ray have their orchestrator's settings; a backup sends no traces.
-    assert named == (reads | {"fleet-ray-worker"}) - {"fleet-backup"}
+    assert {name for rule in chosen for name in rule["values"]} == (reads | {"fleet-ray-worker"}) - {"fleet-backup"}
 
 
 @pytest.mark.parametrize(
@@ -155,3 +153,44 @@ def test_the_gateway_answers_for_the_host_that_is_given_once(
     told = {one["name"]: one.get("value", "") for one in gateway["env"]}
     assert told["FLEET_HTTP_HOSTS"] == "fleet-gateway.fleet.svc,fleet.acme.test"
     assert "fleet.example.org" not in json.dumps(found(objects, kind, "fleet-gateway"))
+
+
+def jobs(objects: Sequence[Object]) -> set[str]:
+    """Prometheus' names of what PodMonitors have it look at: the namespace and the monitor, but for a `jobLabel`."""
+    return {
+        pod.labels.get(one["spec"].get("jobLabel", ""), f"{one['metadata']['namespace']}/{one['metadata']['name']}")
+        for one in of_kind(objects, "PodMonitor")
+        for pod in pods(objects)
+        if pod.namespace == one["metadata"]["namespace"] and matches(one["spec"]["selector"], pod.labels)
+    }
+
+
+@pytest.mark.parametrize("name", ["gpu", "production"])
+def test_alerts_and_dashboards_are_those_that_are_tested_and_ask_for_jobs_by_their_names(name: str) -> None:
+    objects = built(name)
+    assert COPY.read_text() == wrapped(SOURCE.read_text()), "run python -m tests.manifests.alerts"
+    rules = found(objects, "PrometheusRule", "fleet")["spec"]
+    assert rules == yaml.safe_load(SOURCE.read_text())
+    asked = [
+        re.compile(text if operator == "=~" else re.escape(text))
+        for group in rules["groups"]
+        for rule in group["rules"]
+        for operator, text in re.findall(r'job(=~?)"([^"]+)"', rule["expr"])
+    ]
+    served = {"fleet-orchestrator", "fleet-context", "fleet-gateway", "fleet-runner"}
+    assert asked and served <= jobs(objects)
+    # One of all jobs, or one of them by its name.
+    assert all(any(selector.fullmatch(job) for job in served) for selector in asked)
+    assert any(all(selector.fullmatch(job) for job in served) for selector in asked)
+    del found(objects, "PodMonitor", "fleet")["spec"]["jobLabel"]
+    assert not any(selector.fullmatch(job) for selector in asked for job in jobs(objects) & {"fleet/fleet"})
+
+    config = found(objects, "ConfigMap", "fleet-dashboards")
+    assert config["metadata"]["namespace"] == "fleet"
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    files = {
+        path.name: json.loads(path.read_text()) for path in (DEPLOY.parent / "observability" / "grafana").glob("*.json")
+    }
+    assert {key: json.loads(text) for key, text in config["data"].items()} == files
+    # What `kubectl apply` keeps of an object in its annotation.
+    assert len(json.dumps(config)) < 256 * 1024

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
-from swe_ai_fleet.cli.main import app
 from tests.promql import named
 
 ROOT = Path(__file__).parents[2]
@@ -177,12 +175,11 @@ def test_every_alert_is_tried_with_what_it_asks_for_and_says_what_to_do() -> Non
         named(rule["expr"])
     # Every alert leads to an entry of the runbooks, and no entry leads nowhere.
     wanted = {re.sub(r"(?<!^)(?=[A-Z])", "-", alert).lower() for alert in rules}
-    assert wanted == {anchor for anchor in anchors(RUNBOOKS) if anchor.startswith("fleet-")}
+    there = anchors(RUNBOOKS)
+    assert wanted == {anchor for anchor in there if anchor.startswith("fleet-")}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", RUNBOOKS)) <= there
     urls = {rule["annotations"]["runbook_url"] for rule in rules.values()}
     assert urls == {f"docs/runbooks.md#{name}" for name in wanted}
-    for text in ("rate(", "sum)", "fleet_x{", "fleet_x ; 1", ""):
-        with pytest.raises(ValueError):
-            named(text)
 
 
 @pytest.mark.slow
@@ -197,28 +194,3 @@ def test_each_alert_fires_where_something_is_wrong_and_only_there(tmp_path: Path
     written.write_text(yaml.safe_dump({"rule_files": [str(_RULES)], "evaluation_interval": "1m", "tests": tests}))
     done = subprocess.run(["promtool", "test", "rules", str(written)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_links_lead_somewhere() -> None:
-    for page, anchor in re.findall(r"\]\(([\w./-]*)#?([\w-]*)\)", RUNBOOKS):
-        text = (ROOT / "docs" / page).read_text(encoding="utf-8") if page else RUNBOOKS
-        assert not anchor or anchor in anchors(text), (page, anchor)
-
-
-def commands(command: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
-    if not hasattr(command, "commands"):
-        return {" ".join(words): command}
-    parts = [commands(one, (*words, name)) for name, one in sorted(command.commands.items())]
-    return {name: one for part in parts for name, one in part.items()}
-
-
-def test_commands_say_what_they_are_for_and_those_that_the_runbooks_name_are_there() -> None:
-    known = commands(typer.main.get_command(app))
-    for name, command in known.items():
-        assert (command.help or "").strip().endswith("."), name
-        for parameter in command.params:
-            shown = not getattr(parameter, "hidden", False)
-            assert not shown or getattr(parameter, "help", None), f"{name}: {parameter.name}"
-    named = re.findall(r"`fleet ((?:[a-z]+)(?: [a-z]+)?)", RUNBOOKS)
-    first = {name.split()[0] for name in known}
-    assert named and [words for words in named if words not in known and words.split()[0] not in first] == []

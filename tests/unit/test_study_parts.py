@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.cli.batch.evaluation import commands, without_files_of
 from swe_ai_fleet.cli.batch.records import Hidden
 from swe_ai_fleet.cli.batch.results import ERROR, Row
-from swe_ai_fleet.cli.study.report import arms, document, markdown, wilson
+from swe_ai_fleet.cli.study.report import arms, markdown, wilson
 from swe_ai_fleet.cli.study.trials import (
     Detail,
     Part,
@@ -22,7 +22,6 @@ from swe_ai_fleet.cli.study.trials import (
     detail_of,
     keep_details,
     read_details,
-    standings,
 )
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
@@ -78,21 +77,14 @@ def test_arms_are_compared_with_the_fewest_candidates():
     assert arms([trial(1, "c", status=ERROR)]) == ()
 
 
-def test_hidden_tests_decide_where_they_were_run():
-    trials = [trial(1, "a", resolved=True), trial(3, "a", resolved=False), trial(3, "b", resolved=None)]
-    one, three = arms(trials)
-    assert one.resolved is not None and one.resolved.passed == 1
-    assert three.resolved is not None and (three.resolved.passed, three.resolved.of) == (0, 1)
-    assert (three.gained, three.lost) == (0, 1)
-
-
-def test_without_a_pass_there_is_no_price_of_one():
+def test_hidden_tests_decide_where_they_were_run_and_without_a_pass_there_is_no_price_of_one():
+    one, three = arms([trial(1, "a", resolved=True), trial(3, "a", resolved=False), trial(3, "b", resolved=None)])
+    assert one.resolved and three.resolved and one.resolved.passed == 1
+    assert (three.resolved.passed, three.resolved.of, three.gained, three.lost) == (0, 1, 0, 1)
     [arm] = arms([trial(1, "a", status="no_winner", tokens=7)])
-    assert arm.tokens_per_pass is None
-    assert arm.resolved is None
-    assert "| 1 | 0% (0/1, 0% to 79%) | 0% (0/1, 0% to 79%) | - |" in markdown("s", [arm], missing=2)
-    assert "2 trials are missing" in markdown("s", [arm], missing=2)
-    assert document("s", [arm], missing=0)["missing"] == 0
+    assert (arm.tokens_per_pass, arm.resolved) == (None, None)
+    told = markdown("s", [arm], missing=2)
+    assert "| 1 | 0% (0/1, 0% to 79%) | 0% (0/1, 0% to 79%) | - |" in told and "2 trials are missing" in told
 
 
 def test_rounds_are_compared_over_the_same_executions():
@@ -106,59 +98,35 @@ def test_rounds_are_compared_over_the_same_executions():
     assert arm.model_calls == 4
 
 
-def candidate(name: str, revision: int = 0, author: str = "") -> Candidate:
-    return Candidate(
-        candidate_id=name,
-        agent_id=name,
-        author_id=author,
-        round=revision,
-        role=Role.DEV,
-        summary="",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head="",
-        submitted_at="",
-    )
+def test_a_revision_stands_for_its_author_unless_it_was_dropped():
+    def candidate(name: str, revision: int = 0, author: str = "") -> Candidate:
+        return Candidate(
+            candidate_id=name, agent_id=name, author_id=author, round=revision, role=Role.DEV, summary="",
+            stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head="", submitted_at="",
+        )  # fmt: skip
 
+    def report(name: str) -> CheckReport:
+        result = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=name in ("b", "a-r1"))
+        return CheckReport(candidate_id=name, results=(result,))
 
-def a_state(*candidates: Candidate, passed: set[str], dropped: set[str] | None = None) -> ExecutionState:
-    reports = {
-        one.candidate_id: CheckReport(
-            candidate_id=one.candidate_id,
-            results=(CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=one.candidate_id in passed),),
-        )
-        for one in candidates
-    }
-    return ExecutionState(
-        execution_id="e",
+    every = (candidate("a"), candidate("b"), candidate("a-r1", 1, "a"), candidate("b-r1", 1, "b"))
+    state = ExecutionState(
+        execution_id="e", fingerprint="f", started_at="", updated_at="", status=ExecutionStatus.COMPLETED,
         task=Task(task_id="t", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/srv/app")),
         repository=PinnedRepository(tenant="default", location="/srv/app", commit="c" * 40),
-        fingerprint="f",
-        started_at="2026-01-01T00:00:00+00:00",
-        updated_at="2026-01-01T00:00:00+00:00",
-        status=ExecutionStatus.COMPLETED,
-        usage=Usage(model_calls=9, tool_calls=5),
-        candidates={one.candidate_id: one for one in candidates},
-        reports=reports,
-        dropped=dict.fromkeys(dropped or (), "worse"),
-    )
-
-
-def test_a_revision_stands_for_its_author_unless_it_was_dropped():
-    revised, worse = candidate("a-r1", 1, "a"), candidate("b-r1", 1, "b")
-    state = a_state(candidate("a"), candidate("b"), revised, worse, passed={"b", "a-r1"}, dropped={"b-r1"})
-    assert standings(state) == (Standing(round=0, candidates=2, passed=1), Standing(round=1, candidates=2, passed=2))
-    assert detail_of(state) == Detail(execution_id="e", model_calls=9, tool_calls=5, standings=standings(state))
-    assert standings(a_state(passed=set())) == (Standing(round=0, candidates=0, passed=0),)
+        usage=Usage(model_calls=9, tool_calls=5), candidates={one.candidate_id: one for one in every},
+        reports={one.candidate_id: report(one.candidate_id) for one in every}, dropped={"b-r1": "worse"},
+    )  # fmt: skip
+    stood = (Standing(round=0, candidates=2, passed=1), Standing(round=1, candidates=2, passed=2))
+    assert detail_of(state) == Detail(execution_id="e", model_calls=9, tool_calls=5, standings=stood)
+    assert detail_of(replace(state, candidates={})).standings == (Standing(round=0, candidates=0, passed=0),)
 
 
 def test_details_survive_a_line_that_was_cut_off(tmp_path: Path):
     path = tmp_path / "details.jsonl"
     assert read_details(path) == {}
-    first = Detail(
-        execution_id="1", model_calls=1, tool_calls=0, standings=(Standing(round=0, candidates=1, passed=1),)
-    )
+    stood = (Standing(round=0, candidates=1, passed=1),)
+    first = Detail(execution_id="1", model_calls=1, tool_calls=0, standings=stood)
     keep_details(path, [first])
     with path.open("a") as file:
         file.write('{"execution_id": "2", "mod')
@@ -166,7 +134,7 @@ def test_details_survive_a_line_that_was_cut_off(tmp_path: Path):
     assert read_details(path) == {"1": first, "3": replace(first, execution_id="3")}
 
 
-def test_what_a_patch_did_to_the_hidden_tests_does_not_count() -> None:
+def test_hidden_tests_are_run_by_name_and_what_a_patch_did_to_them_does_not_count() -> None:
     mine = "diff --git a/app.py b/app.py\n+x\n"
     tests = "diff --git a/tests/t.py b/tests/t.py\n+assert True\n"
     later = "diff --git a/z.py b/z.py\n+\x0cdiff --git a/tests/t.py b/tests/t.py\n"
@@ -175,8 +143,6 @@ def test_what_a_patch_did_to_the_hidden_tests_does_not_count() -> None:
     assert without_files_of(tests, tests) == ""
     assert without_files_of("", mine + tests) == mine + tests
 
-
-def test_hidden_tests_are_run_by_name_as_the_repository_runs_its_own() -> None:
     hidden = Hidden(fail_to_pass=("t.py::a[x y]",), pass_to_pass=("-p.py::b",), commands=("make check",))
     environment = Environment(test_command=("python3", "-m", "pytest", "-x", "tests"))
     assert list(commands(hidden, environment)) == [

@@ -64,6 +64,9 @@ async def test_what_is_whole_is_passed_on_and_what_is_hostile_left_out_without_a
         assert joined({"traceparent": PARENT, "tracestate": state}) is not None
         # A pattern that backtracks would take minutes.
         assert time.perf_counter() - began < 5
+    # Calls do not see each other's traces.
+    stamped = await asyncio.gather(_stamped(PARENT), _stamped(PARENT.replace("a", "c")), _stamped(""))
+    assert [one.get("traceparent") for one in stamped] == [PARENT, PARENT.replace("a", "c"), None]
     for parent in NO_PARENTS:
         assert await _stamped(parent, "a=1") == {}
     assert all(joined({"traceparent": parent}) is None for parent in (*NO_PARENTS, *OF_NOTHING))
@@ -77,17 +80,13 @@ async def test_whatever_is_sent_what_is_kept_is_small_and_printable(parent: str,
         assert all(value.isascii() and value.replace("\t", "").isprintable() for value in kept.values())
 
 
-async def test_calls_do_not_see_each_others_traces() -> None:
-    other = PARENT.replace("a", "c")
-    stamped = await asyncio.gather(_stamped(PARENT), _stamped(other), _stamped(""))
-    assert [one.get("traceparent") for one in stamped] == [PARENT, other, None]
+async def test_a_stream_that_is_closed_elsewhere_is_no_fault() -> None:
     telemetry = Telemetry()
 
     async def stream() -> AsyncGenerator[dict[str, str]]:
         with telemetry.passing({"traceparent": PARENT}):
             yield telemetry.stamp()
 
-    # A stream that is closed elsewhere is no fault.
     replies = stream()
     assert await asyncio.create_task(anext(replies)) == {"traceparent": PARENT}
     await asyncio.create_task(replies.aclose())

@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
+import hmac
 import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import NotFound
-from swe_ai_fleet.domain.event import (
-    CONTROL_SUBJECT,
-    ApprovalAwaited,
-    ApprovalResolved,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    ResultPublished,
-    StoredEvent,
-    Writer,
-)
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.notifications import InvalidSignature, verify
@@ -67,13 +55,6 @@ REQUEST = ApprovalRequest(
 
 def a_webhook(**fields: object) -> Webhook:
     return replace(Webhook(webhook_id="w", url="https://example.org/hook", secret=SECRET), **fields)
-
-
-def hmac_sha256(key: bytes, data: bytes) -> bytes:
-    """RFC 2104 by the letter, with nothing but the hash."""
-    key = (hashlib.sha256(key).digest() if len(key) > 64 else key).ljust(64, b"\0")
-    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in key) + data).digest()
-    return hashlib.sha256(bytes(byte ^ 0x5C for byte in key) + inner).digest()
 
 
 def headers(**changed: str) -> dict[str, str]:
@@ -110,7 +91,7 @@ def test_what_is_genuine(changed: dict[str, str], now: float, genuine: bool) -> 
 
 @given(st.binary(min_size=24, max_size=64), st.text(alphabet="abc/_-123", min_size=1), st.binary())
 def test_signatures_are_those_of_another_implementation(key: bytes, message_id: str, body: bytes) -> None:
-    signed = hmac_sha256(key, f"{message_id}.{TIMESTAMP}.".encode() + body)
+    signed = hmac.digest(key, f"{message_id}.{TIMESTAMP}.".encode() + body, "sha256")
     expected = headers(id=message_id, signature="v1," + base64.b64encode(signed).decode())
     secret = "whsec_" + base64.b64encode(key).decode()
     assert verify(secret, expected, body, now=TIMESTAMP) == message_id
@@ -119,7 +100,7 @@ def test_signatures_are_those_of_another_implementation(key: bytes, message_id: 
     # Ours are the same.
     webhook = a_webhook(secret=secret)
     sent = message(webhook, replace(nasty(), event_id=message_id), TIMESTAMP)
-    signed = hmac_sha256(key, f"{message_id}.{TIMESTAMP}.".encode() + sent.body)
+    signed = hmac.digest(key, f"{message_id}.{TIMESTAMP}.".encode() + sent.body, "sha256")
     told = {name.lower(): value for name, value in sent.headers.items()}
     assert told["webhook-signature"] == "v1," + base64.b64encode(signed).decode()
 
@@ -150,85 +131,59 @@ class Told:
 
     def __init__(self, task: Task = TASK) -> None:
         self.log = MemoryLog()
-        self.task = task
-
-    async def tell(self, body: EventBody, *, agent_id: str = "_") -> StoredEvent:
-        task = self.task
-        writer = Writer(
-            tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent_id, generation=0
-        )
-        return await self.log.tell(writer, body)
-
-    async def begin(self) -> StoredEvent:
+        self.writer = ev.Writer(tenant="default", execution_id=task.execution_id, task_id=task.task_id, generation=0)
         repository = PinnedRepository(tenant="default", location="/srv/app", commit="c" * 40)
-        return await self.tell(ExecutionStarted(task=self.task, repository=repository, fingerprint="f"))
+        self.start = ev.ExecutionStarted(task=task, repository=repository, fingerprint="f")
 
-    async def notification(self, stored: StoredEvent, mask: Callable[[str], str] = str) -> Notification:
-        made = await notification_of(stored, self.log, mask)
-        assert made is not None
-        return made
+    async def tell(self, body: ev.EventBody, *, agent_id: str = "_") -> Notification | None:
+        stored = await self.log.tell(replace(self.writer, agent_id=agent_id), body)
+        return await notification_of(stored, self.log, lambda text: text.replace(SECRET, "[masked]"))
 
 
-def body_of(webhook: Webhook, notification: Notification) -> dict[str, object]:
+def body_of(webhook: Webhook, notification: Notification) -> dict[str, Any]:
     return json.loads(message(webhook, notification, TIMESTAMP).body)
 
 
-async def test_an_end_in_a_few_facts() -> None:
+async def test_what_is_asked_and_decided_is_told_once_and_masked() -> None:
     told = Told()
-    await told.begin()
-    usage = Usage(prompt_tokens=10, completion_tokens=5, model_calls=2, cost=0.5)
-    end = ExecutionFinished(status=ExecutionStatus.FAILED, error=f"it said {SECRET}", usage=usage, duration_ms=1_200)
-    stored = await told.tell(end)
-
-    def masked(text: str) -> str:
-        return text.replace(SECRET, "[masked]")
-
-    made = await told.notification(stored, masked)
-    assert made == await told.notification(stored, masked)
-    body = body_of(a_webhook(), made)
-    assert (body["type"], body["timestamp"], made.event_id) == ("execution.finished", stored.event.at, stored.event.id)
-    data = body["data"]
-    assert (data["execution_id"], data["task_id"], data["role"]) == (TASK.execution_id, "task-1", "DEV")
-    assert (data["status"], data["error"], data["duration_ms"]) == ("failed", "it said [masked]", 1_200)
-    assert data["usage"]["prompt_tokens"] == 10
-    assert "." not in made.event_id
-    # What is no news is not told; what the log does not have any more cannot be.
-    assert await notification_of(await told.tell(ResultPublished()), told.log, str) is None
-    with pytest.raises(NotFound):
-        await notification_of(stored, MemoryLog(), str)
-
-
-async def test_what_is_asked_and_decided_is_told_once() -> None:
-    told = Told()
-    await told.begin()
+    await told.tell(told.start)
     other = replace(REQUEST, approval_id="agent-dev-2.call-1")
     decided = ApprovalResolution(
         approval_id=REQUEST.approval_id, decision=ApprovalDecision.APPROVED, text="yes", approver="ada"
     )
     bodies = (
-        *(ApprovalAwaited(request=request) for request in (REQUEST, REQUEST, other)),
-        ApprovalResolved(resolution=decided),
-        ApprovalResolved(resolution=replace(decided, decision=ApprovalDecision.REJECTED)),
+        *(ev.ApprovalAwaited(request=request) for request in (REQUEST, REQUEST, other)),
+        ev.ApprovalResolved(resolution=decided),
+        ev.ApprovalResolved(resolution=replace(decided, decision=ApprovalDecision.REJECTED)),
+        ev.ResultPublished(),
     )
-    stored = [await told.tell(body, agent_id=CONTROL_SUBJECT) for body in bodies]
-    asked, repeated, also, answered, late = [await notification_of(one, told.log, str) for one in stored]
-    assert (repeated, late) == (None, None)
+    asked, repeated, also, answered, *late = [await told.tell(one, agent_id=ev.CONTROL_SUBJECT) for one in bodies]
+    assert (repeated, late) == (None, [None, None])
     assert asked and also and answered
-    assert len({asked.event_id, also.event_id, answered.event_id}) == 3
-    assert "." not in asked.event_id
+    assert len({asked.event_id, also.event_id, answered.event_id}) == 3 and "." not in asked.event_id
     approval = body_of(a_webhook(), asked)["data"]["approval"]
-    assert (approval["approval_id"], approval["agent_id"]) == (REQUEST.approval_id, "agent-dev-1")
-    assert (approval["proposal"], approval["reasons"]) == ("Append it.", ["it writes"])
+    assert (approval["agent_id"], approval["proposal"], approval["reasons"]) == (
+        "agent-dev-1", "Append it.", ["it writes"],
+    )  # fmt: skip
     answer = body_of(a_webhook(), answered)["data"]["approval"]
     assert (answer["decision"], answer["agent_id"], answer["approver"]) == ("approved", "agent-dev-1", "ada")
+    ended = ev.ExecutionFinished(status=ev.ExecutionStatus.FAILED, error=f"{SECRET}!", duration_ms=1_200)
+    end = await told.tell(ended)
+    assert end and "." not in end.event_id
+    data = body_of(a_webhook(), end)["data"]
+    assert (data["role"], data["status"], data["error"], data["duration_ms"]) == ("DEV", "failed", "[masked]!", 1_200)
+    # What the log does not have any more cannot be told.
+    with pytest.raises(NotFound):
+        await notification_of(await told.log.tell(told.writer, ended), MemoryLog(), str)
 
 
 async def test_filters() -> None:
     told = Told(replace(TASK, role=Role.QA))
-    start = await told.notification(await told.begin())
-    end = await told.notification(await told.tell(ExecutionFinished(status=ExecutionStatus.NO_WINNER)))
-    asked = await told.notification(await told.tell(ApprovalAwaited(request=REQUEST), agent_id=CONTROL_SUBJECT))
-    fitting = {"task_id_prefix": "task-", "roles": (Role.QA,), "statuses": (ExecutionStatus.NO_WINNER,)}
+    start = await told.tell(told.start)
+    end = await told.tell(ev.ExecutionFinished(status=ev.ExecutionStatus.NO_WINNER))
+    asked = await told.tell(ev.ApprovalAwaited(request=REQUEST), agent_id=ev.CONTROL_SUBJECT)
+    assert start and end and asked
+    fitting = {"task_id_prefix": "task-", "roles": (Role.QA,), "statuses": (ev.ExecutionStatus.NO_WINNER,)}
     every, part = tuple(EventType), replace(end, part=True)
     for notification, events, only, heard in (
         (start, every, {}, True),
@@ -237,8 +192,8 @@ async def test_filters() -> None:
         (end, USUAL, fitting, True),
         (end, every, {"task_id_prefix": "other"}, False),
         (end, every, {"roles": (Role.DEV,)}, False),
-        (end, every, {"statuses": (ExecutionStatus.COMPLETED,)}, False),
-        (asked, every, {"statuses": (ExecutionStatus.COMPLETED,)}, True),
+        (end, every, {"statuses": (ev.ExecutionStatus.COMPLETED,)}, False),
+        (asked, every, {"statuses": (ev.ExecutionStatus.COMPLETED,)}, True),
         (part, every, {}, False),
         (part, every, {"include_parts": True}, True),
         (replace(asked, part=True), every, {}, True),
@@ -248,50 +203,35 @@ async def test_filters() -> None:
 
 
 def nasty(text: str = NASTY) -> Notification:
-    event = Writer(tenant="default", execution_id="e", task_id="t").event(ResultPublished(), ordinal=1, at="now")
+    event = ev.Writer(tenant="default", execution_id="e", task_id="t").event(ev.ResultPublished(), ordinal=1, at="now")
     request = replace(REQUEST, approach=text, goal=text, reasons=(text,), agent_id="agent")
     return requested(event, TASK, request, str)
-
-
-def test_slack_shows_words_as_words() -> None:
-    text = str(body_of(a_webhook(format=Format.SLACK), nasty())["text"])
-    for mark in ("<!", "<@", "</b>", "@everyone", "@here", "```", "\x00", "\u202e"):
-        assert mark not in text
-    assert "&lt;!channel&gt;" in text
-    # What is a stranger's stands between backticks on its line, so that nothing of it is a line of ours.
-    lines = text.split("\n")
-    assert lines[0] == "*An agent waits for approval*"
-    assert all(line.startswith("*") and line.count("`") == 2 and line.endswith("`") for line in lines[1:])
-
-
-def test_discord_mentions_nobody() -> None:
-    body = body_of(a_webhook(format=Format.DISCORD), nasty(text=NASTY * 200))
-    content = str(body["content"])
-    assert body["allowed_mentions"] == {"parse": []}
-    assert "@everyone" not in content
-    assert len(content) <= 2_000
-    assert all(line.count("`") == 2 for line in content.split("\n")[1:])
 
 
 TELEGRAM = a_webhook(format=Format.TELEGRAM, url="https://api.telegram.org/bot1:x/sendMessage?chat_id=-100123&x=1")
 
 
-def test_telegram_takes_it_as_it_is() -> None:
-    body = body_of(TELEGRAM, nasty(text=NASTY * 300))
-    assert (body["chat_id"], body["parse_mode"]) == ("-100123", "MarkdownV2")
-    shown = parse(str(body["text"])).text
-    assert len(shown) <= 4_096
-    assert "@everyone" not in shown
-    assert "[a](http://evil)" in shown
-
-
 @given(st.text(max_size=400))
-def test_no_text_breaks_a_format(text: str) -> None:
+@example(NASTY)
+@example(NASTY * 300)
+def test_chats_show_words_as_words_and_mention_nobody(text: str) -> None:
     made = nasty(text=text)
-    parse(str(body_of(TELEGRAM, made)["text"]))
-    for form, field in ((Format.SLACK, "text"), (Format.DISCORD, "content")):
-        said = str(body_of(a_webhook(format=form), made)[field])
-        assert all(line.count("`") == 2 for line in said.split("\n")[1:])
+    slack = str(body_of(a_webhook(format=Format.SLACK), made)["text"])
+    discord, telegram = body_of(a_webhook(format=Format.DISCORD), made), body_of(TELEGRAM, made)
+    shown = parse(str(telegram["text"])).text
+    for said in (slack, str(discord["content"])):
+        # What is a stranger's stands between backticks on its line, so that nothing of it is a line of ours.
+        first, *lines = said.split("\n")
+        assert first.strip("*") == "An agent waits for approval"
+        assert all(line.startswith("*") and line.count("`") == 2 and line.endswith("`") for line in lines)
+    for mark in ("<!", "<@", "</b>", "@everyone", "@here", "```", "\x00", "\u202e"):
+        assert mark not in slack
+    assert discord["allowed_mentions"] == {"parse": []}
+    assert "@everyone" not in f"{discord['content']}{shown}"
+    assert len(str(discord["content"])) <= 2_000 and len(shown) <= 4_096
+    assert (telegram["chat_id"], telegram["parse_mode"]) == ("-100123", "MarkdownV2")
+    if text.startswith(NASTY):
+        assert "&lt;!channel&gt;" in slack and "[a](http://evil)" in shown
 
 
 def test_payloads_are_small_and_secrets_shown_nowhere() -> None:

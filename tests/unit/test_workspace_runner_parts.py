@@ -29,14 +29,11 @@ TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef
 REPOSITORY = PinnedRepository(tenant="default", location="https://git.example/a", commit="0" * 40)
 
 
-def test_a_check_has_time_for_all_of_its_commands_twice() -> None:
+def test_words_from_outside_are_only_known_ones_and_a_check_has_time_for_all_of_its_commands_twice() -> None:
     checks = (CheckSpec(name="a", command="a", timeout_seconds=10), CheckSpec(name="b", command="b", timeout_seconds=5))
     task = replace(TASK, constraints=Constraints(checks=checks))
     check = CheckAssignment(execution_id="e", candidate_id="c", task=task, repository=REPOSITORY)
     assert seconds_of(check) == 30 + task.constraints.limits.timeout_seconds
-
-
-def test_words_from_outside_are_only_known_ones() -> None:
     assert [JobPriority.of(number) for number in (0, 1, 5, 6, 9)] == ["low", "normal", "normal", "high", "high"]
     assert type(fault_of(JobOutcome(fault="sys", message="m"))).__name__ == "InternalFault"
 
@@ -82,17 +79,13 @@ async def test_a_credential_is_shown_to_its_hosts_only(tmp_path: Path) -> None:
         return mounted_credentials(tmp_path, hosts=hosts)("t", reference, url)
 
     found = await at("https://git.example/a")
-    assert found is not None
-    assert (found.username, found.password) == ("robot", "p")
-    assert "password" not in repr(found)
+    assert found == Credential(username="robot", password="p") and "password" not in repr(found)
     # Over ssh a key takes the place of the password, for the same hosts.
     assert await at("git@x.corp.example:a/b.git") == await at("ssh://git.example/a") == Credential(key="k")
     assert await at("ssh://git@blue.example/a", "blue") is None
     with pytest.raises(PreconditionFailed, match="may not be shown"):
         await at("git@evil.example:a/b.git")
-    blue = await at("https://blue.example/a", "blue")
-    assert blue is not None
-    assert blue.username == "git"
+    assert await at("https://blue.example/a", "blue") == Credential(username="git", password="b")
     for url, reference in (
         ("https://evil.example/git.example", "default"),
         ("https://git.example@evil.example/a", "default"),
@@ -116,9 +109,7 @@ async def test_a_tenant_has_the_credentials_of_its_own_directory(tmp_path: Path)
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     lookup = mounted_credentials(tmp_path, by_tenant=True)
-    found = await lookup("one", "", "https://git.example/a")
-    assert found is not None
-    assert found.password == "p"
+    assert await lookup("one", "", "https://git.example/a") == Credential(username="git", password="p")
     assert await lookup("two", "", "https://git.example/a") is None
     for tenant in ("..", ".", "one/..", ""):
         with pytest.raises(InvalidRequest):
@@ -157,11 +148,10 @@ def _runner(backend: Scripted) -> Runner:
 
 def _job(generation: int = 1, **more: Any) -> Job:
     errand = Assignment(execution_id="e", agent_id="a", task=TASK, repository=REPOSITORY, generation=generation)
-    plain = Job(
-        job_id=f"j{generation}", kind=ErrandKind.RUN, tenant="default", task_id="t", execution_id="e", agent_id="a",
-        generation=generation, errand=to_plain(errand),
+    return Job(
+        job_id=more.pop("job_id", f"j{generation}"), kind=ErrandKind.RUN, tenant=more.pop("tenant", "default"),
+        task_id="t", execution_id="e", agent_id="a", generation=generation, errand=to_plain(errand) | more,
     )  # fmt: skip
-    return replace(plain, **more)
 
 
 def _message(data: Job | bytes, subject: str = "agent.jobs.default.low") -> Work:
@@ -193,15 +183,14 @@ async def test_what_is_no_job_or_has_somebody_elses_errand_is_not_begun() -> Non
     ):
         with pytest.raises(Hopeless, match=reason):
             await _runner(backend).handle(work, 2)
-    of_another_tenant = to_plain(replace(TASK, tenant="other"))
-    for errand, fault in (
-        ({"what": 1}, "InternalFault"),
-        ({**_job().errand, "execution_id": "another"}, "InvalidRequest"),
-        ({**_job().errand, "task": of_another_tenant}, "InvalidRequest"),
+    for job, fault in (
+        (replace(_job(), errand={"what": 1}), "InternalFault"),
+        (_job(execution_id="another"), "InvalidRequest"),
+        (_job(task=to_plain(replace(TASK, tenant="other"))), "InvalidRequest"),
     ):
         runner = _runner(backend)
         async with runner.board.watching(), asyncio.timeout(10):
-            await runner.handle(_message(_job(errand=errand)), 2)
+            await runner.handle(_message(job), 2)
             outcome = await runner.board.outcome("default", "j1")
         assert outcome is not None and outcome.fault == fault
     assert backend.started == []
