@@ -53,9 +53,7 @@ def settings(tmp_path: Path, service: str) -> Settings:
         database.execute("CREATE TABLE note (text)")
         database.execute("INSERT INTO note VALUES ('the version comes from the service')")
     return Settings(
-        home=tmp_path / "home",
-        tool_private_hosts=service,
-        databases={"notes": f"sqlite://{tmp_path}/notes.db"},
+        home=tmp_path / "home", tool_private_hosts=service, databases={"notes": f"sqlite://{tmp_path}/notes.db"}
     )
 
 

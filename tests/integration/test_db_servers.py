@@ -80,9 +80,7 @@ def tool(postgresql_directory: Path, item: psycopg.AsyncConnection) -> DatabaseT
 
 class TestPostgreSQL:
     async def test_a_query(self, tool: DatabaseTool) -> None:
-        result = await ok(
-            tool.postgresql_query("agent", "SELECT * FROM work.item WHERE id <= $1 ORDER BY id", [2]),
-        )
+        result = await ok(tool.postgresql_query("agent", "SELECT * FROM work.item WHERE id <= $1 ORDER BY id", [2]))
         assert result.content == "id | name | price\n1 | pen | 1.50\n2 | ink\\nblue | NULL\n[2 rows]"
         assert result.metadata == {"columns": ["id", "name", "price"], "row_count": 2, "truncated": False}
         result = await ok(tool.postgresql_query("agent", "SELECT $1 || '%s', $2::bool, $3", ["a'b", True, None]))

@@ -162,10 +162,7 @@ def _provider(home: Path, fetch: Any = None) -> GitWorkspaceProvider:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with (
-        ScriptedModelServer(Script()) as server,
-        OpenAIChatModel(base_url=server.url, model="scripted") as model,
-    ):
+    async with ScriptedModelServer(Script()) as server, OpenAIChatModel(base_url=server.url, model="scripted") as model:
         yield World(tmp_path, server, model)
 
 

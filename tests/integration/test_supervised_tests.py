@@ -69,8 +69,7 @@ OK = "def test_ok():\n    pass\n"
 
 async def test_a_file_that_cannot_be_collected_is_a_result_of_its_own(workspace: LocalWorkspace) -> None:
     found = await run(
-        workspace,
-        {"tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n", "tests/test_c.py": OK},
+        workspace, {"tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n", "tests/test_c.py": OK}
     )
     assert outcomes(found) == {
         "tests/test_b.py": "error",

@@ -76,11 +76,7 @@ NEVER = {
     "never as root": {"user": "root"},
 }  # fmt: skip
 """Arguments that no container gets, by what the refusal says."""
-LIMITS = {
-    "memory_mb": (0, -1, 10**9),
-    "cpus": (0, -1.0, 1e9, float("inf"), float("nan")),
-    "pids": (0, -1, 10**9),
-}
+LIMITS = {"memory_mb": (0, -1, 10**9), "cpus": (0, -1.0, 1e9, float("inf"), float("nan")), "pids": (0, -1, 10**9)}
 REFUSED = [
     *(("run", {name: value}, hint) for hint, arguments in NEVER.items() for name, value in arguments.items()),
     *((operation, {"privileged": True}, "never granted") for operation in ("build", "exec", "stop")),

@@ -195,10 +195,7 @@ def test_runs_of_changed_lines() -> None:
     ]
     assert [
         (finding.path, finding.line, finding.last) for finding in parse_format(GOFMT, "/workspace", "go") or ()
-    ] == [
-        ("go/a.go", 2, 1),
-        ("go/a.go", 3, 4),
-    ]
+    ] == [("go/a.go", 2, 1), ("go/a.go", 3, 4)]
     assert [(finding.path, finding.line) for finding in parse_format(RUSTFMT, "/workspace") or ()] == [
         ("src/lib.rs", 2),
         ("src/m.rs", 7),

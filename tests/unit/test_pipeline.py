@@ -292,12 +292,7 @@ class TestMaskingOfFacts:
     async def test_names_numbers_and_nested_values(self) -> None:
         tool = Odd(Pipeline(mask=Secrets([TOKEN, "31415926"])))
         result = await tool.call("count", {"number": 31415926}, call_id=f"call-{TOKEN}")
-        assert result.metadata == {
-            "number": MASK,
-            MASK: [MASK, {f"{MASK}!": None}],
-            f"x{MASK}": [1.5, True],
-            "y": MASK,
-        }
+        assert result.metadata == {"number": MASK, MASK: [MASK, {f"{MASK}!": None}], f"x{MASK}": [1.5, True], "y": MASK}
         assert result.artifact == MASK
         (entry,) = tool.pipeline.trail.entries
         assert (entry.call_id, entry.arguments) == (f"call-{MASK}", {"number": MASK})

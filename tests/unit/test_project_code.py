@@ -33,11 +33,7 @@ def reason(files: dict[str, str], *unread: str) -> str:
         },
         {"pyproject.toml": '[build-system]\nrequires=["poetry-core"]\nbuild-backend="poetry.core.masonry.api"\n'},
         {"package.json": NODE, "package-lock.json": LOCK, ".npmrc": "audit=false\ngit-tag-version=false\n"},
-        {
-            "package.json": '{"workspaces": ["packages/*"]}',
-            "packages/a/package.json": NODE,
-            "package-lock.json": LOCK,
-        },
+        {"package.json": '{"workspaces": ["packages/*"]}', "packages/a/package.json": NODE, "package-lock.json": LOCK},
         {"package.json": '{"scripts": {"test": "node --test"}}'},
         {"src/a/setup.py": "def set_up(): ..."},
         {"go.mod": "module m\nrequire a v1\n", "Cargo.toml": "[package]\n"},

@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.repo_map.cache import TagCache
 from swe_ai_fleet.tools.repo_map.graph import pagerank
-from swe_ai_fleet.tools.repo_map.tags import (
-    MAX_DEFINITIONS,
-    MAX_NAME_CHARS,
-    MAX_SIGNATURE_CHARS,
-    dump,
-    extract,
-    load,
-)
+from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
 
 SAMPLES = {
     "c": (

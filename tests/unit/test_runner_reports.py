@@ -205,14 +205,7 @@ _shuffled = st.lists(st.sampled_from(_LINES), max_size=60).map("\n".join)
 _KEYS = ("Action", "Package", "ImportPath", "Test", "Output", "Elapsed")
 _json = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(_KEYS),
-            inner,
-            max_size=5,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=5),
     max_leaves=20,
 ).map(json.dumps)
 
