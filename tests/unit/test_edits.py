@@ -95,12 +95,11 @@ async def test_every_occurrence_and_what_is_shown_of_a_change() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("\n".join(f"    value_{n} = compute(value_{n - 1}, {n})" for n in range(24_000)), id="lines"),
-        pytest.param("value compute " * 75_000, id="one line"),
-        pytest.param("value = compute\n" * 65_000, id="the same line"),
-        pytest.param("\n" * 1_000_000, id="empty lines"),
+        "\n".join(f"    value_{n} = compute(value_{n - 1}, {n})" for n in range(24_000)), "value compute " * 75_000,
+        "value = compute\n" * 65_000, "\n" * 1_000_000,
     ],
-)
+    ids=["lines", "one line", "the same line", "empty lines"],
+)  # fmt: skip
 async def test_a_megabyte_is_searched_in_bounded_time(text: str) -> None:
     old = "\n".join(f"    value_{n} = computed(value_{n - 1}, {n})" for n in range(100, 140))
     started = time.process_time()
@@ -127,14 +126,6 @@ async def test_an_edit_changes_the_passage_and_nothing_else(text: str, old: str,
         assert after.endswith("\n".join(text.split("\n")[first + len(wanted) :]))
 
 
-@given(lines=st.lists(st.text("ab", max_size=30), min_size=2, max_size=30), first=st.integers(1, 30))
-async def test_lines_that_are_read_are_numbered(lines: list[str], first: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        Path(name, "a.txt").write_text("\n".join(lines) + "\n")
-        *rows, _ = (await FileTool(name).read_file("a.txt", min(first, len(lines)))).content.split("\n")
-    assert rows == [f"{number:5}\t{line}" for number, line in enumerate(lines, start=1)][min(first, len(lines)) - 1 :]
-
-
 @pytest.mark.parametrize(
     ("path", "content", "said"),
     [
@@ -143,13 +134,10 @@ async def test_lines_that_are_read_are_numbered(lines: list[str], first: int) ->
         ("a.py", "-" * 100_000 + "1", "nested too deeply"), ("a.py", "x = (" * 200_000, ""),
     ],
 )  # fmt: skip
-async def test_syntax_errors_are_named_and_bombs_are_harmless(
-    tmp_path: Path, path: str, content: str, said: str
-) -> None:
+async def test_syntax_errors_are_named_and_bombs_are_harmless(tmp_path: Path, path: str, content: str, said: str):
     result = await FileTool(tmp_path).write_file(path, content)
-    assert result.success
     assert said in result.content
-    assert ("does not parse" in result.content) == bool(said)
+    assert (result.success, "does not parse" in result.content) == (True, bool(said))
 
 
 @pytest.mark.parametrize(
