@@ -9,6 +9,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,7 +90,10 @@ async def test_one_long_call_ends_at_its_limit(
     assert again.success, again.error
 
 
-async def test_one_long_call_ends_with_its_caller(tool: DatabaseTool) -> None:
+async def test_one_long_call_ends_with_its_caller(
+    tool: DatabaseTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = children()
     call = asyncio.create_task(tool.sqlite_query(ONE_CALL["instr"], "app.db", timeout_seconds=300))
     async with asyncio.timeout(10):
@@ -98,7 +102,8 @@ async def test_one_long_call_ends_with_its_caller(tool: DatabaseTool) -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert children() == before
+    assert (children(), list(tmp_path.glob("fleet-sqlite-*"))) == (before, [])
+    assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
 
 
 async def test_a_statement_ends_without_the_fleet(workspace: Path) -> None:

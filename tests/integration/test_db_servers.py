@@ -99,9 +99,8 @@ class TestPostgreSQL:
         await ok(tool.postgresql_query("agent", "CREATE TABLE work.more (a int)", read_only=False))
         await refused(tool.postgresql_query("agent", change, [3], read_only=False), "duplicate key", "Key (id)=(3)")
 
-    @pytest.mark.parametrize(
-        "sql",
-        [
+    async def test_reading_only_reads(self, tool: DatabaseTool, item: psycopg.AsyncConnection) -> None:
+        for sql in (
             "INSERT INTO work.item (id) VALUES (9)",
             "WITH new AS (INSERT INTO work.item (id) VALUES (9) RETURNING id) SELECT * FROM new",
             "SELECT work.add_one()", "SELECT work.unlock()",
@@ -111,21 +110,19 @@ class TestPostgreSQL:
             "SELECT * INTO work.stolen FROM work.item", "UPDATE work.item SET name = 'x'", "TRUNCATE work.item",
             "DROP TABLE work.item", "SELECT * FROM work.item FOR UPDATE",
             "DO $$ BEGIN INSERT INTO work.item (id) VALUES (9); END $$", "COMMIT", "SET TRANSACTION READ WRITE",
-        ],
-    )  # fmt: skip
-    async def test_reading_only_reads(self, tool: DatabaseTool, item: psycopg.AsyncConnection, sql: str) -> None:
-        result = await refused(tool.postgresql_query("agent", sql))
-        assert await names(item) == [1, 2]
-        cursor = await item.execute("SELECT to_regclass('work.stolen'), (SELECT count(*) FROM work.item)")
-        assert await cursor.fetchone() == (None, 2)
-        (last,) = tool.pipeline.trail.entries[-1:]
-        assert last.arguments["sql"] == sql
-        recorded(tool, result)
+        ):  # fmt: skip
+            result = await refused(tool.postgresql_query("agent", sql))
+            assert await names(item) == [1, 2], sql
+            recorded(tool, result)
+            assert tool.pipeline.trail.entries[-1].arguments["sql"] == sql
+        cursor = await item.execute("SELECT to_regclass('work.stolen'), (SELECT max(name) FROM work.item)")
+        assert await cursor.fetchone() == (None, "pen")
 
-    @pytest.mark.parametrize("read_only", [True, False])
-    @pytest.mark.parametrize(
-        "sql",
-        [
+    async def test_refused_in_every_mode(
+        self, tool: DatabaseTool, item: psycopg.AsyncConnection, tmp_path: Path
+    ) -> None:
+        marker = tmp_path / "pwned"
+        for sql in (
             "SELECT 1; INSERT INTO work.item (id) VALUES (9)",
             "SELECT 1; COMMIT; INSERT INTO work.item (id) VALUES (9)", "COPY work.item TO PROGRAM 'touch {marker}'",
             "COPY work.item FROM PROGRAM 'touch {marker}'", "/**/ COPY (SELECT 1) TO '{marker}'",
@@ -135,16 +132,11 @@ class TestPostgreSQL:
             "SELECT pg_terminate_backend(1)", "LOAD 'auto_explain'", "SET ROLE postgres",
             "ALTER SYSTEM SET work_mem = '1MB'", "ALTER ROLE agent SUPERUSER", "CREATE EXTENSION dblink", "VACUUM",
             "SELECT * FROM pg_authid",
-        ],
-    )  # fmt: skip
-    async def test_refused_in_every_mode(
-        self, tool: DatabaseTool, item: psycopg.AsyncConnection, tmp_path: Path, sql: str, read_only: bool
-    ) -> None:
-        marker = tmp_path / "pwned"
-        result = await refused(tool.postgresql_query("agent", sql.format(marker=marker), read_only=read_only))
-        assert not marker.exists()
-        assert await names(item) == [1, 2]
-        recorded(tool, result)
+        ):  # fmt: skip
+            for read_only in (True, False):
+                call = tool.postgresql_query("agent", sql.format(marker=marker), read_only=read_only)
+                recorded(tool, await refused(call))
+                assert (marker.exists(), await names(item)) == (False, [1, 2]), sql
 
     async def test_roles_that_reach_the_machine(self, tool: DatabaseTool) -> None:
         recorded(tool, await refused(tool.postgresql_query("postgres", "SELECT 1"), "too powerful", "postgres"))
@@ -270,23 +262,17 @@ class TestRedis:
 
     async def test_writing_only_when_asked(self, cache: DatabaseTool) -> None:
         for command, args in (
-            ("SET", ["raw", "x"]),
-            ("DEL", ["raw"]),
-            ("GETDEL", ["raw"]),
-            ("GETEX", ["raw", "EX", 1]),
-            ("SORT", ["queue", "STORE", "stolen"]),
-            ("XGROUP", ["CREATE", "s", "g", "$", "MKSTREAM"]),
-        ):
+            ("SET", ["raw", "x"]), ("DEL", ["raw"]), ("GETDEL", ["raw"]), ("GETEX", ["raw", "EX", 1]),
+            ("SORT", ["queue", "STORE", "stolen"]), ("XGROUP", ["CREATE", "s", "g", "$", "MKSTREAM"]),
+        ):  # fmt: skip
             recorded(cache, await refused(cache.redis_command("cache", command, args), "may write"))
             assert cache.pipeline.trail.entries[-1].decision is Decision.REFUSED
         assert "\\xff00" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
         await ok(cache.redis_command("cache", "SET", ["raw", "two words", "EX", 100], read_only=False))
         assert "two words" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
 
-    @pytest.mark.parametrize("read_only", [True, False])
-    @pytest.mark.parametrize(
-        ("command", "args"),
-        [
+    async def test_refused_in_every_mode(self, cache: DatabaseTool) -> None:
+        commands: tuple[tuple[str, list[str | int | float]], ...] = (
             ("CONFIG", ["GET", "requirepass"]), ("config", ["SET", "dir", "/"]), ("CONFIG GET", ["requirepass"]),
             ("SHUTDOWN", ["NOSAVE"]), ("DEBUG", ["SLEEP", 1]), ("EVAL", ["return 1", 0]), ("EVAL_RO", ["return 1", 0]),
             ("EVALSHA", ["a" * 40, 0]), ("FCALL_RO", ["f", 0]), ("SCRIPT", ["FLUSH"]), ("FUNCTION", ["LIST"]),
@@ -295,13 +281,10 @@ class TestRedis:
             ("MONITOR", []), ("SUBSCRIBE", ["a"]), ("CLIENT", ["KILL", "TYPE", "normal"]), ("ACL", ["LIST"]),
             ("AUTH", ["x"]), ("SELECT", [1]), ("BLPOP", ["absent", 0]), ("XREAD", ["BLOCK", 0, "STREAMS", "s", "$"]),
             ("MULTI", []), ("PUBLISH", ["a", "b"]),
-        ],
-    )  # fmt: skip
-    async def test_refused_in_every_mode(
-        self, cache: DatabaseTool, command: str, args: list[str | int | float], read_only: bool
-    ) -> None:
-        result = await refused(cache.redis_command("cache", command, args, read_only=read_only))
-        recorded(cache, result)
+        )  # fmt: skip
+        for command, args in commands:
+            for read_only in (True, False):
+                recorded(cache, await refused(cache.redis_command("cache", command, args, read_only=read_only)))
         assert SECRET not in repr(cache.pipeline.trail.entries)
         assert "[1 row]" in (await ok(cache.redis_command("cache", "EXISTS", ["raw"]))).content
 
@@ -351,26 +334,19 @@ class TestRedis:
             assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
 
 
-class TestWritableConnections:
+async def test_a_connection_that_is_not_named_as_writable_is_for_reading(
+    postgresql_directory: Path, item: psycopg.AsyncConnection, redis_url: str, tmp_path: Path
+) -> None:
     """Whether a connection may be written is the operator's word, not the caller's."""
-
-    async def test_not_named_is_for_reading(
-        self, postgresql_directory: Path, item: psycopg.AsyncConnection, redis_url: str, tmp_path: Path
-    ) -> None:
-        urls = {
-            "main": at(postgresql_directory, "agent"),
-            "cache": redis_url,
-            "notes": f"sqlite://{tmp_path}/notes.db",
-            "graph": "bolt://127.0.0.1:1",
-        }
-        tool = DatabaseTool(connections=urls, writable=("other",))
-        for call in (
-            tool.postgresql_query("main", "DELETE FROM work.item", read_only=False),
-            tool.redis_command("cache", "FLUSHDB", read_only=False),
-            tool.sqlite_query("CREATE TABLE item (id)", connection="notes", read_only=False),
-            tool.neo4j_query("graph", "CREATE (n)", read_only=False),
-        ):
-            await refused(call, "for reading only", "writable: other")
-            assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
-        assert await names(item) == [1, 2]
-        assert not (tmp_path / "notes.db").exists()
+    urls = {"main": at(postgresql_directory, "agent"), "cache": redis_url, "graph": "bolt://127.0.0.1:1"}
+    tool = DatabaseTool(connections=urls | {"notes": f"sqlite://{tmp_path}/notes.db"}, writable=("other",))
+    for call in (
+        tool.postgresql_query("main", "DELETE FROM work.item", read_only=False),
+        tool.redis_command("cache", "FLUSHDB", read_only=False),
+        tool.sqlite_query("CREATE TABLE item (id)", connection="notes", read_only=False),
+        tool.neo4j_query("graph", "CREATE (n)", read_only=False),
+    ):
+        await refused(call, "for reading only", "writable: other")
+        assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
+    assert await names(item) == [1, 2]
+    assert not (tmp_path / "notes.db").exists()
