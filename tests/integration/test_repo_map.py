@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
+from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
@@ -46,29 +46,16 @@ EXPECTED = (
 )
 
 
-@dataclass
 class Recording:
     """A workspace that keeps what its commands answered."""
 
-    inner: LocalWorkspace
-    results: list[CommandResult] = field(default_factory=list[CommandResult])
-
-    @property
-    def root(self) -> Path:
-        return self.inner.root
-
-    @property
-    def mount(self) -> str:
-        return self.inner.mount
-
-    @property
-    def environment(self) -> Environment:
-        return self.inner.environment
+    def __init__(self, inner: LocalWorkspace) -> None:
+        self.inner, self.root, self.mount, self.environment = inner, inner.root, inner.mount, inner.environment
+        self.results: list[CommandResult] = []
 
     async def run(self, command: Command) -> CommandResult:
-        result = await self.inner.run(command)
-        self.results.append(result)
-        return result
+        self.results.append(await self.inner.run(command))
+        return self.results[-1]
 
     async def shell(self, text: str) -> str:
         result = await self.inner.run(Command(argv=("sh", "-c", text)))
@@ -78,15 +65,8 @@ class Recording:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    root = tmp_path / "work"
-    (root / "app").mkdir(parents=True)
-    (root / "core.py").write_text(CORE)
-    (root / "app/use.py").write_text(USE)
     (tmp_path / "secret.py").write_text("def secret_outside(): ...\n")
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        identity = ("-c", "user.name=n", "-c", "user.email=n@example.org")
-        subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)
-    return root
+    return make_repository(tmp_path / "work", {"core.py": CORE, "app/use.py": USE})
 
 
 @pytest.fixture(params=[Rung.BUBBLEWRAP, Rung.LANDLOCK, Rung.NONE])
@@ -104,29 +84,23 @@ def files(workspace: Recording) -> FileTool:
     return FileTool(workspace, Pipeline(policy=Policy(read_only=True)))
 
 
-async def test_a_map_of_a_repository(files: FileTool) -> None:
+async def test_a_map_its_scope_focus_and_budget(files: FileTool, root: Path) -> None:
     result = await files.repo_map()
-    assert result.success, result.error
-    assert result.content == EXPECTED
+    assert result.content == EXPECTED, result.error
     assert result.metadata == {
         "shown_definitions": 4, "shown_files": 2, "definitions": 4, "files": 2, "left_out": 0, "unread": 0,
     }  # fmt: skip
     assert files.pipeline.trail.entries[-1].operation == "repo_map"
-
-
-async def test_scope_focus_and_budget(files: FileTool, root: Path) -> None:
     assert "core.py" not in (await files.repo_map(path="app")).content
     assert (await files.repo_map(path="core.py")).content.startswith("core.py:\n")
     assert (await files.repo_map(["print_it"])).content.startswith("app/use.py:\n  4: def print_it()")
     (root / "many.py").write_text("".join(f"def function_number_{number}(): ...\n" for number in range(500)))
     result = await files.repo_map("invoice", max_tokens=64)
     assert len(result.content) < 64 * 4 + 200
-    assert "of 504 definitions, in " in result.content
-    assert "core.py:" in result.content
+    assert "of 504 definitions, in " in result.content and "core.py:" in result.content
     (root / "docs").mkdir()
-    assert (await files.repo_map(path="docs")).content == (
-        "[there is no source file in a language that is parsed below 'docs']"
-    )
+    nothing = "[there is no source file in a language that is parsed below 'docs']"
+    assert (await files.repo_map(path="docs")).content == nothing
 
 
 async def test_what_has_not_changed_is_neither_parsed_nor_drawn_again(files: FileTool, workspace: Recording) -> None:
@@ -158,25 +132,27 @@ async def test_a_poisoned_cache_is_done_without(files: FileTool, workspace: Reco
         assert (await files.repo_map()).content == EXPECTED
 
 
-async def test_nothing_outside_is_read_or_run(files: FileTool, workspace: Recording, root: Path) -> None:
+async def test_nothing_outside_is_read_or_run(files: FileTool, root: Path) -> None:
     (root / "out.py").symlink_to(root.parent / "secret.py")
     (root / "outdir").symlink_to(root.parent)
     os.mkfifo(root / "pipe.py")
-    program = root / "monitor.sh"
-    program.write_text("#!/bin/sh\ntouch owned\n")
-    program.chmod(0o755)
-    subprocess.run(["git", "config", "core.fsmonitor", "./monitor.sh"], cwd=root, check=True)
+    (root / "monitor.sh").write_text("#!/bin/sh\ntouch owned\n")
+    (root / "monitor.sh").chmod(0o755)
+    git(root, "config", "core.fsmonitor", "./monitor.sh")
     async with asyncio.timeout(30):
         result = await files.repo_map("secret outside")
     assert result.success, result.error
     assert "secret_outside" not in result.content
-    assert not (root / "owned").exists()
-    for path in ("..", "outdir", "/etc", ".git", "pipe.py/../.."):
+    for path in ("..", "outdir", "/etc", ".git"):
         result = await files.repo_map(path=path)
-        assert not result.success
         entry = files.pipeline.trail.entries[-1]
-        if path != "pipe.py/../..":
-            assert (entry.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED), result.error
+        assert (entry.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED), result.error
+    # A focus is data.
+    hostile = ["$(touch owned)", "'; touch owned; '", "--help", "\0", "a\nb", "\ud800", '"}]', "x" * 1000]
+    assert (await files.repo_map(hostile)).content == EXPECTED
+    assert "focus has more than" in (await files.repo_map("x" * 30_000)).error
+    assert (await files.repo_map(max_tokens=1)).outcome is Outcome.INVALID
+    assert not (root / "owned").exists()
 
 
 async def test_hostile_files_spoil_only_themselves(files: FileTool, root: Path) -> None:
@@ -226,16 +202,6 @@ async def test_the_order_of_a_map(tmp_path: Path, why: str) -> None:
             assert (await tool.repo_map(focus)).content.startswith("orders.py:\n"), focus
 
 
-async def test_a_focus_is_data(files: FileTool, root: Path) -> None:
-    hostile = ["$(touch owned)", "'; touch owned; '", "--help", "\0", "a\nb", "\ud800", '"}]', "x" * 1000]
-    result = await files.repo_map(hostile)
-    assert result.success, result.error
-    assert result.content == EXPECTED
-    assert not (root / "owned").exists()
-    assert "focus has more than" in (await files.repo_map("x" * 30_000)).error
-    assert (await files.repo_map(max_tokens=1)).outcome is Outcome.INVALID
-
-
 async def test_drawing_does_not_hold_up_the_loop(files: FileTool, root: Path) -> None:
     for number in range(100):
         (root / f"module{number}.py").write_text(CORE * 60)
@@ -246,28 +212,19 @@ async def test_drawing_does_not_hold_up_the_loop(files: FileTool, root: Path) ->
     assert time.thread_time() - before < 0.1
 
 
-class TestTampering:
-    """The program in the sandbox may have been taken over by what it parsed: its answers are held against the rules."""
-
-    @pytest.mark.parametrize(
-        "answer",
-        [
-            b"", b"{}", b"[]", b'{"key": "unknown"}', b'{"key": 1}', b"\xff", b"[" * 100_000,
-            b'{"key":"k","text":3,"shown_definitions":0,"shown_files":0,"definitions":0,"files":0,"left_out":0,"unread":0}',
-            b'{"key":"k","text":"","shown_definitions":0,"shown_files":0,"definitions":0,"files":0,"left_out":0}',
-        ],
-    )  # fmt: skip
-    async def test_what_is_no_answer_is_a_failure(self, root: Path, answer: bytes) -> None:
-        files = FileTool(Answering(root, answer))
-        result = await files.repo_map()
-        assert result.outcome is Outcome.ERROR
-        assert "no proper answer" in result.error
-
-    async def test_a_program_that_fails_says_why(self, root: Path) -> None:
-        result = await FileTool(Answering(root, b"", exit_code=1, error=b"Trace\nImportError: no parser\n")).repo_map()
-        assert result.error == "the map could not be drawn: ImportError: no parser"
-        result = await FileTool(Answering(root, b"", exit_code=143, timed_out=True)).repo_map()
-        assert "narrower path" in result.error
+async def test_what_is_no_answer_of_the_program_is_a_failure(root: Path) -> None:
+    """It may have been taken over by what it parsed: its answers are held against the rules."""
+    counts = b'"shown_definitions":0,"shown_files":0,"definitions":0,"files":0,"left_out":0'
+    for answer in (
+        b"", b"{}", b"[]", b'{"key": "unknown"}', b'{"key": 1}', b"\xff", b"[" * 100_000,
+        b'{"key":"k","text":3,%s,"unread":0}' % counts, b'{"key":"k","text":"",%s}' % counts,
+    ):  # fmt: skip
+        result = await FileTool(Answering(root, answer)).repo_map()
+        assert (result.outcome, "no proper answer" in result.error) == (Outcome.ERROR, True), answer[:40]
+    result = await FileTool(Answering(root, b"", exit_code=1, error=b"Trace\nImportError: no parser\n")).repo_map()
+    assert result.error == "the map could not be drawn: ImportError: no parser"
+    result = await FileTool(Answering(root, b"", exit_code=143, timed_out=True)).repo_map()
+    assert "narrower path" in result.error
 
 
 @dataclass
@@ -283,13 +240,9 @@ class Answering:
     environment: Environment = field(default_factory=Environment)
 
     async def run(self, command: Command) -> CommandResult:
-        return CommandResult(
-            exit_code=self.exit_code,
-            stdout=Output(head=self.answer, total=len(self.answer)),
-            stderr=Output(head=self.error, total=len(self.error)),
-            duration_ms=1,
-            timed_out=self.timed_out,
-        )
+        out, err = (Output(head=text, total=len(text)) for text in (self.answer, self.error))
+        code, late = self.exit_code, self.timed_out
+        return CommandResult(exit_code=code, stdout=out, stderr=err, duration_ms=1, timed_out=late)
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

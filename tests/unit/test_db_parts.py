@@ -38,12 +38,8 @@ async def test_results_are_bounded_lines(tmp_path: Path) -> None:
 
 
 def test_what_is_secret() -> None:
-    urls = {
-        "a": "postgresql://me:p%40ss-word@host/x?sslpassword=certificate-key",
-        "b": "sqlite:///data/app.db",
-        "c": "redis://[broken",
-    }
-    values = secret_values(urls)
+    a = "postgresql://me:p%40ss-word@host/x?sslpassword=certificate-key"
+    values = secret_values({"a": a, "b": "sqlite:///data/app.db", "c": "redis://[broken"})
     assert {"p%40ss-word", "p@ss-word", "certificate-key", "redis://[broken"} <= values
     assert not any("app.db" in value for value in values)
 
@@ -64,13 +60,11 @@ async def test_names_only() -> None:
     assert "without EXPLAIN or PROFILE" in (await graph.explain("/* x */ PROFILE CREATE ()", "graph")).error
 
 
-@pytest.mark.parametrize(
-    ("driver", "scheme"), [("psycopg", "postgresql"), ("redis.asyncio", "redis"), ("neo4j", "bolt")]
-)
-async def test_without_its_driver(driver: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, driver, None)
-    tool = DatabaseTool(connections={"main": f"{scheme}://127.0.0.1:1"})
-    assert "pip install 'swe-ai-fleet[db]'" in (await tool.describe_schema("main")).error
+async def test_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver, scheme in {"psycopg": "postgresql", "redis.asyncio": "redis", "neo4j": "bolt"}.items():
+        monkeypatch.setitem(sys.modules, driver, None)
+        tool = DatabaseTool(connections={"main": f"{scheme}://127.0.0.1:1"})
+        assert "pip install 'swe-ai-fleet[db]'" in (await tool.describe_schema("main")).error
 
 
 async def test_allowed_paths_say_nothing_about_a_named_connection(tmp_path: Path) -> None:
