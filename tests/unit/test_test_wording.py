@@ -14,24 +14,17 @@ def run(**outcomes: TestOutcome) -> TestRun:
     return TestRun(framework="pytest", command="pytest", results=results, exit_code=int(failed))
 
 
-def test_new_failures_come_first_and_old_ones_by_number_only() -> None:
-    result = told("tests_run", run(old=TestOutcome.FAILED, new=TestOutcome.FAILED), failed_before={"t.py::old"})
+def test_what_is_said_beside_the_untouched_commit() -> None:
+    before = {"t.py::old"}
+    result = told("tests_run", run(old=TestOutcome.FAILED, new=TestOutcome.FAILED), failed_before=before)
     said = result.observation()
     assert not result.success and "1 of 2 tests did not pass" in said
     assert "new says why" in said and "old says why" not in said
     assert "1 test failed on the untouched commit already." in said
-
-
-def test_with_old_failures_alone_nothing_new_is_wrong() -> None:
-    said = told("tests_run", run(old=TestOutcome.FAILED), failed_before={"t.py::old"}).observation()
-    assert "the 1 test that fail failed on the untouched commit already" in said
-
-
-def test_what_is_mended_is_named() -> None:
-    result = told("tests_run", run(old=TestOutcome.PASSED), failed_before={"t.py::old"})
-    assert result.success and "failed on the untouched commit and pass now:\nt.py::old" in result.content
-
-
-def test_before_the_baseline_is_known_each_failure_is_told() -> None:
-    said = told("tests_run", run(old=TestOutcome.FAILED)).observation()
-    assert "old says why" in said and "untouched" not in said
+    alone = told("tests_run", run(old=TestOutcome.FAILED), failed_before=before).observation()
+    assert "the 1 test that fail failed on the untouched commit already" in alone
+    fixed = told("tests_run", run(old=TestOutcome.PASSED), failed_before=before)
+    assert fixed.success and "failed on the untouched commit and pass now:\nt.py::old" in fixed.content
+    # Before the baseline is known each failure is told.
+    unknown = told("tests_run", run(old=TestOutcome.FAILED)).observation()
+    assert "old says why" in unknown and "untouched" not in unknown
