@@ -235,7 +235,8 @@ def test_inspection_shows_no_values_and_no_paths_of_the_host() -> None:
         "Id": "f" * 64, "Path": "sh", "Args": [], "State": {"Status": "running", "ExitCode": 0},
         "Config": {"Image": "app", "Env": ["TOKEN=hunter2-hunter2", "PATH=/bin"]},
         "HostConfig": {
-            "NetworkMode": "none", "Memory": 1, "NanoCpus": 1, "PidsLimit": 1, "ReadonlyRootfs": True, "Mounts": [mount],
+            "NetworkMode": "none", "Memory": 1, "NanoCpus": 1, "PidsLimit": 1, "ReadonlyRootfs": True,
+            "Mounts": [mount],
         },
     }  # fmt: skip
     facts = safe_facts(inspected, "svc")
