@@ -121,15 +121,21 @@ async def test_what_has_not_changed_is_neither_parsed_nor_drawn_again(files: Fil
 
 async def test_a_poisoned_cache_is_done_without(files: FileTool, workspace: Recording, root: Path) -> None:
     home = "$HOME/.cache/fleet"
+    swap = f"c = sqlite3.connect('{home}/repo_map.sqlite3'); c.execute('UPDATE tags SET tags = ?', (sys.argv[1],))"
+    strange = ("[[[1,2,3,4]],{}]", '[[],{"a":0}]', '[[["a",1,"s",1]],{}]', "[[],[]]", "{}", "[" * 9_000)
     for attack in (
+        *(f"python3 -c \"import sqlite3, sys; {swap}; c.commit()\" '{tags}'" for tags in strange),
         f"mkdir -p {home} && echo rubbish > {home}/repo_map.sqlite3",
         f"rm -rf {home} && mkdir -p {home} && mkfifo {home}/repo_map.sqlite3",
         f"rm -rf {home} && mkdir -p {home} && ln -s /dev/zero {home}/repo_map.sqlite3",
+        f"rm -rf {home} && mkdir -p {home} && ln -s $HOME/elsewhere {home}/repo_map.sqlite3",
         f"rm -rf {home} && echo > {home}",
     ):
+        await files.repo_map()
         await workspace.shell(attack)
-        (root / "app/use.py").write_text(USE + f"# {len(attack)}\n")  # another map than the one that is kept
-        assert (await files.repo_map()).content == EXPECTED
+        (root / "app/use.py").write_text(USE + f"# {attack[-20:]!r}\n")  # another map than the one that is kept
+        assert (await files.repo_map()).content == EXPECTED, attack
+    await workspace.shell("test ! -e $HOME/elsewhere")
 
 
 async def test_nothing_outside_is_read_or_run(files: FileTool, root: Path) -> None:

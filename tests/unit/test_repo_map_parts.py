@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.testing.repositories import write_files
-from swe_ai_fleet.tools.repo_map.cache import TagCache
-from swe_ai_fleet.tools.repo_map.graph import pagerank
 from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
 
 SAMPLES = {
@@ -119,48 +116,6 @@ class TestTags:
         for language in SAMPLES:
             tags = extract(language, source)
             assert load(dump(tags)) == tags
-
-
-def test_the_fixed_point_of_a_small_graph() -> None:
-    # a -> b, b -> a and c evenly, c -> nowhere; every start is as likely. Solved by hand: with s the share that
-    # starts over at each node, a = s + .425 b, b = s + .85 a, c = s + .425 b.
-    a, b, c = pagerank([{1: 3.0}, {0: 1.0, 2: 1.0}, {}], [1, 1, 1])
-    assert a == pytest.approx(c, abs=1e-3)
-    assert b / a == pytest.approx((1 + 0.85) / (1 + 0.425), abs=1e-3)
-
-
-class TestCache:
-    TAGS = extract("python", SAMPLES["python"][0].encode())
-
-    def test_what_is_put_is_found(self, tmp_path: Path) -> None:
-        path = tmp_path / "new/cache"
-        TagCache(path).put({"a": self.TAGS})
-        assert TagCache(path).get(["a", "b", *map(str, range(2000))]) == {"a": self.TAGS}
-        TagCache(None).put({"a": self.TAGS})
-        assert TagCache(None).get(["a"]) == {}
-
-    def test_the_oldest_that_no_file_has_any_more_go_first(self, tmp_path: Path) -> None:
-        cache = TagCache(tmp_path / "cache", max_bytes=10 * len(dump(self.TAGS)))
-        for number in range(10):
-            cache.put({str(number): self.TAGS})
-        cache.put({"new": self.TAGS}, keep=["0", "1"])
-        kept = cache.get([*map(str, range(10)), "new"])
-        assert {"0", "1", "new"} <= kept.keys()
-        assert ("2" in kept, len(kept) <= 8) == (False, True)
-
-    def test_what_was_broken_or_swapped_by_others_is_done_without(self, tmp_path: Path) -> None:
-        path = tmp_path / "cache"
-        path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
-        TagCache(path).put({"a": self.TAGS})
-        assert TagCache(path).get(["a"]) == {"a": self.TAGS}
-        for strange in ("[[[1,2,3,4]],{}]", '[[],{"a":0}]', '[[["a",1,"s",1]],{}]', "[[],[]]", "{}", "[" * 9_000):
-            with sqlite3.connect(path) as database:
-                database.execute("UPDATE tags SET tags = ?", (strange,))
-            assert TagCache(path).get(["a"]) == {}, strange
-        path.unlink()
-        path.symlink_to(tmp_path / "elsewhere")
-        TagCache(path).put({"a": self.TAGS})
-        assert not (tmp_path / "elsewhere").exists()
 
 
 CHILD = """
