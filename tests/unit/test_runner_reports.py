@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.test_run import TestRun
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.tools.tests.runners.recognised import recognise
+from swe_ai_fleet.tools.tests.runners.wording import told
 
 PRINTED = {file.stem: file.read_text() for file in (Path(__file__).parent / "runner_output").glob("*.txt")}
 """What the real programs print: go 1.19, cargo 1.95, node 20, jest 29, vitest 2, mocha 10, tape 5, unittest, ctest."""
@@ -206,3 +207,27 @@ def test_floods_take_bounded_time(flood: str) -> None:
     recognise(flood)
     # All parsers together, on half a megabyte made to hurt; a quadratic one would take far longer.
     assert time.process_time() - started < 100
+
+
+def run(**outcomes: TestOutcome) -> TestRun:
+    results = {
+        f"t.py::{name}": TestResult(outcome=outcome, message=f"{name} says why") for name, outcome in outcomes.items()
+    }
+    failed = any(outcome.bad for outcome in outcomes.values())
+    return TestRun(framework="pytest", command="pytest", results=results, exit_code=int(failed))
+
+
+def test_what_is_said_beside_the_untouched_commit() -> None:
+    before = {"t.py::old"}
+    result = told("tests_run", run(old=TestOutcome.FAILED, new=TestOutcome.FAILED), failed_before=before)
+    said = result.observation()
+    assert not result.success and "1 of 2 tests did not pass" in said
+    assert "new says why" in said and "old says why" not in said
+    assert "1 test failed on the untouched commit already." in said
+    alone = told("tests_run", run(old=TestOutcome.FAILED), failed_before=before).observation()
+    assert "the 1 test that fail failed on the untouched commit already" in alone
+    fixed = told("tests_run", run(old=TestOutcome.PASSED), failed_before=before)
+    assert fixed.success and "failed on the untouched commit and pass now:\nt.py::old" in fixed.content
+    # Before the baseline is known each failure is told.
+    unknown = told("tests_run", run(old=TestOutcome.FAILED)).observation()
+    assert "old says why" in unknown and "untouched" not in unknown
