@@ -292,7 +292,12 @@ async def everything_at(files: FileTool, path: str) -> AsyncIterator[ToolResult]
 async def swapped(swap: Callable[[], None], attack: Callable[[set[str]], Awaitable[None]]) -> None:
     """Attacks while a thread swaps what is attacked, until it met both ends: a success and a refusal."""
     stop = threading.Event()
-    thread = threading.Thread(target=lambda: [swap() for _ in iter(stop.is_set, True)])
+
+    def go_on() -> None:
+        while not stop.is_set():
+            swap()
+
+    thread = threading.Thread(target=go_on)
     thread.start()
     seen: set[str] = set()
     started = time.monotonic()
