@@ -26,6 +26,7 @@ from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.repo_map.graph import pagerank
 from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
 
 CORE = '''\
@@ -211,6 +212,14 @@ async def test_the_order_of_a_map(tmp_path: Path, why: str) -> None:
         assert (await tool.repo_map()).content.startswith(f"{first}:\n"), why
         for focus in ("cancel_order", "cancelling is wrong: see cancel", "orders.py", "the orders"):
             assert (await tool.repo_map(focus)).content.startswith("orders.py:\n"), focus
+
+
+def test_the_fixed_point_of_a_small_graph() -> None:
+    # a -> b, b -> a and c evenly, c -> nowhere; every start is as likely. Solved by hand: with s the share that
+    # starts over at each node, a = s + .425 b, b = s + .85 a, c = s + .425 b.
+    a, b, c = pagerank([{1: 3.0}, {0: 1.0, 2: 1.0}, {}], [1, 1, 1])
+    assert (a, a + b + c) == (pytest.approx(c, abs=1e-3), pytest.approx(1))
+    assert b / a == pytest.approx((1 + 0.85) / (1 + 0.425), abs=1e-3)
 
 
 async def test_drawing_does_not_hold_up_the_loop(files: FileTool, root: Path) -> None:
