@@ -26,6 +26,7 @@ from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.repo_map.cache import TagCache
 from swe_ai_fleet.tools.repo_map.graph import pagerank
 from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
 
@@ -142,6 +143,16 @@ async def test_a_poisoned_cache_is_done_without(files: FileTool, workspace: Reco
         (root / "app/use.py").write_text(USE + f"# {attack[-20:]!r}\n")  # another map than the one that is kept
         assert (await files.repo_map()).content == EXPECTED, attack
     await workspace.shell("test ! -e $HOME/elsewhere")
+
+
+def test_the_oldest_that_no_file_has_any_more_go_first(tmp_path: Path) -> None:
+    tags = extract("python", SAMPLES["python"][0].encode())
+    cache = TagCache(tmp_path / "cache", max_bytes=10 * len(dump(tags)))
+    for number in range(10):
+        cache.put({str(number): tags})
+    cache.put({"new": tags}, keep=["0", "1"])
+    kept = cache.get([*map(str, range(10)), "new"])
+    assert ({"0", "1", "new"} <= kept.keys(), "2" in kept, len(kept) <= 8) == (True, False, True)
 
 
 async def test_nothing_outside_is_read_or_run(files: FileTool, root: Path) -> None:

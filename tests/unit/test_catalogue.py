@@ -20,9 +20,11 @@ from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.builtin import BuiltinSettings
 from swe_ai_fleet.tools.catalogue import open_toolkits, operations, prompt_tokens
 from swe_ai_fleet.tools.docker import DockerPolicy
+from swe_ai_fleet.tools.git.grants import RemoteGrant
 from swe_ai_fleet.tools.policy import Policy
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"))
+REMOTE = RemoteGrant(name="origin", url="https://example.org/a")
 NETWORK = Environment(network=NetworkGrant(hosts=("example.org",)))
 
 
@@ -83,6 +85,7 @@ async def test_profiles_cost_a_fraction_of_everything(tmp_path: Path) -> None:
     ("access", "environment", "more"),
     [
         (ToolAccess(), NETWORK, {"http_get", "http_post", "read_webpage"}),
+        (ToolAccess(remotes=(REMOTE,)), None, {"git_clone", "git_fetch", "git_pull", "git_push"}),
         (ToolAccess(databases={"a": "sqlite:///a"}), None, {"db_sqlite_query", "db_explain"}),
         (ToolAccess(docker=DockerPolicy(host="unix:///nobody.sock")), None, {"docker_run", "docker_ps"}),
         (ToolAccess(builtin=BuiltinSettings(search_url="http://localhost:1")), None, {"web_search"}),
