@@ -76,7 +76,7 @@ class Answer:
 class BoltServer:
     """Records each message in `seen`. `answers` are asked in turn; a statement nobody knows is a syntax error.
 
-    `greeting` is sent in place of the handshake's answer; `commit` in place of that of a COMMIT.
+    `commit` is sent in place of the answer to a COMMIT.
     """
 
     answers: list[tuple[Callable[[str], bool], Answer | Failure]] = field(default_factory=list)
@@ -84,8 +84,8 @@ class BoltServer:
     seen: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     records_sent: int = 0
     connections: int = 0
-    greeting: bytes = b""
-    commit: str | Failure = "summary"
+
+    commit: str = "summary"
     _open: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -147,10 +147,7 @@ class _Connection:
     async def run(self) -> None:
         hello = await self._reader.readexactly(20)
         assert hello[:4] == _MAGIC
-        if self._server.greeting:
-            self._writer.write(self._server.greeting)
-            await self._reader.read()
-            return
+
         major, minor = _VERSION
         offers = [hello[at : at + 4] for at in range(4, 20, 4)]
         spoken = any(offer[3] == major and offer[2] - offer[1] <= minor <= offer[2] for offer in offers)
@@ -201,7 +198,7 @@ class _Connection:
                     return None
                 return self._end()
             case "COMMIT" if self._server.commit != "summary":
-                return self._fail(self._server.commit) if isinstance(self._server.commit, Failure) else "DROP"
+                return "DROP"
             case _:
                 self._say(_SUCCESS, {})
         return None

@@ -28,10 +28,7 @@ def _answer(text: str) -> Turn:
 
 def _appends(name: str, says: str) -> tuple[Turn, ...]:
     code = f"\n\ndef {name}():\n    return '{says}'\n"
-    return (
-        Turn(tool_calls=(("files_append_file", {"path": "utils.py", "content": code}),)),
-        _answer(f"Added {name}."),
-    )
+    return (Turn(tool_calls=(("files_append_file", {"path": "utils.py", "content": code}),)), _answer(f"Added {name}."))
 
 
 PARTS_CONVERSATIONS = (

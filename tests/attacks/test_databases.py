@@ -9,6 +9,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,6 @@ import pytest
 
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.tools import DatabaseTool, db
-from swe_ai_fleet.tools.db.postgresql_lexer import Kind, tokens
 from tests.postgresql_server import PostgresqlServer
 
 # One call of a built-in function each, over minutes: no step between its beginning and its end.
@@ -89,7 +89,10 @@ async def test_one_long_call_ends_at_its_limit(
     assert again.success, again.error
 
 
-async def test_one_long_call_ends_with_its_caller(tool: DatabaseTool) -> None:
+async def test_one_long_call_ends_with_its_caller(
+    tool: DatabaseTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = children()
     call = asyncio.create_task(tool.sqlite_query(ONE_CALL["instr"], "app.db", timeout_seconds=300))
     async with asyncio.timeout(10):
@@ -98,7 +101,8 @@ async def test_one_long_call_ends_with_its_caller(tool: DatabaseTool) -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert children() == before
+    assert (children(), list(tmp_path.glob("fleet-sqlite-*"))) == (before, [])
+    assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
 
 
 async def test_a_statement_ends_without_the_fleet(workspace: Path) -> None:
@@ -228,13 +232,13 @@ async def test_what_is_created_gives_no_other_name_to_it(agent: str, sql: str) -
     assert answer.outcome is Outcome.REFUSED, answer
 
 
-def test_quotes_end_where_the_server_says(agent: str) -> None:
-    """The lexer's strings are the server's own values."""
-    literals = [
+async def test_quotes_end_where_the_server_says(agent: str) -> None:
+    """What stands in a string is read, what stands behind its end is judged."""
+    tool = DatabaseTool(connections={"main": agent})
+    for literal in (
         "'a''b\\'", "E'a\\'b''c\\n\\x41\\101\\u00e9'", "$$a'b$$", "$t$a$$b$t$", "U&'d\\0061t\\+000061\\\\'",
-        "U&'d!0061ta' UESCAPE '!'", "'a'\n 'b' -- c\n 'd'", "N'é'", "E'a'\n'b'", "$é$x$é$",
-    ]  # fmt: skip
-    with psycopg.connect(agent, autocommit=True) as connection:
-        for literal in literals:
-            (value,) = connection.execute(f"SELECT {literal}".encode()).fetchone() or ("",)
-            assert [token.text for token in tokens(literal) if token.kind is Kind.STRING] == [value], literal
+        "U&'d!0061ta' UESCAPE '!'", "'a'\n 'b' -- c\n 'd'", "N'é'", "E'a'\n'b'", "$é$x$é$", "$$lo_unlink(1)$$",
+    ):  # fmt: skip
+        assert (await tool.postgresql_query("main", f"SELECT {literal}")).success, literal
+        answer = await tool.postgresql_query("main", f"SELECT {literal} || lo_unlink(1) || 'a'")
+        assert "lo_unlink is refused here" in answer.error, literal

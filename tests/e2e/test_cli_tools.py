@@ -49,20 +49,16 @@ def shell(tmp_path: Path, warm: str) -> Tools:
 
 class TestList:
     async def test_the_catalogue_with_its_traits(self, shell: Tools) -> None:
-        listed = await shell.fleet("tools", "list")
-        assert (listed.code, listed.err) == (0, "")
+        listed, told = await asyncio.gather(shell.fleet("tools", "list"), shell.fleet("tools", "list", "--json"))
         lines = listed.out.splitlines()
         assert [name for line in lines for name in line.split()[:1] if name in NAMES] == NAMES
         (row,) = (line for line in lines if line.strip().startswith("shell_run_command"))
         assert row.split()[1:5] == ["-", "high", "-", "yes"]
-
-    async def test_for_programs(self, shell: Tools) -> None:
-        tools = (await shell.fleet("tools", "list", "--json")).document["tools"]
-        assert [tool["name"] for tool in tools] == NAMES
-        (read,) = (tool for tool in tools if tool["name"] == "files_read_file")
-        assert read["read_only"] is True and read["risk"] == "low" and read["locks"] == ["workspace"]
-        assert read["roles"] == [role.value for role in Role]
-        assert read["parameters"]["required"] == ["path"]
+        tools = {tool["name"]: tool for tool in told.document["tools"]}
+        assert list(tools) == NAMES
+        read = tools["files_read_file"]
+        assert (read["read_only"], read["risk"], read["locks"]) == (True, "low", ["workspace"])
+        assert (read["roles"], read["parameters"]["required"]) == ([role.value for role in Role], ["path"])
 
     async def test_of_a_role_and_without_changes(self, shell: Tools) -> None:
         tools = (await shell.fleet("tools", "list", "--role", "qa", "--read-only", "--json")).document["tools"]
@@ -94,39 +90,25 @@ class TestRun:
         assert document["audit"] == {"file": str(shell.audit), "entries": [1, 2], "head": shell.entries[-1].hash}
         assert [entry.outcome for entry in shell.entries] == [Outcome.STARTED, Outcome.SUCCESS]
 
-    @pytest.mark.parametrize(
-        ("arguments", "code", "said", "outcome"),
-        [
+    async def test_what_does_not_work_is_said_and_audited(self, shell: Tools) -> None:
+        for arguments, code, said, outcome in (
             (("files_read_file", "path=absent.py"), 1, "absent.py", Outcome.ERROR),
             (("files_read_file", "path=../home"), 1, "outside", Outcome.REFUSED),
             (("files_write_file", "--read-only", "path=a", "content=b"), 1, "may only read", Outcome.REFUSED),
             (("files_read_file", "pth=a"), 2, "Signature: files_read_file(", Outcome.INVALID),
-            (("files_read_file", "path=a", "start_line=two"), 2, "start_line", Outcome.INVALID),
-        ],
-    )
-    async def test_what_does_not_work_is_said_and_audited(
-        self, shell: Tools, arguments: tuple[str, ...], code: int, said: str, outcome: Outcome
-    ) -> None:
-        ran = await shell.run(*arguments)
-        assert ran.code == code
-        assert ran.out.startswith("Error: ") and said in ran.out
-        assert shell.entries[-1].outcome is outcome
+        ):
+            ran = await shell.run(*arguments)
+            assert (ran.code, ran.out.startswith("Error: "), said in ran.out) == (code, True, True), ran
+            assert shell.entries[-1].outcome is outcome
 
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            (("files_raed_file",), "did you mean files_read_file?"),
-            (("files_read_file", "app.py"), "K=V"),
-            (("files_read_file", "--args", "[1]"), "object"),
-            (("files_read_file", "--args", "{"), "JSON"),
-            (("files_read_file", "path=a", "--workspace", "absent"), "not a directory"),
-            (("files_read_file", "path=a", "--role", "pilot"), "pilot"),
-        ],
-    )
-    async def test_bad_usage(self, shell: Tools, arguments: tuple[str, ...], said: str) -> None:
-        ran = await shell.run(*arguments)
-        assert (ran.code, ran.out) == (2, "")
-        assert said in ran.err
+    async def test_bad_usage(self, shell: Tools) -> None:
+        calls = {
+            ("files_raed_file",): "did you mean files_read_file?", ("files_read_file", "app.py"): "K=V",
+            ("files_read_file", "--args", "[1]"): "object", ("files_read_file", "--args", "{"): "JSON",
+            ("files_read_file", "path=a", "--workspace", "absent"): "not a directory",
+        }  # fmt: skip
+        for ran, said in zip(await asyncio.gather(*(shell.run(*call) for call in calls)), calls.values(), strict=True):
+            assert (ran.code, ran.out, said in ran.err) == (2, "", True), ran
         assert not shell.audit.exists()
 
     @needs_sandbox
@@ -151,24 +133,15 @@ class TestRun:
 
 
 class TestVerify:
-    async def test_many_at_once_make_one_chain(self, shell: Tools) -> None:
+    async def test_many_at_once_make_one_chain_and_nothing_is_written_behind_a_damaged_entry(self, shell: Tools):
         await asyncio.gather(*(shell.run("files_write_file", f"path={n}", "content=x") for n in range(4)))
         entries = shell.entries
-        assert len(entries) == 8
-        assert verify(entries) is None
-        assert len({entry.execution_id for entry in entries}) == 4
+        assert (len(entries), verify(entries), len({entry.execution_id for entry in entries})) == (8, None, 4)
         ran = await shell.fleet("audit", "verify", str(shell.audit), "--head", entries[-1].hash, "--json")
-        assert ran.code == 0
-        document = ran.document
-        assert document["intact"] is True
-        assert document["chains"][0]["entries"] == 8
-
-    async def test_nothing_is_written_behind_a_damaged_entry(self, shell: Tools) -> None:
-        await shell.run("files_read_file", "path=app.py")
+        assert (ran.code, ran.document["intact"], ran.document["chains"][0]["entries"]) == (0, True, 8)
         damaged = shell.audit.read_bytes()[:-10]
         shell.audit.write_bytes(damaged)
         ran = await shell.run("files_write_file", "path=new", "content=x")
-        assert ran.code == 2
-        assert "no audit entry" in ran.err
+        assert (ran.code, "no audit entry" in ran.err) == (2, True)
         assert not (shell.directory / "new").exists()
         assert shell.audit.read_bytes() == damaged

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
+from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, TestTool, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
@@ -23,23 +24,10 @@ from tests.with_pytest import WITH_PYTEST
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
 
-def git(root: Path, *arguments: str) -> str:
-    """Git on the host, as a person would use it on the clone before an agent gets it."""
-    done = subprocess.run(
-        ["git", "-c", "safe.directory=*", *arguments], cwd=root, check=True, capture_output=True, text=True
-    )
-    return done.stdout
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with one commit on main and a branch `other` that differs."""
-    path = tmp_path / "clone"
-    path.mkdir()
-    git(path, "init", "-q", "-b", "main")
-    (path / "app.py").write_text("def double(x):\n    return x + x\n")
-    git(path, "add", ".")
-    git(path, "-c", "user.name=n", "-c", "user.email=n@example.org", "commit", "-q", "-m", "first")
+    """A repository with one commit on main and a branch `other`."""
+    path = make_repository(tmp_path / "clone", {"app.py": "def double(x):\n    return x + x\n"}, message="first")
     git(path, "branch", "other")
     return path
 
@@ -129,19 +117,14 @@ class TestGit:
         await ok(shell.run_command("git checkout -q other; git checkout -q main"))
         assert git(root, "rev-list", "--count", "--all").strip() == "1"
 
-    @pytest.mark.parametrize("text", NO_REFS)
-    async def test_an_option_is_no_ref(self, workspace: LocalWorkspace, root: Path, text: str) -> None:
+    async def test_an_option_is_no_ref(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = GitTool(workspace)
-        calls = [tool.log(ref=text), tool.show(text), tool.show(text, "app.py"), tool.checkout(text), tool.branch(text)]
-        calls += [
-            tool.checkout(text, create=True),
-            tool.checkout(text, paths=["app.py"]),
-            tool.branch(text, delete=True),
-        ]
-        for call in [*calls, *([tool.diff(base=text)] if text else [])]:
-            result = await call
-            if text or result.operation not in ("git_log",):
-                assert not result.success, result
+        for text in NO_REFS:
+            calls = [tool.show(text), tool.show(text, "app.py"), tool.checkout(text), tool.branch(text)]
+            calls += [tool.checkout(text, create=True), tool.checkout(text, paths=["app.py"])]
+            calls += [tool.branch(text, delete=True), *([tool.log(ref=text), tool.diff(base=text)] if text else [])]
+            for call in calls:
+                await refused(call)
         assert not list(root.glob("*pwned*"))
         assert git(root, "branch", "--format=%(refname:short)").split() == ["main", "other"]
 
@@ -217,28 +200,18 @@ class TestHostileConfiguration:
     async def test_nothing_of_it_runs(self, workspace: LocalWorkspace, root: Path, trap: str) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
         script = f"{workspace.mount}/.git/trap"
-        await ok(
-            shell.run_command(
-                f"printf '#!/bin/sh\\n{TRAP.format(mount=workspace.mount)}\\n' > {script}; chmod +x {script}; "
-                f"{TRAPS[trap][0].format(trap=script)}; rm -f pwned; echo '# changed' >> app.py"
-            )
+        set_up = (
+            f"printf '#!/bin/sh\\n{TRAP.format(mount=workspace.mount)}\\n' > {script}; chmod +x {script}; "
+            f"{TRAPS[trap][0].format(trap=script)}; rm -f pwned; echo '# changed' >> app.py"
         )
+        await ok(shell.run_command(set_up))
         marker = root / "pwned"
         for call in (
-            tool.status(),
-            tool.diff(),
-            tool.diff(base="HEAD"),
-            tool.log(),
-            tool.show("HEAD"),
-            tool.show("HEAD", "app.py"),
-            tool.add(["."]),
-            tool.diff(staged=True),
-            tool.commit("changed"),
-            tool.checkout("fresh", create=True),
-            tool.branch("another"),
-            tool.checkout("other"),
+            tool.status(), tool.diff(), tool.diff(base="HEAD"), tool.log(), tool.show("HEAD"),
+            tool.show("HEAD", "app.py"), tool.add(["."]), tool.diff(staged=True), tool.commit("changed"),
+            tool.checkout("fresh", create=True), tool.branch("another"), tool.checkout("other"),
             tool.checkout("main", paths=["app.py"]),
-        ):
+        ):  # fmt: skip
             result = await call
             assert not marker.exists(), f"{result.operation} stepped into it: {result.observation()}"
             entry = tool.pipeline.trail.entries[-1]
@@ -257,23 +230,19 @@ class TestHostileConfiguration:
         lines = f"env >{workspace.mount}/ran; touch {outside}; exec 3<>/dev/tcp/127.0.0.1/1; cat"
         (root / ".git/filter").write_text(f"#!/bin/bash\n{lines}\n")
         (root / ".git/filter").chmod(0o755)
-        await ok(
-            shell.run_command(
-                f"git config filter.x.clean {script}; git config filter.x.smudge {script}; "
-                "echo '*.py filter=x' > .git/info/attributes; echo '# changed' >> app.py"
-            )
-        )
+        configured = f"git config filter.x.clean {script}; git config filter.x.smudge {script}"
+        changed = "echo '*.py filter=x' > .git/info/attributes; echo '# changed' >> app.py"
+        await ok(shell.run_command(f"{configured}; {changed}"))
         for call in (tool.add(["app.py"]), tool.commit("changed"), tool.checkout("other"), tool.checkout("main")):
             await ok(call)
-            assert tool.pipeline.trail.entries[-1].outcome is Outcome.SUCCESS
         assert "HOME=" in (root / "ran").read_text(), "the filter does not run, so this test proves nothing"
         assert secret not in (root / "ran").read_text()
         assert not outside.exists()
 
 
 class TestShell:
-    async def test_output_and_exit_code(self, workspace: LocalWorkspace) -> None:
-        tool = ShellTool(workspace)
+    async def test_output_exit_codes_and_time_limits(self, workspace: LocalWorkspace) -> None:
+        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=1.0)))
         result = await ok(tool.run_command("pwd; echo to stderr >&2; [[ a == a ]] && echo bash"))
         assert result.content.splitlines() == [workspace.mount, "to stderr", "bash"]
         result = await refused(tool.run_command("echo before; exit 3"), "Error: exit code 3", "before")
@@ -282,23 +251,10 @@ class TestShell:
         await refused(tool.run_command("nosuchcommand"), "not found")
         await refused(tool.run_command(" "), "empty")
         assert (await ok(tool.run_command('cat; read x; echo "end $x"'))).content == "end "
-
-    async def test_time_limits(self, workspace: LocalWorkspace) -> None:
-        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=1.0)))
-        result = await refused(
-            tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit"
-        )
-        assert result.outcome is Outcome.TIMEOUT
-        assert 0.9 < result.duration < 15
-        result = await refused(
-            tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2), "partial", "printed nothing"
-        )
-        assert result.outcome is Outcome.TIMEOUT
-
-
-async def started(root: Path) -> None:
-    """Wait until a command opens the pipe `started` for writing."""
-    await asyncio.to_thread((root / "started").read_bytes)
+        late = await refused(tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit")
+        idle = tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2)
+        assert late.outcome is (await refused(idle, "partial", "printed nothing")).outcome is Outcome.TIMEOUT
+        assert 0.9 < late.duration < 15
 
 
 SUITE = """
@@ -315,23 +271,14 @@ class TestMore:
 class TestTests:
     async def test_a_report_of_what_failed(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text(SUITE)
+        said = ("2 of 4 tests did not pass", "FAILED test_app.py::test_wrong", "not equal", "boom")
         for call in (TestTool(workspace).pytest(), TestTool(workspace).run()):
-            result = await refused(
-                call, "2 of 4 tests did not pass", "FAILED test_app.py::test_wrong", "not equal", "boom"
-            )
+            result = await refused(call, *said)
             assert (result.exit_code, result.outcome) == (1, Outcome.ERROR)
-            tests = result.metadata["tests"]
-            assert isinstance(tests, dict)
-            assert {name: tests[name] for name in ("passed", "failed", "errors", "skipped")} == {
-                "passed": 1,
-                "failed": 2,
-                "errors": 0,
-                "skipped": 1,
-            }
-            assert [test["id"] for test in tests["failing"]] == [
-                "test_app.py::test_wrong",
-                "test_app.py::TestMore::test_method",
-            ]
+            tests: Any = result.metadata["tests"]
+            assert [tests[name] for name in ("passed", "failed", "errors", "skipped")] == [1, 2, 0, 1]
+            failing = ["test_app.py::test_wrong", "test_app.py::TestMore::test_method"]
+            assert [test["id"] for test in tests["failing"]] == failing
         assert not (root / ".pytest_cache").exists()
 
     async def test_no_tests_is_no_success(self, workspace: LocalWorkspace, root: Path) -> None:
@@ -348,59 +295,42 @@ class TestTests:
         (root / "options").write_text("test_app.py\n")
         tool = TestTool(workspace)
         for paths in (["--co"], ["-h"], ["@options"], ["--override-ini=x=y"], ["-p", "evil"], ["--", "--co"]):
-            result = await refused(tool.pytest(paths))
-            assert result.exit_code == 4, result.observation()
-        assert not (root / "ran").exists()
-
-    async def test_a_keyword_stays_a_keyword(self, workspace: LocalWorkspace, root: Path) -> None:
-        (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
-        (root / "options").write_text("test_app.py\n")
-        tool = TestTool(workspace)
+            assert (await refused(tool.pytest(paths))).exit_code == 4
         for keyword in ("--co", "-x", "=a", "@options", "--junitxml=pwned", "__import__('os').system('touch pwned')"):
             await refused(tool.pytest(keyword=keyword))
         assert not (root / "ran").exists()
         assert not list(root.glob("*pwned*"))
 
 
-class TestAudit:
-    async def test_every_end_is_recorded(self, workspace: LocalWorkspace, root: Path) -> None:
-        policy = Policy(denied=frozenset({"git_commit"}), allowed_paths=("src/",))
-        pipeline = Pipeline(
-            policy=policy, limits=ToolLimits(command_timeout_seconds=20), mask=Secrets(["s3cr3t-value"])
-        )
-        shell, tool, tests = (kind(workspace, pipeline) for kind in (ShellTool, GitTool, TestTool))
-        await ok(shell.run_command("echo s3cr3t-value"))
-        await refused(tool.commit("m"), "denied")
-        await refused(tool.add(["src/../app.py"]), "outside the paths allowed")
-        await refused(shell.run_command("exit 7"))
-        await refused(shell.run_command("sleep 600", timeout_seconds=0.2))
-        await refused(tool.show("--help"))
-        await refused(tool.call("log", {"limit": "many"}), "Signature")
-        (root / "test_app.py").write_text("def test_it(): assert 's3cr3t-value' == ''\n")
-        report = await refused(tests.pytest())
-        os.mkfifo(root / "started")
-        call = asyncio.create_task(shell.run_command("echo > started; sleep 600"))
-        await started(root)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-
-        entries = pipeline.trail.entries
-        assert verify(entries, head=pipeline.trail.head) is None
-        assert [(f"{e.tool}_{e.operation}", e.decision, e.outcome, e.exit_code) for e in entries] == [
-            ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
-            ("shell_run_command", Decision.ALLOWED, Outcome.SUCCESS, 0),
-            ("git_commit", Decision.REFUSED, Outcome.REFUSED, None),
-            ("git_add", Decision.REFUSED, Outcome.REFUSED, None),
-            ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
-            ("shell_run_command", Decision.ALLOWED, Outcome.ERROR, 7),
-            ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
-            ("shell_run_command", Decision.ALLOWED, Outcome.TIMEOUT, entries[7].exit_code),
-            ("git_show", Decision.REFUSED, Outcome.REFUSED, None),
-            ("git_log", Decision.ALLOWED, Outcome.INVALID, None),
-            ("tests_pytest", Decision.ALLOWED, Outcome.STARTED, None),
-            ("tests_pytest", Decision.ALLOWED, Outcome.ERROR, 1),
-            ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
-            ("shell_run_command", Decision.ALLOWED, Outcome.CANCELLED, None),
-        ]
-        assert MASK in str(report.metadata) and "s3cr3t-value" not in repr((report, entries))
+async def test_every_end_is_recorded(workspace: LocalWorkspace, root: Path) -> None:
+    policy = Policy(denied=frozenset({"git_commit"}), allowed_paths=("src/",))
+    limits = ToolLimits(command_timeout_seconds=20)
+    pipeline = Pipeline(policy=policy, limits=limits, mask=Secrets(["s3cr3t-value"]))
+    shell, tool, tests = (kind(workspace, pipeline) for kind in (ShellTool, GitTool, TestTool))
+    await ok(shell.run_command("echo s3cr3t-value"))
+    await refused(tool.commit("m"), "denied")
+    await refused(tool.add(["src/../app.py"]), "outside the paths allowed")
+    await refused(shell.run_command("exit 7"))
+    await refused(shell.run_command("sleep 600", timeout_seconds=0.2))
+    await refused(tool.show("--help"))
+    await refused(tool.call("log", {"limit": "many"}), "Signature")
+    (root / "test_app.py").write_text("def test_it(): assert 's3cr3t-value' == ''\n")
+    report = await refused(tests.pytest())
+    os.mkfifo(root / "started")
+    call = asyncio.create_task(shell.run_command("echo > started; sleep 600"))
+    await asyncio.to_thread((root / "started").read_bytes)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    entries = pipeline.trail.entries
+    assert verify(entries, head=pipeline.trail.head) is None
+    assert [f"{e.tool}_{e.operation} {e.outcome} {e.exit_code}" for e in entries] == [
+        "shell_run_command started None", "shell_run_command success 0", "git_commit refused None",
+        "git_add refused None", "shell_run_command started None", "shell_run_command error 7",
+        "shell_run_command started None", f"shell_run_command timeout {entries[7].exit_code}",
+        "git_show refused None", "git_log invalid None", "tests_pytest started None", "tests_pytest error 1",
+        "shell_run_command started None", "shell_run_command cancelled None",
+    ]  # fmt: skip
+    refusals = [entry.outcome is Outcome.REFUSED for entry in entries]
+    assert [entry.decision is Decision.REFUSED for entry in entries] == refusals
+    assert MASK in str(report.metadata) and "s3cr3t-value" not in repr((report, entries))

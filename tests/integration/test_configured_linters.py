@@ -96,31 +96,23 @@ async def test_an_agent_sees_the_lines_that_it_has_changed(project: Make) -> Non
     """Issue 19, observation 9: 44 old findings were 16,000 characters in each prompt."""
     held = project({"app.py": f"{OLD}\n\ndef f():\n    return 1\n", "other.py": OLD, "ruff.toml": RULES})
     changed = {"app.py": f"{OLD}\n\ndef f():\n    return missing\n", "new.py": "import json\n", "README": "x"}
+    shown = "app.py:48: F821 Undefined name `missing`", "new.py:1: F401 `json` imported but unused"
     result = await held.linted(changed)
     assert result.success
     assert result.content.splitlines() == [
-        "2 findings (ruff)", "", "app.py:48: F821 Undefined name `missing`",
-        "new.py:1: F401 `json` imported but unused", "",
+        "2 findings (ruff)", "", *shown, "",
         "44 older findings are not shown, on lines that have not been changed; name paths to see all.",
     ]  # fmt: skip
     assert result.metadata["count"] == 2 and result.metadata["older"] == 44
     assert (await held.linted(changed, "app.py")).metadata["count"] == 45
     assert (await held.linted(changed, ".")).metadata["count"] == 90
     assert "ruff check none of the changed files" in (await held.linted({"README": "y"})).error
-    assert (await held.judged(changed)).problems == (
-        "app.py:48: F821 Undefined name `missing`",
-        "new.py:1: F401 `json` imported but unused",
-    )
-
-
-async def test_what_is_shown_is_bounded(project: Make) -> None:
-    held = project({"a.txt": "", "ruff.toml": RULES})
+    assert (await held.judged(changed)).problems == shown
+    # What is shown is bounded.
     result = await held.linted({"many.py": "".join(f"import new_{number}\n" for number in range(2_000))})
-    assert result.metadata["count"] == 2_000
-    assert len(result.content) < 3_200
+    assert result.metadata["count"] == 2_000 and len(result.content) < 3_200
     assert "more: name fewer paths to see them]" in result.content
-    shown = cast("list[dict[str, object]]", result.metadata["findings"])
-    assert 0 < len(shown) == result.content.count("F401")
+    assert 0 < len(cast("list[object]", result.metadata["findings"])) == result.content.count("F401")
 
 
 async def test_a_linter_that_is_not_configured_is_neither_run_nor_named(project: Make, tmp_path: Path) -> None:
@@ -136,7 +128,7 @@ async def test_a_linter_that_is_not_configured_is_neither_run_nor_named(project:
     assert (check.skipped_reason, check.required) == ("no configured linter checks a changed file", False)
 
 
-async def test_evidence_counts_new_findings_on_changed_lines_alone(project: Make) -> None:
+async def test_evidence_counts_new_findings_on_changed_lines_alone(project: Make, tmp_path: Path) -> None:
     held = project({"app.py": "import os\nimport sys\n\n\ndef f():\n    return os.name\n", "ruff.toml": RULES})
     # `os` is unused now, but its line was there before; a finding that has only moved is an old one.
     moved = await held.judged({"app.py": "import os\n\n\ndef f():\n    return 1\n\n\nimport sys\n"})
@@ -152,12 +144,11 @@ async def test_evidence_counts_new_findings_on_changed_lines_alone(project: Make
     assert "not run" not in strict.details
     only = await held.judged({"ruff.toml": "lint.ignore = ['F401']\n"})
     assert only.skipped_reason == "no configured linter checks a changed file"
-
-
-async def test_formatting_counts_where_lines_were_changed(project: Make) -> None:
-    held = project({"app.py": "x  =  1\n\n\n\n\ny = 2\n\nz = 3\n", "ruff.toml": f"{RULES}[format]\n"})
-    assert (await held.judged({"app.py": "x  =  1\n\n\n\n\ny = 2\n\nz = 4\n"})).passed
-    spoiled = await held.judged({"app.py": "x  =  1\n\n\n\n\ny = 2\n\nz  = 4\n"})
+    # Formatting counts where lines were changed.
+    lines = "x  =  1\n\n\n\n\ny = 2\n\nz = 3\n"
+    formatted = Project(tmp_path / "f", {"app.py": lines, "ruff.toml": f"{RULES}[format]\n"}, held.environment)
+    assert (await formatted.judged({"app.py": lines.replace("3", "4")})).passed
+    spoiled = await formatted.judged({"app.py": lines.replace("z = 3", "z  = 4")})
     assert spoiled.problems == ("app.py:8: ruff format not formatted",)
 
 
@@ -168,11 +159,8 @@ async def test_go_vet(project: Make) -> None:
     held = project({"go.mod": "module a\n\ngo 1.19\n", "a.go": code})
     changed = {"a.go": f'{code}\nfunc G() {{\n\tfmt.Printf("%d", "y")\n}}\n', "b.go": "package a\n"}
     result = await held.linted(changed)
-    assert result.content.splitlines()[:3] == [
-        "1 finding (gofmt, go vet)",
-        "",
-        'a.go:10:2: go vet fmt.Printf format %d has arg "y" of wrong type string',
-    ]
+    shown = 'a.go:10:2: go vet fmt.Printf format %d has arg "y" of wrong type string'
+    assert result.content.splitlines()[:3] == ["1 finding (gofmt, go vet)", "", shown]
     assert "1 older finding is not shown" in result.content
     assert (await held.judged(changed)).message == "1 new finding"
 
@@ -219,16 +207,13 @@ async def python_tools(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 
 @pytest.mark.slow
 async def test_linters_of_python(project: Make, python_tools: Path) -> None:
-    settings = {
+    code = "def f(x: int) -> int:\n    return x\n"
+    files = {
         "setup.cfg": "[flake8]\nextend-ignore = F401\n[mypy]\nfiles = app.py, caller.py\n",
         ".pylintrc": "[MESSAGES CONTROL]\ndisable=all\nenable=W0612\n",
-    }
-    code = "def f(x: int) -> int:\n    return x\n"
-    held = project(
-        {**settings, "app.py": code, "caller.py": "from app import f\n\nf(1)\nbroken: int = 'x'\n"},
-        python_tools,
-        Path(sys.base_prefix),
-    )
+        "app.py": code, "caller.py": "from app import f\n\nf(1)\nbroken: int = 'x'\n",
+    }  # fmt: skip
+    held = project(files, python_tools, Path(sys.base_prefix))
     changed = {"app.py": "import os\n\n\ndef f(x: str) -> int:\n    unused=1\n    return x or x\n"}
     shown = [
         "app.py:5:5: F841 local variable 'unused' is assigned to but never used",
@@ -237,19 +222,12 @@ async def test_linters_of_python(project: Make, python_tools: Path) -> None:
         'app.py:6:12: return-value Incompatible return value type (got "str", expected "int")',
     ]
     result = await held.linted(changed)
-    assert result.content.splitlines() == [
-        "4 findings (flake8, pylint, mypy)",
-        "",
-        *shown,
-        "",
-        "Type errors elsewhere, old or caused by a change, 2: caller.py (2).",
-    ], result.content
+    elsewhere = "Type errors elsewhere, old or caused by a change, 2: caller.py (2)."
+    assert result.content.splitlines() == ["4 findings (flake8, pylint, mypy)", "", *shown, "", elsewhere]
     check = await held.judged(changed)
     assert check.problems == tuple(shown)
-    assert check.details == {
-        "linters": "flake8, pylint, mypy",
-        "new elsewhere": 'caller.py:3:3: arg-type Argument 1 to "f" has incompatible type "int"; expected "str"',
-    }
+    new = 'caller.py:3:3: arg-type Argument 1 to "f" has incompatible type "int"; expected "str"'
+    assert check.details == {"linters": "flake8, pylint, mypy", "new elsewhere": new}
     fine = await held.judged({"app.py": f"{code}\n\ndef g() -> int:\n    return f(2)\n"})
     assert (fine.passed, fine.message, dict(fine.details)) == (True, "", {"linters": "flake8, pylint, mypy"})
 

@@ -1,24 +1,64 @@
-"""The database tool on a real PostgreSQL and a real Redis: what is answered and what is forbidden, in each mode."""
+"""The database tool on SQLite and on real PostgreSQL and Redis servers: what is answered, what is forbidden."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
+import shutil
+import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 import redis.asyncio
 
-from swe_ai_fleet.domain.tool import Decision, Outcome
-from swe_ai_fleet.tools import DatabaseTool
-from swe_ai_fleet.tools.secrets import MASK
-from tests.database_calls import QUOTED, SECRET, ok, recorded, refused
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.tools import DatabaseTool, Pipeline, ToolLimits
+from swe_ai_fleet.tools.db import secret_values
+from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.postgresql_server import PostgresqlServer
+
+SECRET = "pass+w/rd-of-agent"
+
+QUOTED = "pass%2Bw%2Frd-of-agent"
+
+
+async def ok(call: Awaitable[ToolResult]) -> ToolResult:
+    result = await call
+    assert result.success, result.observation()
+    return result
+
+
+# What errors say where a rule forbade the call, whether ours or one that the database keeps for us.
+FORBIDDEN = (
+    "is refused here", "may write", "too powerful", "read-only transaction", "permission denied", "may not do that",
+    "for reading only", "outside the paths", "is denied", "leads outside", "lies in .git", "is a fifo",
+)  # fmt: skip
+
+
+async def refused(call: Awaitable[ToolResult], *said: str) -> ToolResult:
+    result = await call
+    assert not result.success, result.content
+    assert (result.outcome is Outcome.REFUSED) == any(words in result.error for words in FORBIDDEN), result
+    for text in said:
+        assert text in result.error, result.error
+    return result
+
+
+def recorded(tool: DatabaseTool, result: ToolResult) -> None:
+    """The call's end stands in the audit as the caller was told: ours to refuse, or the database's to fail."""
+    entry = tool.pipeline.trail.entries[-1]
+    decision = Decision.REFUSED if result.outcome is Outcome.REFUSED else Decision.ALLOWED
+    assert (f"db_{entry.operation}", entry.outcome, entry.decision) == (result.operation, result.outcome, decision)
+
 
 SETUP = f"""
 CREATE ROLE agent LOGIN PASSWORD '{SECRET}';
@@ -80,9 +120,7 @@ def tool(postgresql_directory: Path, item: psycopg.AsyncConnection) -> DatabaseT
 
 class TestPostgreSQL:
     async def test_a_query(self, tool: DatabaseTool) -> None:
-        result = await ok(
-            tool.postgresql_query("agent", "SELECT * FROM work.item WHERE id <= $1 ORDER BY id", [2]),
-        )
+        result = await ok(tool.postgresql_query("agent", "SELECT * FROM work.item WHERE id <= $1 ORDER BY id", [2]))
         assert result.content == "id | name | price\n1 | pen | 1.50\n2 | ink\\nblue | NULL\n[2 rows]"
         assert result.metadata == {"columns": ["id", "name", "price"], "row_count": 2, "truncated": False}
         result = await ok(tool.postgresql_query("agent", "SELECT $1 || '%s', $2::bool, $3", ["a'b", True, None]))
@@ -101,9 +139,8 @@ class TestPostgreSQL:
         await ok(tool.postgresql_query("agent", "CREATE TABLE work.more (a int)", read_only=False))
         await refused(tool.postgresql_query("agent", change, [3], read_only=False), "duplicate key", "Key (id)=(3)")
 
-    @pytest.mark.parametrize(
-        "sql",
-        [
+    async def test_reading_only_reads(self, tool: DatabaseTool, item: psycopg.AsyncConnection) -> None:
+        for sql in (
             "INSERT INTO work.item (id) VALUES (9)",
             "WITH new AS (INSERT INTO work.item (id) VALUES (9) RETURNING id) SELECT * FROM new",
             "SELECT work.add_one()", "SELECT work.unlock()",
@@ -113,21 +150,19 @@ class TestPostgreSQL:
             "SELECT * INTO work.stolen FROM work.item", "UPDATE work.item SET name = 'x'", "TRUNCATE work.item",
             "DROP TABLE work.item", "SELECT * FROM work.item FOR UPDATE",
             "DO $$ BEGIN INSERT INTO work.item (id) VALUES (9); END $$", "COMMIT", "SET TRANSACTION READ WRITE",
-        ],
-    )  # fmt: skip
-    async def test_reading_only_reads(self, tool: DatabaseTool, item: psycopg.AsyncConnection, sql: str) -> None:
-        result = await refused(tool.postgresql_query("agent", sql))
-        assert await names(item) == [1, 2]
-        cursor = await item.execute("SELECT to_regclass('work.stolen'), (SELECT count(*) FROM work.item)")
-        assert await cursor.fetchone() == (None, 2)
-        (last,) = tool.pipeline.trail.entries[-1:]
-        assert last.arguments["sql"] == sql
-        recorded(tool, result)
+        ):  # fmt: skip
+            result = await refused(tool.postgresql_query("agent", sql))
+            assert await names(item) == [1, 2], sql
+            recorded(tool, result)
+            assert tool.pipeline.trail.entries[-1].arguments["sql"] == sql
+        cursor = await item.execute("SELECT to_regclass('work.stolen'), (SELECT max(name) FROM work.item)")
+        assert await cursor.fetchone() == (None, "pen")
 
-    @pytest.mark.parametrize("read_only", [True, False])
-    @pytest.mark.parametrize(
-        "sql",
-        [
+    async def test_refused_in_every_mode(
+        self, tool: DatabaseTool, item: psycopg.AsyncConnection, tmp_path: Path
+    ) -> None:
+        marker = tmp_path / "pwned"
+        for sql in (
             "SELECT 1; INSERT INTO work.item (id) VALUES (9)",
             "SELECT 1; COMMIT; INSERT INTO work.item (id) VALUES (9)", "COPY work.item TO PROGRAM 'touch {marker}'",
             "COPY work.item FROM PROGRAM 'touch {marker}'", "/**/ COPY (SELECT 1) TO '{marker}'",
@@ -137,16 +172,11 @@ class TestPostgreSQL:
             "SELECT pg_terminate_backend(1)", "LOAD 'auto_explain'", "SET ROLE postgres",
             "ALTER SYSTEM SET work_mem = '1MB'", "ALTER ROLE agent SUPERUSER", "CREATE EXTENSION dblink", "VACUUM",
             "SELECT * FROM pg_authid",
-        ],
-    )  # fmt: skip
-    async def test_refused_in_every_mode(
-        self, tool: DatabaseTool, item: psycopg.AsyncConnection, tmp_path: Path, sql: str, read_only: bool
-    ) -> None:
-        marker = tmp_path / "pwned"
-        result = await refused(tool.postgresql_query("agent", sql.format(marker=marker), read_only=read_only))
-        assert not marker.exists()
-        assert await names(item) == [1, 2]
-        recorded(tool, result)
+        ):  # fmt: skip
+            for read_only in (True, False):
+                call = tool.postgresql_query("agent", sql.format(marker=marker), read_only=read_only)
+                recorded(tool, await refused(call))
+                assert (marker.exists(), await names(item)) == (False, [1, 2]), sql
 
     async def test_roles_that_reach_the_machine(self, tool: DatabaseTool) -> None:
         recorded(tool, await refused(tool.postgresql_query("postgres", "SELECT 1"), "too powerful", "postgres"))
@@ -272,23 +302,17 @@ class TestRedis:
 
     async def test_writing_only_when_asked(self, cache: DatabaseTool) -> None:
         for command, args in (
-            ("SET", ["raw", "x"]),
-            ("DEL", ["raw"]),
-            ("GETDEL", ["raw"]),
-            ("GETEX", ["raw", "EX", 1]),
-            ("SORT", ["queue", "STORE", "stolen"]),
-            ("XGROUP", ["CREATE", "s", "g", "$", "MKSTREAM"]),
-        ):
+            ("SET", ["raw", "x"]), ("DEL", ["raw"]), ("GETDEL", ["raw"]), ("GETEX", ["raw", "EX", 1]),
+            ("SORT", ["queue", "STORE", "stolen"]), ("XGROUP", ["CREATE", "s", "g", "$", "MKSTREAM"]),
+        ):  # fmt: skip
             recorded(cache, await refused(cache.redis_command("cache", command, args), "may write"))
             assert cache.pipeline.trail.entries[-1].decision is Decision.REFUSED
         assert "\\xff00" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
         await ok(cache.redis_command("cache", "SET", ["raw", "two words", "EX", 100], read_only=False))
         assert "two words" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
 
-    @pytest.mark.parametrize("read_only", [True, False])
-    @pytest.mark.parametrize(
-        ("command", "args"),
-        [
+    async def test_refused_in_every_mode(self, cache: DatabaseTool) -> None:
+        commands: tuple[tuple[str, list[str | int | float]], ...] = (
             ("CONFIG", ["GET", "requirepass"]), ("config", ["SET", "dir", "/"]), ("CONFIG GET", ["requirepass"]),
             ("SHUTDOWN", ["NOSAVE"]), ("DEBUG", ["SLEEP", 1]), ("EVAL", ["return 1", 0]), ("EVAL_RO", ["return 1", 0]),
             ("EVALSHA", ["a" * 40, 0]), ("FCALL_RO", ["f", 0]), ("SCRIPT", ["FLUSH"]), ("FUNCTION", ["LIST"]),
@@ -297,13 +321,10 @@ class TestRedis:
             ("MONITOR", []), ("SUBSCRIBE", ["a"]), ("CLIENT", ["KILL", "TYPE", "normal"]), ("ACL", ["LIST"]),
             ("AUTH", ["x"]), ("SELECT", [1]), ("BLPOP", ["absent", 0]), ("XREAD", ["BLOCK", 0, "STREAMS", "s", "$"]),
             ("MULTI", []), ("PUBLISH", ["a", "b"]),
-        ],
-    )  # fmt: skip
-    async def test_refused_in_every_mode(
-        self, cache: DatabaseTool, command: str, args: list[str | int | float], read_only: bool
-    ) -> None:
-        result = await refused(cache.redis_command("cache", command, args, read_only=read_only))
-        recorded(cache, result)
+        )  # fmt: skip
+        for command, args in commands:
+            for read_only in (True, False):
+                recorded(cache, await refused(cache.redis_command("cache", command, args, read_only=read_only)))
         assert SECRET not in repr(cache.pipeline.trail.entries)
         assert "[1 row]" in (await ok(cache.redis_command("cache", "EXISTS", ["raw"]))).content
 
@@ -353,26 +374,222 @@ class TestRedis:
             assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
 
 
-class TestWritableConnections:
+async def test_a_connection_that_is_not_named_as_writable_is_for_reading(
+    postgresql_directory: Path, item: psycopg.AsyncConnection, redis_url: str, tmp_path: Path
+) -> None:
     """Whether a connection may be written is the operator's word, not the caller's."""
+    urls = {"main": at(postgresql_directory, "agent"), "cache": redis_url, "graph": "bolt://127.0.0.1:1"}
+    tool = DatabaseTool(connections=urls | {"notes": f"sqlite://{tmp_path}/notes.db"}, writable=("other",))
+    for call in (
+        tool.postgresql_query("main", "DELETE FROM work.item", read_only=False),
+        tool.redis_command("cache", "FLUSHDB", read_only=False),
+        tool.sqlite_query("CREATE TABLE item (id)", connection="notes", read_only=False),
+        tool.neo4j_query("graph", "CREATE (n)", read_only=False),
+    ):
+        await refused(call, "for reading only", "writable: other")
+        assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
+    assert await names(item) == [1, 2]
+    assert not (tmp_path / "notes.db").exists()
 
-    async def test_not_named_is_for_reading(
-        self, postgresql_directory: Path, item: psycopg.AsyncConnection, redis_url: str, tmp_path: Path
-    ) -> None:
-        urls = {
-            "main": at(postgresql_directory, "agent"),
-            "cache": redis_url,
-            "notes": f"sqlite://{tmp_path}/notes.db",
-            "graph": "bolt://127.0.0.1:1",
-        }
-        tool = DatabaseTool(connections=urls, writable=("other",))
-        for call in (
-            tool.postgresql_query("main", "DELETE FROM work.item", read_only=False),
-            tool.redis_command("cache", "FLUSHDB", read_only=False),
-            tool.sqlite_query("CREATE TABLE item (id)", connection="notes", read_only=False),
-            tool.neo4j_query("graph", "CREATE (n)", read_only=False),
-        ):
-            await refused(call, "for reading only", "writable: other")
-            assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
-        assert await names(item) == [1, 2]
-        assert not (tmp_path / "notes.db").exists()
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    root.mkdir()
+    for path in (root / "app.db", tmp_path / "outside.db"):
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+            database.execute("INSERT INTO item VALUES (1, 'pen'), (2, NULL)")
+        database.close()
+    return root
+
+
+@pytest.fixture
+def local(root: Path, tmp_path: Path) -> DatabaseTool:
+    return DatabaseTool(root, connections={"notes": f"sqlite://{tmp_path}/outside.db"}, writable=("notes",))
+
+
+def ids(path: Path) -> list[int]:
+    database = sqlite3.connect(path)
+    try:
+        return [row[0] for row in database.execute("SELECT id FROM item ORDER BY id")]
+    finally:
+        database.close()
+
+
+class TestSQLite:
+    async def test_reading(self, local: DatabaseTool, root: Path) -> None:
+        result = await ok(local.sqlite_query("SELECT * FROM item WHERE id < ?", "app.db", params=[9]))
+        assert result.content == "id | name\n1 | pen\n2 | NULL\n[2 rows]"
+        assert (await ok(local.sqlite_query("SELECT * FROM item", connection="notes"))).metadata["row_count"] == 2
+        assert "CREATE TABLE item" in (await ok(local.describe_schema(path="app.db"))).content
+        assert "CREATE TABLE item" in (await ok(local.describe_schema("notes"))).content
+        plan = await ok(local.explain("DELETE FROM item WHERE id = 1", path="app.db"))
+        assert "SEARCH item" in plan.content
+        await ok(local.sqlite_query("PRAGMA table_info(item)", "app.db"))
+        await refused(local.sqlite_query("SELECT nmae FROM item", "app.db"), "no such column: nmae")
+        await refused(local.sqlite_query("SELECT 1"), "give either")
+        await refused(local.sqlite_query("SELECT 1", "app.db", "notes"), "give either")
+        await refused(local.sqlite_query("SELECT ?", "app.db"), "SQLite")
+        (root / "text.db").write_text("no database, just a text that is long enough to be told from one " * 20)
+        await refused(local.sqlite_query("SELECT * FROM item", "text.db"), "not a database")
+
+    async def test_writing(self, local: DatabaseTool, root: Path, tmp_path: Path) -> None:
+        change = "INSERT INTO item (name) VALUES (?), ('b')"
+        result = await ok(local.sqlite_query(change, "app.db", params=["a"], read_only=False))
+        assert (result.content, result.metadata["affected"]) == ("Done: 2 rows changed.", 2)
+        assert ids(root / "app.db") == [1, 2, 3, 4]
+        await ok(local.sqlite_query("DELETE FROM item WHERE id = 1", connection="notes", read_only=False))
+        assert ids(tmp_path / "outside.db") == [2]
+        await ok(local.sqlite_query("CREATE TABLE item (id)", "new/made.db", read_only=False))
+        assert ids(root / "new/made.db") == []
+        await refused(local.sqlite_query("SELECT 1", "absent.db"), "there is no 'absent.db'")
+        assert sorted(path.name for path in root.iterdir()) == ["app.db", "new"]
+
+    async def test_a_database_in_use(self, local: DatabaseTool, root: Path) -> None:
+        """What lies in the log of a program that runs is read, and never overwritten."""
+        database = sqlite3.connect(root / "app.db", isolation_level=None)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("INSERT INTO item VALUES (3, 'new')")
+            assert "3 | new" in (await ok(local.sqlite_query("SELECT * FROM item", "app.db"))).content
+            await refused(local.sqlite_query("DELETE FROM item", "app.db", read_only=False), "open elsewhere")
+        finally:
+            database.close()
+        assert ids(root / "app.db") == [1, 2, 3]
+        await ok(local.sqlite_query("DELETE FROM item WHERE id = 2", "app.db", read_only=False))
+        assert ids(root / "app.db") == [1, 3]
+
+    async def test_reading_only_reads(self, local: DatabaseTool, root: Path, tmp_path: Path) -> None:
+        before = (root / "app.db").read_bytes(), (tmp_path / "outside.db").read_bytes()
+        for sql in (
+            "INSERT INTO item VALUES (9, 'x')", "WITH a AS (SELECT 9) INSERT INTO item SELECT *, 'x' FROM a",
+            "CREATE TEMP TABLE t (a)", "DROP TABLE item", "PRAGMA query_only = OFF", "PRAGMA user_version = 7",
+            "ANALYZE", "CREATE INDEX i ON item (name)", "EXPLAIN QUERY PLAN PRAGMA user_version = 7",
+        ):  # fmt: skip
+            for where in ({"path": "app.db"}, {"connection": "notes"}):
+                recorded(local, await refused(local.sqlite_query(sql, **where), "SQLite"))
+                assert before == ((root / "app.db").read_bytes(), (tmp_path / "outside.db").read_bytes()), sql
+
+    async def test_refused_in_every_mode(self, local: DatabaseTool, root: Path, tmp_path: Path) -> None:
+        for sql in (
+            "SELECT 1; DELETE FROM item", "DELETE FROM item; COMMIT", "ATTACH '{outside}' AS other",
+            "VACUUM INTO '{marker}'", "VACUUM", "SELECT load_extension('{outside}')",
+            "SELECT writefile('{marker}', 'x')", "PRAGMA journal_mode = WAL", "PRAGMA writable_schema = ON",
+            "PRAGMA temp_store_directory = '{marker}'", "PRAGMA database_list", "COMMIT", "BEGIN", "SAVEPOINT a",
+            "SELECT length(zeroblob(1000000000))",
+        ):  # fmt: skip
+            statement = sql.format(outside=tmp_path / "outside.db", marker=tmp_path / "pwned")
+            for read_only in (True, False):
+                recorded(local, await refused(local.sqlite_query(statement, "app.db", read_only=read_only)))
+                assert ((tmp_path / "pwned").exists(), ids(root / "app.db")) == (False, [1, 2]), sql
+
+    async def test_nothing_outside_the_workspace(self, local: DatabaseTool, root: Path, tmp_path: Path) -> None:
+        (root / "link.db").symlink_to(tmp_path / "outside.db")
+        (root / ".git").mkdir()
+        shutil.copy(root / "app.db", root / ".git/app.db")
+        os.mkfifo(root / "pipe.db")
+        paths = ("../outside.db", str(tmp_path / "outside.db"), "link.db", ".git/app.db", "pipe.db", ".", ":memory:")
+        for path in (*paths, f"file:{tmp_path}/outside.db", "file:app.db?mode=rwc"):
+            recorded(local, await refused(local.sqlite_query("SELECT * FROM item", path)))
+            recorded(local, await refused(local.describe_schema(path=path)))
+        for path in paths[:-1]:
+            recorded(local, await refused(local.sqlite_query("DELETE FROM item", path, read_only=False)))
+        assert ids(tmp_path / "outside.db") == [1, 2]
+        await refused(DatabaseTool().sqlite_query("SELECT 1", "app.db"), "no workspace")
+
+    async def test_limits(self, local: DatabaseTool) -> None:
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {} FROM n"
+        result = await ok(local.sqlite_query(endless.format("i"), "app.db", max_rows=4))
+        assert (result.truncated, result.metadata["row_count"]) == (True, 4)
+        late = local.sqlite_query(endless.format("count(*)"), "app.db", timeout_seconds=0.2)
+        result = await refused(late, "0.2 seconds")
+        assert (result.outcome, result.duration < 10) == (Outcome.TIMEOUT, True)
+        recorded(local, result)
+
+
+class TestPipeline:
+    async def test_policy_and_audit(self, root: Path) -> None:
+        urls = {"gone": f"neo4j://neo4j:{QUOTED}@127.0.0.1:1/graph"}
+        pipeline = Pipeline(
+            policy=Policy(allowed_paths=("data/",), denied=frozenset({"db_redis_command"})),
+            mask=Secrets(secret_values(urls)),
+            limits=ToolLimits(observation_chars=2_000),
+        )
+        tool = DatabaseTool(root, pipeline, connections=urls)
+        await refused(tool.sqlite_query("SELECT 1", "app.db", read_only=False), "outside the paths allowed")
+        await refused(tool.redis_command("gone", "PING"), "denied")
+        await refused(tool.neo4j_query("gone", "RETURN $secret", {"secret": SECRET}), "Neo4j", "failed")
+        await refused(tool.describe_schema("gone"), "Neo4j")
+        await refused(tool.call("explain", {"connection": "gone"}), "missing argument 'sql'")
+        entries = pipeline.trail.entries
+        assert verify(entries, head=pipeline.trail.head) is None
+        assert [(entry.operation, entry.decision, entry.outcome) for entry in entries] == [
+            ("sqlite_query", Decision.REFUSED, Outcome.REFUSED), ("redis_command", Decision.REFUSED, Outcome.REFUSED),
+            ("neo4j_query", Decision.ALLOWED, Outcome.STARTED), ("neo4j_query", Decision.ALLOWED, Outcome.ERROR),
+            ("describe_schema", Decision.ALLOWED, Outcome.ERROR), ("explain", Decision.ALLOWED, Outcome.INVALID),
+        ]  # fmt: skip
+        seen = repr(entries)
+        assert not any(secret in seen for secret in (SECRET, QUOTED, "127.0.0.1"))
+
+
+async def test_results_are_bounded_lines(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "a.db") as database:
+        database.execute("CREATE TABLE t (a, b)")
+        values = ("x" * 9_000, b"\xff\x00", "xé".encode() * 5_000, None, 1.5)
+        rows = [(f"{n}\r\n\ttext", values[n % 5]) for n in range(10)]
+        database.executemany("INSERT INTO t VALUES (?, ?)", rows)
+    database.close()
+    tool = DatabaseTool(tmp_path)
+    for limit in (1, 9, 10, 11):
+        result = await tool.sqlite_query("SELECT * FROM t", "a.db", max_rows=limit)
+        assert (result.metadata["row_count"], result.truncated) == (min(limit, 10), limit < 10)
+        lines = result.content.splitlines()
+        assert len(lines) == 2 + min(limit, 10)
+        assert all(len(line) < 4_200 for line in lines)
+        assert lines[1].endswith(" more]")
+    assert lines[2] == "1\\r\\n\\ttext | \\xff00"
+    assert lines[3].startswith("2\\r\\n\\ttext | xéxé")
+    large = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT hex(zeroblob(5000)) FROM n"
+    many = await tool.sqlite_query(large, "a.db", max_rows=5_000)
+    assert many.truncated
+    assert len(many.content) < 300_000
+
+
+def test_what_is_secret() -> None:
+    a = "postgresql://me:p%40ss-word@host/x?sslpassword=certificate-key"
+    values = secret_values({"a": a, "b": "sqlite:///data/app.db", "c": "redis://[broken"})
+    assert {"p%40ss-word", "p@ss-word", "certificate-key", "redis://[broken"} <= values
+    assert not any("app.db" in value for value in values)
+
+
+async def test_names_only() -> None:
+    tool = DatabaseTool(connections={"main": "mysql://me:secret-word@host/x", "broken": "redis://[secret"})
+    for call in (
+        tool.postgresql_query("main", "SELECT 1"),
+        tool.describe_schema("main"),
+        tool.explain("SELECT 1", "broken"),
+        tool.redis_command("redis://me:secret-word@host", "PING"),
+    ):
+        answer = await call
+        assert answer.outcome is Outcome.ERROR
+        assert "secret" not in answer.error.replace("redis://me:secret-word@host", "")
+    assert "there is no connection" in answer.error
+    graph = DatabaseTool(connections={"graph": "bolt://127.0.0.1:1"})
+    assert "without EXPLAIN or PROFILE" in (await graph.explain("/* x */ PROFILE CREATE ()", "graph")).error
+
+
+async def test_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver, scheme in {"psycopg": "postgresql", "redis.asyncio": "redis", "neo4j": "bolt"}.items():
+        monkeypatch.setitem(sys.modules, driver, None)
+        tool = DatabaseTool(connections={"main": f"{scheme}://127.0.0.1:1"})
+        assert "pip install 'swe-ai-fleet[db]'" in (await tool.describe_schema("main")).error
+
+
+async def test_allowed_paths_say_nothing_about_a_named_connection(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "data.db").close()
+    pipeline = Pipeline(policy=Policy(allowed_paths=("src/*",)))
+    tool = DatabaseTool(pipeline=pipeline, connections={"main": f"sqlite:///{tmp_path}/data.db"})
+    by_name = await tool.sqlite_query("select 1", connection="main")
+    assert by_name.success, by_name.error
+    assert "outside the paths allowed" in (await tool.sqlite_query("select 1", path="data.db")).error

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+from aiohttp import web
 
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.policy import Policy
+from tests.tool_doubles import served
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -30,22 +32,14 @@ PACKAGES = Mount(source=sys.prefix, target=sys.prefix)
 
 
 def small(**changes: object) -> McpServer:
-    values: dict[str, object] = {
-        "name": "small",
-        "command": (sys.executable, "/opt/servers/small_mcp_server.py"),
-        "mounts": (SERVERS, PACKAGES),
-        "tools": ("*",),
-    }
+    command = (sys.executable, "/opt/servers/small_mcp_server.py")
+    values: dict[str, object] = {"name": "small", "command": command, "mounts": (SERVERS, PACKAGES), "tools": ("*",)}
     return McpServer(**{**values, **changes})
 
 
 def hostile(**changes: object) -> McpServer:
-    values: dict[str, object] = {
-        "name": "bad",
-        "command": ("python3", "-S", "/opt/servers/hostile_mcp_server.py"),
-        "mounts": (SERVERS,),
-        "tools": ("*",),
-    }
+    command = ("python3", "-S", "/opt/servers/hostile_mcp_server.py")
+    values: dict[str, object] = {"name": "bad", "command": command, "mounts": (SERVERS,), "tools": ("*",)}
     return McpServer(**{**values, **changes})
 
 
@@ -61,25 +55,7 @@ async def opened(root: Path, *servers: McpServer, pipeline: Pipeline | None = No
 
 def running(word: str) -> list[int]:
     """The processes of this host with a word among their arguments."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if word.encode() in words:
-            found.append(int(entry.name))
-    return found
-
-
-def recorded(kit: McpTool, *operations: str) -> None:
-    """The last calls, each with an entry of its start and one of its end; what a server does is not ours to refuse."""
-    trail = kit.pipeline.trail
-    ended = [entry for entry in trail.entries if entry.outcome is not Outcome.STARTED][-len(operations) :]
-    assert [(entry.operation, entry.decision, entry.outcome) for entry in ended] == [
-        (operation, Decision.ALLOWED, Outcome.SUCCESS) for operation in operations
-    ]
-    assert verify(trail.entries, head=trail.head) is None
+    return [process.pid for process in psutil.process_iter(["cmdline"]) if word in (process.info["cmdline"] or ())]
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -114,7 +90,11 @@ class TestConfinement:
                 assert (await kit.call("bad_read", {"say": path})).content.startswith("failed: ")
                 assert kit.pipeline.trail.entries[-1].arguments == {"say": path}
             assert (await kit.call("bad_write", {"say": "/usr/x"})).content.startswith("failed: ")
-            recorded(kit, *["read"] * 4, "write")
+            trail = kit.pipeline.trail
+            ended = [entry for entry in trail.entries if entry.outcome is not Outcome.STARTED]
+            # What a server does is not ours to refuse.
+            assert {(entry.decision, entry.outcome) for entry in ended} == {(Decision.ALLOWED, Outcome.SUCCESS)}
+            assert (len(ended), verify(trail.entries, head=trail.head)) == (7, None)
         assert (root / "b.txt").read_text() == "written"
 
     async def test_a_read_only_workspace(self, root: Path) -> None:
@@ -130,43 +110,32 @@ class TestConfinement:
         assert (root / "a.txt").read_text() == "inside"
 
     async def test_the_network_is_what_was_granted(self, root: Path) -> None:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
-            await writer.drain()
-            writer.close()
+        async def hello(request: web.Request) -> web.StreamResponse:
+            return web.Response(text="hello")
 
-        service = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = service.sockets[0].getsockname()[1]
         proxied = {"no_proxy": "", "NO_PROXY": ""}
-        grant = NetworkGrant(private_hosts=(f"localhost:{port}",))
-        granted = hostile(name="granted", variables=proxied, network=grant)
-        async with service, opened(root, hostile(variables=proxied), granted) as kit:
-            address = f"http://localhost:{port}/"
-            alone = await kit.call("bad_fetch", {"say": address})
-            through = await kit.call("granted_fetch", {"say": address})
-            beyond = await kit.call("granted_fetch", {"say": "http://example.org/"})
-            assert kit.definitions["granted_fetch"].spec.network
-            assert not kit.definitions["bad_fetch"].spec.network
-            recorded(kit, "fetch", "fetch", "fetch")
-        assert alone.content.startswith("failed: ")
-        assert through.content == "hello"
-        assert "403" in beyond.content
+        async with served(hello) as port:
+            grant = NetworkGrant(private_hosts=(f"localhost:{port}",))
+            granted = hostile(name="granted", variables=proxied, network=grant)
+            async with opened(root, hostile(variables=proxied), granted) as kit:
+                address = {"say": f"http://localhost:{port}/"}
+                assert (await kit.call("bad_fetch", address)).content.startswith("failed: ")
+                assert (await kit.call("granted_fetch", address)).content == "hello"
+                assert "403" in (await kit.call("granted_fetch", {"say": "http://example.org/"})).content
+                network = {name: kit.definitions[name].spec.network for name in ("granted_fetch", "bad_fetch")}
+                assert network == {"granted_fetch": True, "bad_fetch": False}
 
     async def test_the_repository_cannot_pass_for_a_part_of_the_server(self, root: Path) -> None:
         for name in ("hostile_mcp_server.py", "json.py", "sitecustomize.py"):
             (root / name).write_text("import os\nopen('/workspace/hijacked', 'w').write(str(dict(os.environ)))\n")
         (root / "python3").write_text("#!/bin/sh\nenv >/workspace/hijacked\n")
         (root / "python3").chmod(0o755)
-        server = hostile(
-            command=("python3", "-m", "hostile_mcp_server"),
-            variables={"PYTHONPATH": "/opt/servers"},
-            secret_variables={"TOKEN": "tok-8d1f0c2b7a"},
-        )
+        command = ("python3", "-m", "hostile_mcp_server")
+        token = {"TOKEN": "tok-8d1f0c2b7a"}
+        server = hostile(command=command, variables={"PYTHONPATH": "/opt/servers"}, secret_variables=token)
         async with opened(root, server) as kit:
-            result = await kit.call("bad_module", {})
-        assert result.content.startswith("/home/agent ")
-        assert result.content.endswith(" []")
+            content = (await kit.call("bad_module", {})).content
+        assert content.startswith("/home/agent ") and content.endswith(" []")
         assert not (root / "hijacked").exists()
 
     async def test_a_tool_that_is_another_after_a_restart_is_refused(self, root: Path) -> None:
@@ -190,17 +159,11 @@ class TestConfinement:
         assert not running(marker) + running(child) + running(bare)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 @asynccontextmanager
-async def served(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def small_server(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """The small server over HTTP, ready."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(HERE / "small_mcp_server.py"), str(port), stderr=asyncio.subprocess.PIPE
-    )
+    argv = [sys.executable, str(HERE / "small_mcp_server.py"), str(port)]
+    process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     try:
         while b"running on" not in (line := await process.stderr.readline()):
@@ -214,63 +177,18 @@ async def served(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
 
 @pytest.mark.slow
 async def test_streamable_http_of_the_sdk(root: Path) -> None:
-    port = free_port()
-    server = McpServer(
-        name="web", url=f"http://127.0.0.1:{port}/mcp", private=True, tools=("*",), time_limit_seconds=3.0
-    )
-    async with served(port) as process, opened(root, server) as kit:
-        assert (await kit.call("web_add", {"a": 2, "b": 3})).content == "5"
-        waiting = kit.call("web_wait", {})
-        adding = kit.call("web_add", {"a": 1, "b": 1})
-        late, quick = await asyncio.gather(waiting, adding)
-        assert late.outcome is Outcome.TIMEOUT
-        assert quick.content == "2"
-        assert (await kit.call("web_add", {"a": 3, "b": 1})).content == "4"
-        result = await kit.call("web_leave", {})
-        assert result.outcome is Outcome.ERROR
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/mcp"
+    server = McpServer(name="web", url=url, private=True, tools=("*",), time_limit_seconds=3.0)
+    add = {"a": 2, "b": 3}
+    async with small_server(port) as process, opened(root, server) as kit:
+        assert (await kit.call("web_add", add)).content == "5"
+        late, quick = await asyncio.gather(kit.call("web_wait", {}), kit.call("web_add", add))
+        assert (late.outcome, quick.content) == (Outcome.TIMEOUT, "5")
+        assert (await kit.call("web_add", add)).content == "5"
+        assert (await kit.call("web_leave", {})).outcome is Outcome.ERROR
         await process.wait()
-        assert "cannot connect" in (await kit.call("web_add", {"a": 2, "b": 3})).error
-        async with served(port):
-            results: list[ToolResult] = [await kit.call("web_add", {"a": 2, "b": 3}) for _ in range(2)]
-            assert results[-1].content == "5", results
-
-
-def installed(argv: list[str]) -> None:
-    try:
-        subprocess.run(argv, check=True, capture_output=True, timeout=120)
-    except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"cannot be installed here: {error}")
-
-
-@pytest.fixture(scope="module")
-def npm_prefix(tmp_path_factory: pytest.TempPathFactory) -> Mount:
-    prefix = tmp_path_factory.mktemp("npm")
-    packages = ["@modelcontextprotocol/server-filesystem", "@modelcontextprotocol/server-everything"]
-    installed(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(prefix), *packages])
-    return Mount(source=str(prefix), target="/opt/npm")
-
-
-@pytest.mark.slow
-async def test_the_filesystem_server(root: Path, tmp_path: Path, npm_prefix: Mount) -> None:
-    server = McpServer(
-        name="fs",
-        # Told to serve everything: what holds it is the sandbox, not its own check.
-        command=("/opt/npm/node_modules/.bin/mcp-server-filesystem", "/"),
-        mounts=(npm_prefix,),
-        tools=("read_text_file", "write_file"),
-    )
-    async with opened(root, server) as kit:
-        assert set(kit.definitions) == {"fs_read_text_file", "fs_write_file"}
-        assert (await kit.call("fs_read_text_file", {"path": "/workspace/a.txt"})).content == "inside"
-        assert (await kit.call("fs_write_file", {"path": "/workspace/b.txt", "content": "new"})).success
-        for path in (str(tmp_path / "secret.txt"), "/workspace/way_out", "/etc/shadow"):
-            result = await kit.call("fs_read_text_file", {"path": path})
-            assert result.outcome is Outcome.ERROR
-            assert "outside" not in result.error.replace("path outside allowed", "")
-        assert not (await kit.call("fs_write_file", {"path": "/etc/x", "content": ""})).success
-    assert (root / "b.txt").read_text() == "new"
-    pipeline = Pipeline(policy=Policy(allowed_paths=("src/**",)))
-    async with opened(root, server, pipeline=pipeline) as kit:
-        result = await kit.call("fs_write_file", {"path": "/workspace/a.txt", "content": "spoilt"})
-        assert result.outcome is Outcome.REFUSED
-    assert (root / "a.txt").read_text() == "inside"
+        assert "cannot connect" in (await kit.call("web_add", add)).error
+        async with small_server(port):
+            assert [(await kit.call("web_add", add)).content for _ in range(2)][-1] == "5"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import socket
@@ -11,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from swe_ai_fleet.domain.command import Command, CommandResult
@@ -50,6 +50,9 @@ def audited(kit: BuiltinTools) -> tuple[Outcome, Decision]:
     return entry.outcome, entry.decision
 
 
+SUCCESS, ERROR = (Outcome.SUCCESS, Decision.ALLOWED), (Outcome.ERROR, Decision.ALLOWED)
+
+
 # What it gives back
 
 
@@ -61,66 +64,62 @@ async def test_alone_it_runs_in_a_directory_of_its_own_that_vanishes(tmp_path: P
     assert (await registry.execute_tool("python_executor", code="import os; result = os.listdir()"))["result"] == []
 
 
-@pytest.mark.parametrize(
-    ("code", "result"),
-    [
-        ("result = {'a': [1, 2.5, None, True], 'é': '漢'}", {"a": [1, 2.5, None, True], "é": "漢"}),
-        ("result = 'x' * 3", "xxx"), ("x = 1", None), ("result = {1, 2}", "{1, 2}"), ("result = (1, 2)", "(1, 2)"),
-        ("result = {1: 2}", "{1: 2}"), ("result = float('inf')", "inf"), ("result = '\\ud800'", "'\\ud800'"),
-        ("class C:\n    def __repr__(self): return 'a C'\nresult = C()", "a C"),
-        ("class C:\n    def __repr__(self): 1 / 0\nresult = C()", "<C, whose repr raises ZeroDivisionError>"),
-        ("result = 10 ** 5000", "<int, whose repr raises ValueError>"),
-        ("result = []\nresult.append(result)", "[[...]]"), ("import sys\nresult = 3\nsys.exit()", 3),
-        ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\nresult = P(1)", "P(x=1)"),
-        ("import pickle\nclass P: pass\nresult = len(pickle.dumps(P())) > 0", True),
-    ],
-)  # fmt: skip
-async def test_results(kit: BuiltinTools, code: str, result: object) -> None:
-    found = await run(kit, code)
-    assert found.success, found.observation()
-    assert found.metadata["result"] == (result if result != "'\\ud800'" else found.metadata["result"])
-    assert found.metadata["code"] == code
+RESULTS: list[tuple[str, object]] = [
+    ("result = {'a': [1, 2.5, None, True], 'é': '漢'}", {"a": [1, 2.5, None, True], "é": "漢"}),
+    ("result = 'x' * 3", "xxx"), ("x = 1", None), ("result = {1, 2}", "{1, 2}"), ("result = (1, 2)", "(1, 2)"),
+    ("result = {1: 2}", "{1: 2}"), ("result = float('inf')", "inf"), ("result = '\\ud800'", "'\\ud800'"),
+    ("class C:\n    def __repr__(self): return 'a C'\nresult = C()", "a C"),
+    ("class C:\n    def __repr__(self): 1 / 0\nresult = C()", "<C, whose repr raises ZeroDivisionError>"),
+    ("result = 10 ** 5000", "<int, whose repr raises ValueError>"),
+    ("result = []\nresult.append(result)", "[[...]]"), ("import sys\nresult = 3\nsys.exit()", 3),
+    ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\nresult = P(1)", "P(x=1)"),
+    ("import pickle\nclass P: pass\nresult = len(pickle.dumps(P())) > 0", True),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("def f():\n    return 1 / 0\nprint('before')\nf()", "    return 1 / 0\n"),
-        ("x = (", "SyntaxError: '(' was never closed"),
-        ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
-        ("import sys\nsys.exit('bad')", "the code ended with sys.exit('bad')"),
-        ("import os\nos._exit(0)", "leave out os._exit"), ("import os\nos._exit(7)", "exit code 7"),
-        ("import os\nos.abort()", "exit code 134"), ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("def f(): f()\nf()", "RecursionError"),
-        ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E"),
-        ("import threading\ndel threading.Thread\n1/0", "ZeroDivisionError"),
-        ("(" * 300, "SyntaxError: too many nested parentheses"), ("-" * 90_000 + "1", "Error"),
-        ("input()", "EOFError"),
-    ],
-)  # fmt: skip
-async def test_faults_are_told(kit: BuiltinTools, code: str, said: str) -> None:
-    found = await run(kit, code)
-    assert (found.success, found.outcome) == (False, Outcome.ERROR)
-    assert said in found.error
-    assert "python_runner" not in found.error
-    if "before" in code:
-        assert found.content == "output: before"
-        assert 'File "<code>", line 4' in found.error
-    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
+async def test_results(kit: BuiltinTools) -> None:
+    for code, result in RESULTS:
+        found = await run(kit, code)
+        assert found.success, (code, found.observation())
+        assert found.metadata["result"] == (result if result != "'\\ud800'" else found.metadata["result"])
+        assert found.metadata["code"] == code
 
 
-async def test_it_works_on_the_files_of_the_workspace(kit: BuiltinTools, workspace: LocalWorkspace) -> None:
+FAULTS = [
+    ("def f():\n    return 1 / 0\nprint('before')\nf()", "    return 1 / 0\n"),
+    ("x = (", "SyntaxError: '(' was never closed"),
+    ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+    ("import sys\nsys.exit('bad')", "the code ended with sys.exit('bad')"),
+    ("import os\nos._exit(0)", "leave out os._exit"), ("import os\nos._exit(7)", "exit code 7"),
+    ("import os\nos.abort()", "exit code 134"), ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ("def f(): f()\nf()", "RecursionError"),
+    ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E"),
+    ("import threading\ndel threading.Thread\n1/0", "ZeroDivisionError"),
+    ("(" * 300, "SyntaxError: too many nested parentheses"), ("-" * 90_000 + "1", "Error"),
+    ("input()", "EOFError"),
+]  # fmt: skip
+
+
+async def test_faults_are_told(kit: BuiltinTools) -> None:
+    for code, said in FAULTS:
+        found = await run(kit, code)
+        assert (found.success, audited(kit)) == (False, ERROR), code
+        assert said in found.error, code
+        assert "python_runner" not in found.error
+        if "before" in code:
+            assert found.content == "output: before"
+            assert 'File "<code>", line 4' in found.error
+
+
+async def test_it_works_on_the_files_of_the_workspace_which_shadow_no_module(
+    kit: BuiltinTools, workspace: LocalWorkspace
+) -> None:
     (workspace.root / "data.txt").write_text("4 5")
-    code = "a, b = open('data.txt').read().split()\nopen('out.txt', 'w').write(a * 2)\nresult = int(a) + int(b)"
-    assert (await run(kit, code)).metadata["result"] == 9
-    assert (workspace.root / "out.txt").read_text() == "44"
-
-
-async def test_the_workspace_does_not_shadow_modules(kit: BuiltinTools, workspace: LocalWorkspace) -> None:
     for name in ("json", "resource", "sitecustomize", "usercustomize"):
         (workspace.root / f"{name}.py").write_text("raise SystemExit('taken over')")
-    found = await run(kit, "import json, resource\nresult = json.dumps([1])")
-    assert found.metadata["result"] == "[1]"
+    code = "import json, resource\na, b = json.loads('[4, 5]')\nopen('out.txt', 'w').write(open('data.txt').read() * 2)"
+    assert (await run(kit, f"{code}\nresult = a + b")).metadata["result"] == 9
+    assert (workspace.root / "out.txt").read_text() == "4 54 5"
 
 
 # What it cannot get at
@@ -146,17 +145,14 @@ async def test_host_files_stay_unread(kit: BuiltinTools, tmp_path: Path) -> None
     assert found.success
     assert "do not read" not in repr(found.metadata)
     assert found.metadata["result"] == []
-    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+    assert audited(kit) == SUCCESS
 
 
 async def test_host_files_cannot_be_written(kit: BuiltinTools, tmp_path: Path) -> None:
-    found = await run(kit, f"open({str(tmp_path / 'x')!r}, 'w').write('x')")
-    assert "FileNotFoundError" in found.error
-    assert not (tmp_path / "x").exists()
-    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
-    for path in ("/usr/bin/owned", "/etc/owned", "/owned", "/proc/sys/kernel/hostname"):
+    for path in (str(tmp_path / "x"), "/usr/bin/owned", "/etc/owned", "/owned", "/proc/sys/kernel/hostname"):
         found = await run(kit, f"open({path!r}, 'w').write('x')")
-        assert ("Error" in found.error, audited(kit)[0]) == (True, Outcome.ERROR)
+        assert ("Error" in found.error, audited(kit)) == (True, ERROR), path
+    assert not (tmp_path / "x").exists()
 
 
 async def test_a_link_out_of_the_workspace_leads_nowhere(kit: BuiltinTools, tmp_path: Path) -> None:
@@ -164,7 +160,7 @@ async def test_a_link_out_of_the_workspace_leads_nowhere(kit: BuiltinTools, tmp_
     code = f"import os\nos.symlink({str(tmp_path / 'secret.txt')!r}, 'link')\nresult = open('link').read()"
     found = await run(kit, code)
     assert "FileNotFoundError" in found.error
-    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
+    assert audited(kit) == ERROR
     read = await kit.call("file_reader", {"file_path": "link"})
     assert "outside the workspace" in read.error
     assert kit.pipeline.trail.entries[-1].outcome is Outcome.REFUSED
@@ -181,7 +177,7 @@ async def test_the_environment_is_not_the_hosts(kit: BuiltinTools, monkeypatch: 
     found = await run(kit, code)
     assert "PATH" in str(found.metadata["result"])
     assert token not in repr((found, kit.pipeline.trail.entries))
-    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+    assert audited(kit) == SUCCESS
 
 
 async def test_no_network_not_even_loopback(kit: BuiltinTools) -> None:
@@ -196,7 +192,7 @@ async def test_no_network_not_even_loopback(kit: BuiltinTools) -> None:
         )
         found = await run(kit, code)
         assert (found.success, found.metadata["result"]) == (True, [])
-        assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+        assert audited(kit) == SUCCESS
         with pytest.raises(BlockingIOError):
             server.accept()
 
@@ -222,7 +218,7 @@ result = [others[:2], result]
     found = await run(kit, code)
     assert found.success, found.observation()
     assert found.metadata["result"] == [[1, 2], []]
-    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+    assert audited(kit) == SUCCESS
     assert (await run(kit, "result = 1")).metadata["result"] == 1
 
 
@@ -237,10 +233,10 @@ async def test_a_fork_bomb_is_stopped(kit: BuiltinTools) -> None:
     children, errno = found.metadata["result"]  # type: ignore[misc]
     assert (children < 40, errno) == (True, 11)
     assert time.monotonic() - started < 10, "what it forked is killed, not waited for"
-    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+    assert audited(kit) == SUCCESS
     found = await run(kit, "import os, time\nfor _ in range(200): os.fork() or (time.sleep(60), os._exit(0))")
     assert "BlockingIOError" in found.error
-    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
+    assert audited(kit) == ERROR
     assert (await run(kit, "result = 1")).metadata["result"] == 1
 
 
@@ -276,21 +272,16 @@ async def test_time_is_limited(workspace: LocalWorkspace, code: str) -> None:
     assert (await kit.call("calculator", {"expression": "1"})).success
 
 
-async def test_an_output_flood_is_cut_and_the_result_still_comes(kit: BuiltinTools) -> None:
+async def test_floods_and_large_results_are_cut(kit: BuiltinTools) -> None:
     code = "import sys\nfor n in range(30):\n    sys.stdout.write('x' * 1_000_000 + '\\n')\nresult = 'after'"
     found = await run(kit, code)
-    assert (found.success, found.metadata["result"]) == (True, "after")
+    assert (found.metadata["result"], audited(kit)) == ("after", SUCCESS)
     assert len(str(found.metadata["output"])) < 5_200
     assert "left out" in str(found.metadata["output"])
-    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
     assert kit.pipeline.trail.entries[-1].bytes_out < 20_000
-
-
-async def test_a_large_result_is_cut(kit: BuiltinTools) -> None:
     found = await run(kit, "result = ['x' * 100] * 100_000")
     assert len(str(found.metadata["result"])) < 5_200
-    assert "more characters]" in str(found.metadata["result"])
-    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+    assert ("more characters]" in str(found.metadata["result"]), audited(kit)) == (True, SUCCESS)
 
 
 FORGE = """
@@ -302,21 +293,17 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+async def test_a_broken_report_is_only_a_failed_run(kit: BuiltinTools) -> None:
+    for data in (
         "b'[' * 200_000 + b'\\n'", "b'9' * 200_000 + b'\\n'", 'b\'{"kind": "json", "result": NaN, "error": ""}\\n\'',
         'b\'{"kind": "json", "result": 1, "error": 5}\\n\'', 'b\'{"kind": "json", "result": 1}\\n\'',
         'b\'{"kind": "other", "result": 1, "error": ""}\\n\'', "b'\\xff\\xfe\\x00' * 1000", "b'x' * 3_000_000",
         "b'null'",
-    ],
-)  # fmt: skip
-async def test_a_broken_report_is_only_a_failed_run(kit: BuiltinTools, data: str) -> None:
-    found = await run(kit, FORGE.format(data=data))
-    assert (found.success, found.outcome) == (False, Outcome.ERROR)
-    assert "before its result could be read" in found.error
-    assert len(found.observation()) < 20_000
-    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
+    ):  # fmt: skip
+        found = await run(kit, FORGE.format(data=data))
+        assert (found.success, audited(kit)) == (False, ERROR), data
+        assert "before its result could be read" in found.error
+        assert len(found.observation()) < 20_000
 
 
 async def test_a_forged_report_says_no_more_than_a_result_could(kit: BuiltinTools) -> None:
@@ -327,21 +314,15 @@ async def test_a_forged_report_says_no_more_than_a_result_could(kit: BuiltinTool
     assert found.metadata["result"] == {"outcome": "success", "code": "x"}
     assert str(found.metadata["code"]).startswith("\nimport os")
     assert found.outcome is Outcome.SUCCESS, "it says what its own `result` could have said, and no more"
-    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+    assert audited(kit) == SUCCESS
 
 
 async def test_what_it_leaves_running_is_killed(kit: BuiltinTools) -> None:
     token = f"86{secrets.randbelow(10**9):09d}"
     code = f"import subprocess\nsubprocess.Popen(['sleep', '{token}'], start_new_session=True)\nresult = 1"
     assert (await run(kit, code)).metadata["result"] == 1
-    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            assert words[:2] != [b"sleep", token.encode()]
+    assert audited(kit) == SUCCESS
+    assert not [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[:2] == ["sleep", token]]
 
 
 @dataclass
@@ -360,4 +341,4 @@ async def test_without_a_sandbox_it_says_so(tmp_path: Path) -> None:
     kit = BuiltinTools(Bare(tmp_path))
     found = await run(kit, "result = 1")
     assert found.observation() == "Error: bubblewrap is not installed (apt-get install bubblewrap)"
-    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
+    assert audited(kit) == ERROR

@@ -57,17 +57,16 @@ async def workspace(root: Path) -> AsyncIterator[LocalWorkspace]:
 
 def snapshot(root: Path) -> dict[str, tuple[str, int, str]]:
     """Kind, mode and content of everything below a directory's parent, the repository's own files included."""
-    found: dict[str, tuple[str, int, str]] = {}
-    for directory, names, files in os.walk(root.parent):
-        for name in (*names, *files):
-            path = Path(directory, name)
-            status = path.lstat()
-            if path.is_symlink():
-                content = os.readlink(path)
-            else:
-                content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-            found[str(path)] = (oct(status.st_mode), status.st_nlink if path.is_file() else 0, content)
-    return found
+
+    def state(path: Path) -> tuple[str, int, str]:
+        status = path.lstat()
+        if path.is_symlink():
+            return oct(status.st_mode), 0, os.readlink(path)
+        if not path.is_file():
+            return oct(status.st_mode), 0, ""
+        return oct(status.st_mode), status.st_nlink, hashlib.sha256(path.read_bytes()).hexdigest()
+
+    return {str(path): state(path) for path in root.parent.rglob("*")}
 
 
 def test_what_is_offered() -> None:
@@ -84,32 +83,25 @@ async def test_what_is_offered_changes_nothing(operation: Operation, workspace: 
     kit = operation.kit(workspace, Pipeline(policy=READ_ONLY))
     result = await kit.call(operation.method, operation.arguments)
     assert result.success or operation.spec.name in UNANSWERED, result.observation()
-    assert result.observation()
     assert snapshot(workspace.root) == before
     (entry,) = kit.pipeline.trail.entries
     assert (entry.outcome, entry.workspace_revision) == (result.outcome, 0)
-    assert result.outcome in (Outcome.SUCCESS, Outcome.ERROR)
 
 
-@pytest.mark.parametrize("operation", WITHHELD, ids=str)
-async def test_what_is_not_offered_is_refused(operation: Operation, workspace: LocalWorkspace) -> None:
+async def test_what_is_not_offered_is_refused(workspace: LocalWorkspace) -> None:
     before = snapshot(workspace.root)
-    kit = operation.kit(workspace, Pipeline(policy=READ_ONLY))
-    result = await kit.call(operation.method, operation.arguments)
-    assert result.outcome is Outcome.REFUSED
-    assert "this run may only read" in result.error
+    for operation in WITHHELD:
+        kit = operation.kit(workspace, Pipeline(policy=READ_ONLY))
+        result = await kit.call(operation.method, operation.arguments)
+        assert "this run may only read" in result.error
+        (entry,) = kit.pipeline.trail.entries
+        assert (result.outcome, entry.decision, entry.outcome) == (Outcome.REFUSED, Decision.REFUSED, Outcome.REFUSED)
     assert snapshot(workspace.root) == before
-    (entry,) = kit.pipeline.trail.entries
-    assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
 
 
 async def test_the_proof_would_notice_a_change(workspace: LocalWorkspace) -> None:
-    before = snapshot(workspace.root)
-    changed = 0
     for operation in WITHHELD:
         if operation.spec.name in ("files_mkdir", "git_branch"):
+            before = snapshot(workspace.root)
             assert (await operation.kit(workspace).call(operation.method, operation.arguments)).success
             assert snapshot(workspace.root) != before
-            before = snapshot(workspace.root)
-            changed += 1
-    assert changed == 2

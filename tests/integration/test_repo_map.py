@@ -7,12 +7,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import swe_ai_fleet
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
@@ -20,8 +23,12 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
+from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.repo_map.cache import TagCache
+from swe_ai_fleet.tools.repo_map.graph import pagerank
+from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
 
 CORE = '''\
 class Invoice:
@@ -46,29 +53,16 @@ EXPECTED = (
 )
 
 
-@dataclass
 class Recording:
     """A workspace that keeps what its commands answered."""
 
-    inner: LocalWorkspace
-    results: list[CommandResult] = field(default_factory=list[CommandResult])
-
-    @property
-    def root(self) -> Path:
-        return self.inner.root
-
-    @property
-    def mount(self) -> str:
-        return self.inner.mount
-
-    @property
-    def environment(self) -> Environment:
-        return self.inner.environment
+    def __init__(self, inner: LocalWorkspace) -> None:
+        self.inner, self.root, self.mount, self.environment = inner, inner.root, inner.mount, inner.environment
+        self.results: list[CommandResult] = []
 
     async def run(self, command: Command) -> CommandResult:
-        result = await self.inner.run(command)
-        self.results.append(result)
-        return result
+        self.results.append(await self.inner.run(command))
+        return self.results[-1]
 
     async def shell(self, text: str) -> str:
         result = await self.inner.run(Command(argv=("sh", "-c", text)))
@@ -78,15 +72,8 @@ class Recording:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    root = tmp_path / "work"
-    (root / "app").mkdir(parents=True)
-    (root / "core.py").write_text(CORE)
-    (root / "app/use.py").write_text(USE)
     (tmp_path / "secret.py").write_text("def secret_outside(): ...\n")
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        identity = ("-c", "user.name=n", "-c", "user.email=n@example.org")
-        subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)
-    return root
+    return make_repository(tmp_path / "work", {"core.py": CORE, "app/use.py": USE})
 
 
 @pytest.fixture(params=[Rung.BUBBLEWRAP, Rung.LANDLOCK, Rung.NONE])
@@ -104,29 +91,23 @@ def files(workspace: Recording) -> FileTool:
     return FileTool(workspace, Pipeline(policy=Policy(read_only=True)))
 
 
-async def test_a_map_of_a_repository(files: FileTool) -> None:
+async def test_a_map_its_scope_focus_and_budget(files: FileTool, root: Path) -> None:
     result = await files.repo_map()
-    assert result.success, result.error
-    assert result.content == EXPECTED
+    assert result.content == EXPECTED, result.error
     assert result.metadata == {
         "shown_definitions": 4, "shown_files": 2, "definitions": 4, "files": 2, "left_out": 0, "unread": 0,
     }  # fmt: skip
     assert files.pipeline.trail.entries[-1].operation == "repo_map"
-
-
-async def test_scope_focus_and_budget(files: FileTool, root: Path) -> None:
     assert "core.py" not in (await files.repo_map(path="app")).content
     assert (await files.repo_map(path="core.py")).content.startswith("core.py:\n")
     assert (await files.repo_map(["print_it"])).content.startswith("app/use.py:\n  4: def print_it()")
     (root / "many.py").write_text("".join(f"def function_number_{number}(): ...\n" for number in range(500)))
     result = await files.repo_map("invoice", max_tokens=64)
     assert len(result.content) < 64 * 4 + 200
-    assert "of 504 definitions, in " in result.content
-    assert "core.py:" in result.content
+    assert "of 504 definitions, in " in result.content and "core.py:" in result.content
     (root / "docs").mkdir()
-    assert (await files.repo_map(path="docs")).content == (
-        "[there is no source file in a language that is parsed below 'docs']"
-    )
+    nothing = "[there is no source file in a language that is parsed below 'docs']"
+    assert (await files.repo_map(path="docs")).content == nothing
 
 
 async def test_what_has_not_changed_is_neither_parsed_nor_drawn_again(files: FileTool, workspace: Recording) -> None:
@@ -147,36 +128,54 @@ async def test_what_has_not_changed_is_neither_parsed_nor_drawn_again(files: Fil
 
 async def test_a_poisoned_cache_is_done_without(files: FileTool, workspace: Recording, root: Path) -> None:
     home = "$HOME/.cache/fleet"
+    swap = f"c = sqlite3.connect('{home}/repo_map.sqlite3'); c.execute('UPDATE tags SET tags = ?', (sys.argv[1],))"
+    strange = ("[[[1,2,3,4]],{}]", '[[["a",1,7,"s"]],{}]', "[[],[]]", "{}", "[" * 9_000)
     for attack in (
+        *(f"python3 -c \"import sqlite3, sys; {swap}; c.commit()\" '{tags}'" for tags in strange),
         f"mkdir -p {home} && echo rubbish > {home}/repo_map.sqlite3",
         f"rm -rf {home} && mkdir -p {home} && mkfifo {home}/repo_map.sqlite3",
         f"rm -rf {home} && mkdir -p {home} && ln -s /dev/zero {home}/repo_map.sqlite3",
+        f"rm -rf {home} && mkdir -p {home} && ln -s $HOME/elsewhere {home}/repo_map.sqlite3",
         f"rm -rf {home} && echo > {home}",
     ):
+        await files.repo_map()
         await workspace.shell(attack)
-        (root / "app/use.py").write_text(USE + f"# {len(attack)}\n")  # another map than the one that is kept
-        assert (await files.repo_map()).content == EXPECTED
+        (root / "app/use.py").write_text(USE + f"# {attack[-20:]!r}\n")  # another map than the one that is kept
+        assert (await files.repo_map()).content == EXPECTED, attack
+    await workspace.shell("test ! -e $HOME/elsewhere")
 
 
-async def test_nothing_outside_is_read_or_run(files: FileTool, workspace: Recording, root: Path) -> None:
+def test_the_oldest_that_no_file_has_any_more_go_first(tmp_path: Path) -> None:
+    tags = extract("python", SAMPLES["python"][0].encode())
+    cache = TagCache(tmp_path / "cache", max_bytes=10 * len(dump(tags)))
+    for number in range(10):
+        cache.put({str(number): tags})
+    cache.put({"new": tags}, keep=["0", "1"])
+    kept = cache.get([*map(str, range(10)), "new"])
+    assert ({"0", "1", "new"} <= kept.keys(), "2" in kept, len(kept) <= 8) == (True, False, True)
+
+
+async def test_nothing_outside_is_read_or_run(files: FileTool, root: Path) -> None:
     (root / "out.py").symlink_to(root.parent / "secret.py")
     (root / "outdir").symlink_to(root.parent)
     os.mkfifo(root / "pipe.py")
-    program = root / "monitor.sh"
-    program.write_text("#!/bin/sh\ntouch owned\n")
-    program.chmod(0o755)
-    subprocess.run(["git", "config", "core.fsmonitor", "./monitor.sh"], cwd=root, check=True)
+    (root / "monitor.sh").write_text("#!/bin/sh\ntouch owned\n")
+    (root / "monitor.sh").chmod(0o755)
+    git(root, "config", "core.fsmonitor", "./monitor.sh")
     async with asyncio.timeout(30):
         result = await files.repo_map("secret outside")
     assert result.success, result.error
     assert "secret_outside" not in result.content
-    assert not (root / "owned").exists()
-    for path in ("..", "outdir", "/etc", ".git", "pipe.py/../.."):
+    for path in ("..", "outdir", "/etc", ".git"):
         result = await files.repo_map(path=path)
-        assert not result.success
         entry = files.pipeline.trail.entries[-1]
-        if path != "pipe.py/../..":
-            assert (entry.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED), result.error
+        assert (entry.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED), result.error
+    # A focus is data.
+    hostile = ["$(touch owned)", "'; touch owned; '", "--help", "\0", "a\nb", "\ud800", '"}]', "x" * 1000]
+    assert (await files.repo_map(hostile)).content.startswith(EXPECTED.partition("[all")[0])
+    assert "focus has more than" in (await files.repo_map("x" * 30_000)).error
+    assert (await files.repo_map(max_tokens=1)).outcome is Outcome.INVALID
+    assert not (root / "owned").exists()
 
 
 async def test_hostile_files_spoil_only_themselves(files: FileTool, root: Path) -> None:
@@ -226,14 +225,12 @@ async def test_the_order_of_a_map(tmp_path: Path, why: str) -> None:
             assert (await tool.repo_map(focus)).content.startswith("orders.py:\n"), focus
 
 
-async def test_a_focus_is_data(files: FileTool, root: Path) -> None:
-    hostile = ["$(touch owned)", "'; touch owned; '", "--help", "\0", "a\nb", "\ud800", '"}]', "x" * 1000]
-    result = await files.repo_map(hostile)
-    assert result.success, result.error
-    assert result.content == EXPECTED
-    assert not (root / "owned").exists()
-    assert "focus has more than" in (await files.repo_map("x" * 30_000)).error
-    assert (await files.repo_map(max_tokens=1)).outcome is Outcome.INVALID
+def test_the_fixed_point_of_a_small_graph() -> None:
+    # a -> b, b -> a and c evenly, c -> nowhere; every start is as likely. Solved by hand: with s the share that
+    # starts over at each node, a = s + .425 b, b = s + .85 a, c = s + .425 b.
+    a, b, c = pagerank([{1: 3.0}, {0: 1.0, 2: 1.0}, {}], [1, 1, 1])
+    assert (a, a + b + c) == (pytest.approx(c, abs=1e-3), pytest.approx(1))
+    assert b / a == pytest.approx((1 + 0.85) / (1 + 0.425), abs=1e-3)
 
 
 async def test_drawing_does_not_hold_up_the_loop(files: FileTool, root: Path) -> None:
@@ -246,28 +243,19 @@ async def test_drawing_does_not_hold_up_the_loop(files: FileTool, root: Path) ->
     assert time.thread_time() - before < 0.1
 
 
-class TestTampering:
-    """The program in the sandbox may have been taken over by what it parsed: its answers are held against the rules."""
-
-    @pytest.mark.parametrize(
-        "answer",
-        [
-            b"", b"{}", b"[]", b'{"key": "unknown"}', b'{"key": 1}', b"\xff", b"[" * 100_000,
-            b'{"key":"k","text":3,"shown_definitions":0,"shown_files":0,"definitions":0,"files":0,"left_out":0,"unread":0}',
-            b'{"key":"k","text":"","shown_definitions":0,"shown_files":0,"definitions":0,"files":0,"left_out":0}',
-        ],
-    )  # fmt: skip
-    async def test_what_is_no_answer_is_a_failure(self, root: Path, answer: bytes) -> None:
-        files = FileTool(Answering(root, answer))
-        result = await files.repo_map()
-        assert result.outcome is Outcome.ERROR
-        assert "no proper answer" in result.error
-
-    async def test_a_program_that_fails_says_why(self, root: Path) -> None:
-        result = await FileTool(Answering(root, b"", exit_code=1, error=b"Trace\nImportError: no parser\n")).repo_map()
-        assert result.error == "the map could not be drawn: ImportError: no parser"
-        result = await FileTool(Answering(root, b"", exit_code=143, timed_out=True)).repo_map()
-        assert "narrower path" in result.error
+async def test_what_is_no_answer_of_the_program_is_a_failure(root: Path) -> None:
+    """It may have been taken over by what it parsed: its answers are held against the rules."""
+    counts = b'"shown_definitions":0,"shown_files":0,"definitions":0,"files":0,"left_out":0'
+    for answer in (
+        b"", b"{}", b"[]", b'{"key": "unknown"}', b'{"key": 1}', b"\xff", b"[" * 100_000,
+        b'{"key":"k","text":3,%s,"unread":0}' % counts, b'{"key":"k","text":"",%s}' % counts,
+    ):  # fmt: skip
+        result = await FileTool(Answering(root, answer)).repo_map()
+        assert (result.outcome, "no proper answer" in result.error) == (Outcome.ERROR, True), answer[:40]
+    result = await FileTool(Answering(root, b"", exit_code=1, error=b"Trace\nImportError: no parser\n")).repo_map()
+    assert result.error == "the map could not be drawn: ImportError: no parser"
+    result = await FileTool(Answering(root, b"", exit_code=143, timed_out=True)).repo_map()
+    assert "narrower path" in result.error
 
 
 @dataclass
@@ -283,13 +271,9 @@ class Answering:
     environment: Environment = field(default_factory=Environment)
 
     async def run(self, command: Command) -> CommandResult:
-        return CommandResult(
-            exit_code=self.exit_code,
-            stdout=Output(head=self.answer, total=len(self.answer)),
-            stderr=Output(head=self.error, total=len(self.error)),
-            duration_ms=1,
-            timed_out=self.timed_out,
-        )
+        out, err = (Output(head=text, total=len(text)) for text in (self.answer, self.error))
+        code, late = self.exit_code, self.timed_out
+        return CommandResult(exit_code=code, stdout=out, stderr=err, duration_ms=1, timed_out=late)
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -303,3 +287,151 @@ async def test_the_fleets_code_inside_is_read_only_and_on_nobodys_path(root: Pat
         assert not Path(str(swe_ai_fleet.__file__)).with_name("owned").exists()
         result = await workspace.run(Command(argv=("python3", "-c", "import swe_ai_fleet")))
         assert not result.ok
+
+
+SAMPLES = {
+    "c": (
+        "#define LIMIT 3\nstruct point { int x; };\n"
+        "static int add(struct point *p,\n    int y) {\n  return go(p->x);\n}\n",
+        {"LIMIT": "#define LIMIT 3", "point": "struct point", "add": "static int add(struct point *p, int y)"},
+        {"go", "x", "point"},
+    ),
+    "cpp": (
+        "namespace shop {\nclass Cart : public Base {\n public:\n  int total(int tax) { return sum(tax); }\n};\n"
+        "int Cart::count() { return items.size(); }\n}\n",
+        {"shop": "namespace shop", "Cart": "class Cart : public Base", "total": "int total(int tax)"},
+        {"Base", "sum", "size"},
+    ),
+    "go": (
+        "package a\ntype Cart struct{ items []Item }\nfunc (c *Cart) Total(tax int) int { return sum(c.items) }\n"
+        "func New() *Cart { return &Cart{} }\nconst Limit = 3\n",
+        {"Cart": "type Cart struct{ items []Item }", "Total": "func (c *Cart) Total(tax int) int"},
+        {"Item", "sum", "Cart", "items"},
+    ),
+    "java": (
+        "public class Cart extends Base {\n  public int total(int tax) { return Sums.of(tax, new Item()); }\n}\n"
+        "interface Shop { void open(); }\n",
+        {"Cart": "public class Cart extends Base", "total": "public int total(int tax)", "Shop": "interface Shop"},
+        {"Base", "of", "Item", "Sums"},
+    ),
+    "javascript": (
+        "import { tax } from './tax';\nexport class Cart extends Base { total(rate) { return sum(this.items); } }\n"
+        "export const open = async (shop) => { return <Door kind={1} />; };\n",
+        {"Cart": "export class Cart extends Base", "total": "export class Cart extends Base { total(rate)"},
+        {"tax", "Base", "sum", "items", "Door"},
+    ),
+    "python": (
+        "LIMIT = 3\n\nclass Cart(Base):\n    @cached\n"
+        "    async def total(\n        self,\n        tax: Rate,\n    ) -> int:\n"
+        "        def local(): ...\n        return sums.of(local, tax)\n",
+        {"LIMIT": "LIMIT = 3", "Cart": "class Cart(Base)", "total": "async def total(self, tax: Rate) -> int"},
+        {"Base", "cached", "Rate", "of", "local"},
+    ),
+    "ruby": (
+        "module Shop\n  class Cart < Base\n    def total(tax)\n      Item.sum(tax)\n    end\n  end\nend\n",
+        {"Shop": "module Shop", "Cart": "class Cart < Base", "total": "def total(tax)"},
+        {"Base", "Item", "sum"},
+    ),
+    "rust": (
+        "pub struct Cart { items: Vec<Item> }\n"
+        "impl Cart {\n    pub fn total(&self, tax: Rate) -> u32 { sum(self.items) }\n}\n"
+        "trait Shop { fn open(&self); }\nconst LIMIT: u32 = 3;\n",
+        {"Cart": "pub struct Cart", "total": "pub fn total(&self, tax: Rate) -> u32", "Shop": "trait Shop"},
+        {"Item", "Rate", "sum", "items", "Cart"},
+    ),
+    "typescript": (
+        "export interface Shop { open(door: Door): void }\nexport type Rate = number;\nenum Kind { A }\n"
+        "export abstract class Cart extends Base implements Shop { total(tax: Rate): Sum { return sum(tax); } }\n",
+        {"Shop": "export interface Shop", "Rate": "export type Rate = number;", "Kind": "enum Kind"},
+        {"Door", "Base", "Sum", "sum", "Shop", "Rate"},
+    ),
+    "tsx": (
+        "export const Page = (props: Props) => <Door open={shut(props)} />;\n"
+        "function App(): Tree { return <Page />; }\n",
+        {"Page": "export const Page = (props: Props) =>", "App": "function App(): Tree"},
+        {"Props", "Door", "shut", "Tree", "Page"},
+    ),
+}  # fmt: skip
+
+
+class TestTags:
+    @pytest.mark.parametrize("language", SAMPLES)
+    def test_each_language_has_definitions_and_references(self, language: str) -> None:
+        source, definitions, references = SAMPLES[language]
+        tags = extract(language, source.encode())
+        found = {tag.name: tag.signature.rstrip("=> ") for tag in tags.definitions}
+        assert {name: found[name] for name in definitions} == {n: s.rstrip("=> ") for n, s in definitions.items()}
+        assert references <= tags.references.keys(), tags.references
+
+    def test_what_is_local_is_left_out_and_methods_know_their_class(self) -> None:
+        tags = extract("python", SAMPLES["python"][0].encode())
+        found = [(tag.name, tag.line, tag.parent) for tag in tags.definitions]
+        assert found == [("LIMIT", 1, -1), ("Cart", 3, -1), ("total", 5, 1)]
+        assert "Cart" not in tags.references, "where a name is defined is no use of it"
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            b"(" * 20_000, b"def f(" + b"x, " * 50_000 + b"): pass\n", b"class " + b"A" * 100_000 + b": pass\n",
+            "def caf\u00e9(\u202e\u0007): pass\n".encode(), b"\xff\xfe\x00def x(): pass\n", b"",
+            b"".join(b"def f%d(): g%d()\n" % (number, number) for number in range(6_000)),
+        ],
+        ids=range(7),
+    )  # fmt: skip
+    def test_hostile_sources_give_bounded_printable_tags(self, source: bytes) -> None:
+        tags = extract("python", source)
+        assert len(tags.definitions) <= MAX_DEFINITIONS
+        for tag in tags.definitions:
+            assert len(tag.name) <= MAX_NAME_CHARS and len(tag.signature) <= MAX_SIGNATURE_CHARS
+            assert tag.signature.isprintable()
+        assert load(dump(tags)) == tags
+
+    @given(st.binary(max_size=300))
+    def test_any_bytes_are_parsed_in_any_language(self, source: bytes) -> None:
+        for language in SAMPLES:
+            tags = extract(language, source)
+            assert load(dump(tags)) == tags
+
+
+CHILD = """
+import json, os, signal, sys
+from swe_ai_fleet.tools.repo_map.listing import SourceFile
+from swe_ai_fleet.tools.repo_map.parsing import parse_files
+from swe_ai_fleet.tools.repo_map.tags import extract
+
+def by(language, source):
+    if b"crash" in source:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if b"hang" in source:
+        signal.pause()
+    if b"ours" in source:
+        raise ImportError("no parser")
+    if b"memory" in source:
+        raise MemoryError
+    return extract(language, source)
+
+files = [SourceFile(path=name, language="python", digest="0" * 40) for name in sys.argv[1:]]
+for file, tags, same in parse_files(os.getcwd(), files, seconds=60, file_seconds=0.5, by=by):
+    print(file.path, None if tags is None else [tag.name for tag in tags.definitions], same)
+"""
+
+
+def test_a_crash_or_a_hang_costs_one_file(tmp_path: Path) -> None:
+    """In a process of its own: what it forks must not be a copy of the test run."""
+    write_files(tmp_path, {"a.py": "def a(): ...\n"})
+    write_files(tmp_path, {f"{word}.py": f"def {word}(): ...\n" for word in ("crash", "hang", "memory")})
+    argv = [sys.executable, "-c", CHILD, *["a.py", "crash.py", "hang.py", "absent.py", "memory.py", "a.py"]]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "a.py ['a'] False", "crash.py [] True", "hang.py [] True", "absent.py None False", "memory.py [] False",
+        "a.py ['a'] False",
+    ]  # fmt: skip
+
+
+def test_what_there_was_no_time_for_is_said_and_such_a_map_is_not_kept(tmp_path: Path) -> None:
+    write_files(tmp_path, {"src/a.py": "def a(): ...\n", "src/b.go": "package b\n"})
+    request = {"scope": ".", "focus": [], "max_tokens": 100, "seconds": 0, "known": []}
+    program = "import sys; from swe_ai_fleet.tools.repo_map.program import main; main(sys.argv[1])"
+    argv = [sys.executable, "-c", program, json.dumps(request)]
+    answer = json.loads(subprocess.run(argv, cwd=tmp_path, env={}, capture_output=True, check=True, timeout=60).stdout)
+    assert (answer["key"], answer["text"], answer["unread"]) == ("", "", 2)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.test_run import TestOutcome, TestRun
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
+from swe_ai_fleet.testing.repositories import make_repository, write_files
 from swe_ai_fleet.tools.tests.inside.supervise import waiting
 from swe_ai_fleet.tools.tests.planning import Planner
 from swe_ai_fleet.tools.tests.runners.plan import Selection
@@ -28,15 +29,11 @@ ENVIRONMENT = Environment(
     variables={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
 )
 QUICK = TestLimits(whole=60, test=1, start=20)
-Files = Mapping[str, str]
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    path = tmp_path / "clone"
-    path.mkdir()
-    subprocess.run(["git", "init", "-q", "-b", "main", str(path)], check=True)
-    return path
+    return make_repository(tmp_path / "clone")
 
 
 @pytest.fixture
@@ -46,17 +43,13 @@ async def workspace(root: Path) -> AsyncIterator[LocalWorkspace]:
 
 
 async def run(
-    workspace: LocalWorkspace,
-    files: Files,
-    argv: tuple[str, ...] = PYTEST,
-    *,
-    limits: TestLimits = QUICK,
-    selection: Selection | None = None,
+    workspace: LocalWorkspace, files: Mapping[str, str], argv: tuple[str, ...] = PYTEST, **options: Any
 ) -> TestRun:
-    for name, text in files.items():
-        (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (workspace.root / name).write_text(text)
-    planned = await Planner(workspace=workspace, known_seconds=limits.known).plan(argv, selection or Selection())
+    """With files written: `limits`, where they are others than QUICK, and a `selection`."""
+    limits = options.get("limits", QUICK)
+    write_files(workspace.root, files)
+    planner = Planner(workspace=workspace, known_seconds=limits.known)
+    planned = await planner.plan(argv, options.get("selection", Selection()))
     return await run_tests(workspace, planned.plan, limits, inventory=planned.inventory)
 
 
@@ -67,26 +60,9 @@ def outcomes(found: TestRun) -> dict[str, str]:
 OK = "def test_ok():\n    pass\n"
 
 
-async def test_a_file_that_cannot_be_collected_is_a_result_of_its_own(workspace: LocalWorkspace) -> None:
-    found = await run(
-        workspace,
-        {"tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n", "tests/test_c.py": OK},
-    )
-    assert outcomes(found) == {
-        "tests/test_b.py": "error",
-        "tests/test_a.py::test_ok": "passed",
-        "tests/test_c.py::test_ok": "passed",
-    }
-    assert "absent_module" in found.results["tests/test_b.py"].message
-    assert not found.stopped
-    assert not found.green
-
-
-@pytest.mark.parametrize(
-    ("load", "cpus", "longer"), [(0.0, 2, 1.0), (2.0, 2, 1.0), (6.0, 2, 3.0), (6.0, 64, 1.0), (900.0, 2, 10.0)]
-)
-def test_limits_are_longer_where_tests_wait_for_a_cpu(load: float, cpus: int, longer: float) -> None:
-    assert waiting(load, cpus) == longer
+def test_limits_are_longer_where_tests_wait_for_a_cpu() -> None:
+    loads = {(0.0, 2): 1.0, (2.0, 2): 1.0, (6.0, 2): 3.0, (6.0, 64): 1.0, (900.0, 2): 10.0}
+    assert {load: waiting(*load) for load in loads} == loads
 
 
 @pytest.mark.parametrize("line", ["pytest -q -p pytest_timeout -o timeout=0.1", "unittest discover -s tests"])
@@ -105,17 +81,10 @@ async def test_limits_inside_the_runner_are_longer_too(workspace: LocalWorkspace
 
 
 async def test_tests_run_with_colours_as_automation_does(workspace: LocalWorkspace, root: Path) -> None:
-    text = """
-import os
-
-def test_ok():
-    print("\\033[31mred\\033[0m")
-    assert "NO_COLOR" not in os.environ
-"""
+    text = "import os\n\ndef test_ok():\n    print('\\033[31mred\\033[0m')\n    assert 'NO_COLOR' not in os.environ\n"
     asked = await run(workspace, {"tests/test_a.py": text}, (*PYTEST, "-s"))
     assert outcomes(asked) == {"tests/test_a.py::test_ok": "passed"}
-    assert "red" in asked.output
-    assert "\033" not in asked.output
+    assert ("red" in asked.output, "\033" in asked.output) == (True, False)
     named = await run(workspace, {}, ("env", "NO_COLOR=1", *PYTEST))
     assert outcomes(named) == {"tests/test_a.py::test_ok": "failed"}
     own = replace(ENVIRONMENT, variables={**ENVIRONMENT.variables, "NO_COLOR": "1"})
@@ -191,11 +160,17 @@ async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(worksp
     assert not found.stopped
 
 
-async def test_a_file_that_hangs_when_it_is_imported_is_left_out(workspace: LocalWorkspace) -> None:
+async def test_files_that_cannot_be_collected_or_hang_are_results_of_their_own(workspace: LocalWorkspace) -> None:
     hangs = "import threading\nthreading.Event().wait()\n"
-    found = await run(workspace, {"sub/test_hangs.py": hangs, "test_ok.py": OK})
-    assert outcomes(found) == {"sub/test_hangs.py": "error", "test_ok.py::test_ok": "passed"}
+    files = {"sub/test_hangs.py": hangs, "tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n"}
+    found = await run(workspace, {**files, "tests/test_c.py": OK})
+    assert outcomes(found) == {
+        "sub/test_hangs.py": "error", "tests/test_b.py": "error", "tests/test_a.py::test_ok": "passed",
+        "tests/test_c.py::test_ok": "passed",
+    }  # fmt: skip
     assert found.hung == ("sub/test_hangs.py",)
+    assert "absent_module" in found.results["tests/test_b.py"].message
+    assert (found.stopped, found.green) == ("", False)
 
 
 async def test_the_time_of_the_whole_cuts_from_the_end(workspace: LocalWorkspace) -> None:
@@ -206,31 +181,24 @@ async def test_the_time_of_the_whole_cuts_from_the_end(workspace: LocalWorkspace
     assert found.exit_code is None
 
 
-async def test_what_is_wanted_first_runs_first(workspace: LocalWorkspace) -> None:
-    files = {f"test_{name}.py": OK for name in "abcd"}
+async def test_what_is_wanted_first_runs_first_and_known_slow_ones_get_their_time(workspace: LocalWorkspace) -> None:
+    files = {f"test_{name}.py": OK for name in "abcd"} | {"test_a.py": "import time\n\ndef test_ok(): time.sleep(2)\n"}
     selection = Selection(first=(("test_c.py::test_ok",), ("test_d.py",)), deselect=("test_b.py::test_ok",))
-    found = await run(workspace, files, selection=selection)
+    limits = replace(QUICK, known={"test_a.py::test_ok": 10.0})
+    found = await run(workspace, files, selection=selection, limits=limits)
     assert list(found.results) == ["test_c.py::test_ok", "test_d.py::test_ok", "test_a.py::test_ok"]
+    assert found.green
 
 
-async def test_options_for_an_absent_plug_in_are_left_out(workspace: LocalWorkspace) -> None:
-    found = await run(workspace, {"pytest.ini": "[pytest]\naddopts = --cov=src -n 4\n", "test_ok.py": OK})
-    assert outcomes(found) == {"test_ok.py::test_ok": "passed"}
-    assert "addopts" in found.notes[0]
-
-
-async def test_stopping_at_the_first_failure_is_not_taken_over(workspace: LocalWorkspace) -> None:
+async def test_options_of_the_repository_that_are_not_taken_over(workspace: LocalWorkspace) -> None:
     files = {"pytest.ini": "[pytest]\naddopts = -x\n", "test_a.py": "def test_no():\n    assert 0\n", "test_b.py": OK}
-    assert len((await run(workspace, files)).results) == 2
+    both = {"test_a.py::test_no": "failed", "test_b.py::test_ok": "passed"}
+    assert outcomes(await run(workspace, files)) == both
+    absent = await run(workspace, {"pytest.ini": "[pytest]\naddopts = --cov=src -n 4\n"})
+    assert (outcomes(absent), "addopts" in absent.notes[0]) == (both, True)
 
 
-async def test_a_known_slow_test_gets_its_time(workspace: LocalWorkspace) -> None:
-    slow = "import time\n\ndef test_slow():\n    time.sleep(2)\n"
-    limits = replace(QUICK, known={"test_slow.py::test_slow": 10.0})
-    assert (await run(workspace, {"test_slow.py": slow}, limits=limits)).green
-
-
-async def test_a_test_that_erases_the_report_ends_the_run_and_what_was_read_stays(workspace: LocalWorkspace) -> None:
+async def test_runs_that_end_early_say_why_and_keep_what_was_read(workspace: LocalWorkspace, root: Path) -> None:
     suite = """import os, unittest
 class T(unittest.TestCase):
     def test_a(self): pass
@@ -242,13 +210,9 @@ class T(unittest.TestCase):
     assert outcomes(found) == {"test_a.T.test_a": "passed", "test_a.T.test_b_dies": "error"}
     assert "a test wrote over the report of the run" in found.stopped
     assert found.exit_code
-
-
-async def test_a_run_that_dies_before_any_test_says_why(workspace: LocalWorkspace) -> None:
-    found = await run(workspace, {"conftest.py": "import os\nos._exit(3)\n", "test_ok.py": OK})
-    assert not found.reported
+    found = await run(workspace, {"conftest.py": "import os\nos._exit(3)\n", "test_a.py": OK})
+    assert (found.reported, found.green) == (False, False)
     assert found.stopped == "the test runner ended early (exit code 3)"
-    assert not found.green
 
 
 async def test_unittest_reports_as_pytest_does(workspace: LocalWorkspace) -> None:

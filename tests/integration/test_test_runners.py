@@ -12,6 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +23,7 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
+from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools import TestTool
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
@@ -41,20 +43,12 @@ Files = Mapping[str, str]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    path = tmp_path / "clone"
-    path.mkdir()
-    subprocess.run(["git", "init", "-q", "-b", "main", str(path)], check=True)
-    return path
+    return make_repository(tmp_path / "clone")
 
 
 @pytest.fixture
 def put(root: Path) -> Callable[[Files], None]:
-    def write(files: Files) -> None:
-        for name, text in files.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
-
-    return write
+    return partial(write_files, root)
 
 
 @pytest.fixture
@@ -90,9 +84,8 @@ def failing(result: ToolResult) -> dict[str, str]:
 
 def new_files(root: Path) -> set[str]:
     """What would show up in the diff."""
-    argv = ["git", "-c", "safe.directory=*", "status", "--porcelain", "-uall"]
-    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)
-    return {line[3:] for line in done.stdout.splitlines()}
+    shown = git(root, "-c", "safe.directory=*", "ls-files", "--others", "--exclude-standard", "-z", "--modified")
+    return set(shown.split("\0")) - {""}
 
 
 GO = {
@@ -225,108 +218,81 @@ class T(unittest.TestCase):
 
 
 class TestUnittest:
-    async def test_a_suite(self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
+    async def test_a_suite_and_some_of_it(self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
         put(UNITTEST)
         tool = TestTool(bare)
         result = await failed(tool.run(), "Ran `python3 -m unittest discover -s tests`", "FAILED test_app.T.test_wrong")
         assert numbers(result) == (1, 2, 2, 2)
         assert failing(result) == {
             "test_bad": "tests/test_bad.py:2: ModuleNotFoundError: No module named 'nosuch'",
-            "test_app.T.test_wrong": "AssertionError: 1 != 2",
-            "test_app.T.test_boom": "ValueError: boom",
+            "test_app.T.test_wrong": "AssertionError: 1 != 2", "test_app.T.test_boom": "ValueError: boom",
             "test_app.T.test_parts (number=1)": "AssertionError: 1 == 1",
-        }
+        }  # fmt: skip
         assert new_files(root) == set(UNITTEST)
-
-    async def test_some_of_it(self, bare: LocalWorkspace, put: Callable[[Files], None]) -> None:
-        put(UNITTEST)
-        tool = TestTool(bare)
         assert numbers(await ok(tool.unittest(["tests/test_app.py"], keyword="right"))) == (1, 0, 0, 0)
         assert numbers(await ok(tool.unittest(["tests/test_app.py::T::test_right"]))) == (1, 0, 0, 0)
         assert numbers(await failed(tool.unittest(["tests"]))) == (1, 2, 2, 2)
         assert numbers(await failed(tool.run(["tests/test_app.py"], keyword="wrong"))) == (0, 1, 0, 0)
-        await failed(tool.unittest(keyword="absent"), "did not pass")
         await failed(tool.unittest(["tests/test_app.py"], keyword="absent"), "no test was run")
         await failed(tool.unittest(["absent.py"]), "there is no 'absent.py'")
 
 
 @needs_make
-class TestMake:
-    async def test_reports_in_its_output(self, bare: LocalWorkspace, put: Callable[[Files], None]) -> None:
-        put(UNITTEST | {"Makefile": "test:\n\tpython3 -m unittest discover -s tests\ncheck:\n\tfalse\n"})
-        tool = TestTool(bare)
-        result = await failed(tool.make_test(), "FAILED test_app.T.test_wrong")
-        assert numbers(result) == (1, 2, 2, 2)
-        assert result.metadata["framework"] == "make"
-        await failed(tool.make_test(target="check"), "exit code 2", "false")
-        await failed(tool.make_test("tests"), "no Makefile")
-
-    async def test_targets_that_are_options(
-        self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path
-    ) -> None:
-        put({"Makefile": "test:\n\ttrue\n", "evil.mk": "$(shell touch pwned)\nx:\n"})
-        tool = TestTool(bare)
-        for target in (
-            "--eval=$(shell touch pwned)",
-            "-fevil.mk",
-            "SHELL=./evil",
-            "@evil.mk",
-            "-C/",
-            "a b",
-            "$(x)",
-            "",
-        ):
-            result = await failed(tool.make_test(target=target))
-            entry = tool.pipeline.trail.entries[-1]
-            refused = target.startswith(("-", "@")) or "=" in target
-            assert (result.outcome is Outcome.REFUSED) == refused, target
-            assert (entry.decision is Decision.REFUSED) == refused
-            assert entry.outcome is result.outcome
-        assert not (root / "pwned").exists()
+async def test_make(bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
+    tool = TestTool(bare)
+    put(UNITTEST | {"Makefile": "test:\n\tpython3 -m unittest discover -s tests\ncheck:\n\tfalse\n"})
+    result = await failed(tool.make_test(), "FAILED test_app.T.test_wrong")
+    assert (numbers(result), result.metadata["framework"]) == ((1, 2, 2, 2), "make")
+    await failed(tool.make_test(target="check"), "exit code 2", "false")
+    await failed(tool.make_test("tests"), "no Makefile")
+    # Targets that are options.
+    put({"evil.mk": "$(shell touch pwned)\nx:\n"})
+    targets = ("--eval=$(shell touch pwned)", "-fevil.mk", "SHELL=./evil", "@evil.mk", "-C/", "a b", "$(x)", "")
+    for target in targets:
+        result = await failed(tool.make_test(target=target))
+        entry = tool.pipeline.trail.entries[-1]
+        refused = target.startswith(("-", "@")) or "=" in target
+        assert (result.outcome is Outcome.REFUSED) == (entry.decision is Decision.REFUSED) == refused, target
+        assert entry.outcome is result.outcome
+    assert not (root / "pwned").exists()
 
 
 class TestSelection:
-    async def test_options_are_refused_everywhere(
+    async def test_options_and_paths_outside_are_refused_everywhere(
         self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path
     ) -> None:
-        put(GO | RUST | NODE | UNITTEST | {"options": "x"})
         tool = TestTool(bare)
+        put(GO | RUST | NODE | UNITTEST | {"options": "x"})
+        (root / "way-out").symlink_to("/usr/lib")
+        (root.parent / "sibling").mkdir()
         calls = (tool.go_test, tool.npm_test, tool.cargo_test, tool.unittest, tool.run)
+
+        async def refused(call: Awaitable[ToolResult]) -> None:
+            result = await failed(call, "looks like an option")
+            entry = tool.pipeline.trail.entries[-1]
+            assert (result.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED)
+
         for call in calls:
             for path in ("-exec=touch pwned", "--manifest-path=/x", "-toolexec=touch pwned", "@options", "--", "-"):
-                result = await failed(call([path]), "looks like an option")
-                entry = tool.pipeline.trail.entries[-1]
-                assert (result.outcome, entry.decision, entry.outcome) == (
-                    Outcome.REFUSED,
-                    Decision.REFUSED,
-                    Outcome.REFUSED,
-                )
+                await refused(call([path]))
         for call in calls[:-1]:
             for keyword in ("--config=build.rustc='x'", "-exec=x", "@options"):
-                assert (await failed(call([], keyword=keyword), "looks like an option")).outcome is Outcome.REFUSED
-                assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
+                await refused(call([], keyword=keyword))
             await failed(call([], keyword=" "), "selects nothing")
             await failed(call([], keyword="a\nb"), "selects nothing")
-        assert (await failed(tool.lint(["--fix"]))).outcome is Outcome.REFUSED
+        await refused(tool.lint(["--fix"]))
+        for call in (*calls, tool.lint):
+            for path in ("../sibling", "/etc", "way-out", "/usr/lib/python3"):
+                await failed(call([path]), "outside the workspace")
         assert not list(root.rglob("*pwned*"))
         assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
 
-    async def test_paths_stay_inside(self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
-        put(GO | RUST | NODE | UNITTEST)
-        (root / "way-out").symlink_to("/usr/lib")
-        (root.parent / "sibling").mkdir()
-        tool = TestTool(bare)
-        for call in (tool.go_test, tool.npm_test, tool.cargo_test, tool.unittest, tool.lint, tool.run):
-            for path in ("../sibling", "/etc", "way-out", "/usr/lib/python3"):
-                await failed(call([path]), "outside the workspace")
 
-
-class TestRun:
-    async def test_nothing_or_too_much_is_said(self, bare: LocalWorkspace, put: Callable[[Files], None]) -> None:
-        tool = TestTool(bare)
-        await failed(tool.run(), "no tests were found", "tests_pytest")
-        put({"one/go.mod": "module a\n", "two/Cargo.toml": "[package]\n"})
-        await failed(tool.run(), "several test suites", "one: go test", "two: cargo test")
+async def test_nothing_or_too_much_is_said(bare: LocalWorkspace, put: Callable[[Files], None]) -> None:
+    tool = TestTool(bare)
+    await failed(tool.run(), "no tests were found", "tests_pytest")
+    put({"one/go.mod": "module a\n", "two/Cargo.toml": "[package]\n"})
+    await failed(tool.run(), "several test suites", "one: go test", "two: cargo test")
 
 
 HOSTILE = """
@@ -415,16 +381,13 @@ class TestHostileSuites:
         assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
 
     @pytest.mark.parametrize("forged", FORGED)
-    async def test_a_forged_report_does_not_pass(
-        self, bare: LocalWorkspace, put: Callable[[Files], None], forged: str
-    ) -> None:
+    async def test_a_forged_report_does_not_pass(self, bare: LocalWorkspace, put: Callable[[Files], None], forged: str):
         """A suite can find where its report goes: what it puts there has no seal and is passed over.
 
         What it erases there counts only as far as it was read before.
         """
-        forge = (
-            f"import atexit, os\nfile = os.environ['FLEET_TEST_EVENTS']\natexit.register(lambda: ({FORGED[forged]}))\n"
-        )
+        place = "import atexit, os\nfile = os.environ['FLEET_TEST_EVENTS']\n"
+        forge = f"{place}atexit.register(lambda: ({FORGED[forged]}))\n"
         put(UNITTEST | {"tests/test_app.py": forge + UNITTEST["tests/test_app.py"]})
         tool = TestTool(bare)
         result = await failed(tool.run())

@@ -17,6 +17,10 @@ def opened(trail: AuditTrail, call_id: str = "c1", **secret: object) -> AuditRec
     return trail.open(SPEC, arguments={"path": "***"}, secret=secret, call_id=call_id)
 
 
+def said(**told: object) -> ToolResult:
+    return ToolResult(**{"success": True, "operation": "shell_run", **told})
+
+
 def closed(result: ToolResult, whole: str = "") -> AuditEntry:
     trail = AuditTrail(execution_id="e", agent_id="a")
     assert opened(trail).close(result, whole=whole) is result
@@ -28,22 +32,19 @@ def digest(text: str) -> str:
 
 
 def test_who_has_the_key_can_compute_the_digest_of_arguments() -> None:
-    trail = AuditTrail(key=b"k")
-    opened(trail, b=Path("x"), a=[1, "é"]).close(ToolResult(success=True, operation="shell_run"))
-    opened(trail, a=[1, "é"], b=Path("x")).close(ToolResult(success=True, operation="shell_run"))
+    trail, one, other = AuditTrail(key=b"k"), AuditTrail(), AuditTrail()
+    opened(trail, b=Path("x"), a=[1, "é"]).close(said())
+    opened(trail, a=[1, "é"], b=Path("x")).close(said())
     canonical = b'{"a":[1,"\\u00e9"],"b":"' + repr(Path("x")).encode() + b'"}'
     expected = hmac.new(b"k", canonical, hashlib.sha256).hexdigest()
     assert [entry.arguments_digest for entry in trail.entries] == [expected, expected]
-    nobodys = AuditTrail(), AuditTrail()
-    for one in nobodys:
-        opened(one, a=1).close(ToolResult(success=True, operation="shell_run"))
-    assert nobodys[0].entries[0].arguments_digest != nobodys[1].entries[0].arguments_digest
+    for nobodys in (one, other):
+        opened(nobodys, a=1).close(said())
+    assert one.entries[0].arguments_digest != other.entries[0].arguments_digest
 
 
 def test_an_entry_says_what_came_of_the_call() -> None:
-    failed = ToolResult(
-        success=False, operation="shell_run", error="no", outcome=Outcome.ERROR, exit_code=3, duration=0.25
-    )
+    failed = said(success=False, error="no", outcome=Outcome.ERROR, exit_code=3, duration=0.25)
     entry = closed(failed)
     assert (entry.outcome, entry.exit_code, entry.duration_ms) == (Outcome.ERROR, 3, 250)
     assert (entry.output_digest, entry.bytes_out) == (digest("no"), 2)
@@ -51,19 +52,14 @@ def test_an_entry_says_what_came_of_the_call() -> None:
     opened(trail).close(failed, Decision.REFUSED, "a rule")
     refused = trail.entries[-1]
     assert (refused.decision, refused.reason, entry.decision) == (Decision.REFUSED, "a rule", Decision.ALLOWED)
-    said = ToolResult(success=True, operation="shell_run", content="cut…", error="beside")
-    assert closed(said).output_digest == digest("cut…")
-    assert closed(said, whole="all of it").output_digest == digest("all of it")
-    assert closed(ToolResult(success=True, operation="shell_run", content="half \ud800")).bytes_out == len("half ?")
-
-
-def test_a_call_that_no_model_named_has_a_name_of_its_own() -> None:
-    trail = AuditTrail()
+    cut = said(content="cut…", error="beside")
+    assert closed(cut).output_digest == digest("cut…")
+    assert closed(cut, whole="all of it").output_digest == digest("all of it")
+    assert closed(said(content="half \ud800")).bytes_out == len("half ?")
+    # A call that no model named has a name of its own.
     for _ in range(2):
-        opened(trail, call_id="").close(ToolResult(success=True, operation="shell_run"))
-    first, second = (entry.call_id for entry in trail.entries)
-    assert first
-    assert first != second
+        opened(trail, call_id="").close(said())
+    assert len({"", *(entry.call_id for entry in trail.entries[-2:])}) == 3
 
 
 async def test_a_trail_may_go_on_a_chain_that_is_kept_elsewhere() -> None:
@@ -75,7 +71,7 @@ async def test_a_trail_may_go_on_a_chain_that_is_kept_elsewhere() -> None:
 
     one, other = AuditTrail(agent_id="a", seal=seal), AuditTrail(agent_id="b", seal=seal)
     await opened(one).start()
-    opened(other).close(ToolResult(success=True, operation="shell_run"))
+    opened(other).close(said())
     assert one.entries + other.entries == kept
     assert other.entries[0].prev_hash == one.head == kept[0].hash
     assert verify(one.entries, head=one.head) is None

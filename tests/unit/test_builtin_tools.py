@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry
 from swe_ai_fleet.tools.builtin import AskUser, FileReader, FinalAnswer, Network
 from swe_ai_fleet.tools.builtin.page_text import MAX_SECONDS, page_text
@@ -101,18 +102,13 @@ class TestFileReader:
         assert (entry.outcome is Outcome.SUCCESS) == ("error" not in found)
         return found
 
-    async def test_the_first_lines(self, tmp_path: Path) -> None:
+    async def test_the_first_lines_and_odd_files(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(250)))
         found = await self.read(tmp_path, "a.txt")
-        assert (found["lines_read"], found["total_lines"]) == (100, 250)
-        assert found["content"].splitlines()[-1] == "line 99"
-        assert await self.read(tmp_path, "a.txt", max_lines=1) == {
-            "content": "line 0", "lines_read": 1, "total_lines": 250,
-        }  # fmt: skip
+        assert (found["lines_read"], found["total_lines"], found["content"][-7:]) == (100, 250, "line 99")
+        one = {"content": "line 0", "lines_read": 1, "total_lines": 250}
+        assert await self.read(tmp_path, "/workspace/a.txt", max_lines=1) == one
         assert (await self.read(tmp_path, str(tmp_path / "a.txt"), max_lines=250)).keys() == {"content", "lines_read"}
-        assert (await self.read(tmp_path, "/workspace/a.txt", max_lines=1))["content"] == "line 0"
-
-    async def test_empty_and_odd_files(self, tmp_path: Path) -> None:
         (tmp_path / "empty").touch()
         assert await self.read(tmp_path, "empty") == {"content": "", "lines_read": 0}
         (tmp_path / "long").write_text("x" * 300_000 + "\ny\n")
@@ -122,15 +118,11 @@ class TestFileReader:
             assert "max_lines" in (await self.read(tmp_path, "long", max_lines=lines))["error"]
 
     async def test_nothing_outside_is_read(self, tmp_path: Path) -> None:
-        (tmp_path / "secret").write_text("do not read")
         root = tmp_path / "root"
-        (root / ".git").mkdir(parents=True)
-        (root / ".git" / "config").write_text("do not read")
+        write_files(tmp_path, dict.fromkeys(("secret", "root/.git/config", "root2/secret"), "do not read"))
         (root / "link").symlink_to("../secret")
         (root / "deep").symlink_to(tmp_path)
         os.mkfifo(root / "fifo")
-        (tmp_path / "root2").mkdir()
-        (tmp_path / "root2" / "secret").write_text("do not read")
         paths = [
             "../secret", str(tmp_path / "secret"), "/etc/passwd", "link", "deep/secret", ".git/config", "fifo", ".",
             "/dev/zero", "/proc/self/environ", "", "a\0b", "../root2/secret", f"{root}2/secret", "file:///etc/passwd",
@@ -138,8 +130,7 @@ class TestFileReader:
         ]  # fmt: skip
         for path in paths:
             found = await self.read(root, path)
-            assert found["error"].startswith("Error: "), path
-            assert "do not read" not in repr(found)
+            assert found["error"].startswith("Error: ") and "do not read" not in repr(found), path
 
 
 class TestWebSearch:
@@ -147,12 +138,10 @@ class TestWebSearch:
         site.answer = {
             "results": [
                 {"title": "One\n two", "url": "https://a.test/", "content": "x" * 900, "engine": "e"},
-                {"title": "Two", "url": "https://b.test/"},
-                {"title": "no address"},
-                "nonsense",
+                {"title": "Two", "url": "https://b.test/"}, {"title": "no address"}, "nonsense",
                 {"title": 5, "url": "https://c.test/", "content": None},
             ]
-        }
+        }  # fmt: skip
         result = await kit.call("web_search", {"query": " what now ", "num_results": 2})
         assert site.asked == [("/search", {"q": "what now", "format": "json"})]
         found: Any = result.metadata["results"]
@@ -160,10 +149,7 @@ class TestWebSearch:
         assert (found[0]["title"], len(found[0]["content"])) == ("One two", 503)
         assert result.content.startswith("1. One two\n   https://a.test/\n   xxx")
         assert len((await kit.call("web_search", {"query": "x"})).metadata["results"]) == 3  # type: ignore[arg-type]
-
-    async def test_nothing_found(self, kit: BuiltinTools, site: Site) -> None:
-        for answer in ({"results": []}, {}, {"results": "x"}, {"results": {"a": 1}}):
-            site.answer = answer
+        for site.answer in ({"results": []}, {}, {"results": "x"}, {"results": {"a": 1}}):
             result = await kit.call("web_search", {"query": "x"})
             assert (result.success, result.content) == (True, "Nothing was found.")
 
@@ -171,21 +157,17 @@ class TestWebSearch:
         ("answer", "status", "said"),
         [
             ("<html>", 200, "did not answer with a JSON object but with application/json"),
-            ("[]", 200, "did not answer with a JSON object"),
             ("[" * 100_000, 200, "did not answer with a JSON object"), ("", 200, "did not answer with a JSON object"),
             ({}, 403, "answered HTTP 403 Forbidden: it may not allow the format json"), ({}, 429, "answered HTTP 429"),
-            ({}, 500, "answered HTTP 500"), ({}, 302, "redirects elsewhere (HTTP 302)"),
+            ({}, 302, "redirects elsewhere (HTTP 302)"),
         ],
     )  # fmt: skip
     async def test_servers_that_do_not_search(
         self, kit: BuiltinTools, site: Site, answer: object, status: int, said: str
-    ) -> None:
+    ):
         site.answer, site.status = answer, status
-        result = await kit.call("web_search", {"query": "x"})
-        assert not result.success
-        assert said in result.error
-        assert len(site.asked) == 1
-        assert audited(kit)[0] is Outcome.ERROR
+        assert said in (await kit.call("web_search", {"query": "x"})).error
+        assert (len(site.asked), audited(kit)[0]) == (1, Outcome.ERROR)
 
     async def test_arguments_that_make_no_sense(self, kit: BuiltinTools, site: Site) -> None:
         for query, number in ((" ", 5), ("x" * 501, 5), ("x", 0), ("x", 21)):
@@ -203,49 +185,36 @@ class TestWebSearch:
         assert not site.asked
 
 
-class TestWikipedia:
-    async def test_articles_in_order(self, kit: BuiltinTools, site: Site) -> None:
-        site.answer = {
-            "query": {
-                "pages": [
-                    {"index": 2, "title": "B", "fullurl": "https://w.test/B", "extract": "Beta."},
-                    {"index": 1, "title": "A", "fullurl": "https://w.test/A", "extract": "Alpha.\nMore."},
-                ]
-            }
-        }
-        result = await kit.call("search_wikipedia", {"query": "letters"})
-        assert site.asked[0][1]["gsrsearch"] == "letters"
-        assert result.content == "1. A\n   https://w.test/A\n   Alpha. More.\n2. B\n   https://w.test/B\n   Beta."
-
-    async def test_its_own_errors(self, kit: BuiltinTools, site: Site) -> None:
-        site.answer = {"error": {"code": "x", "info": "too long"}}
-        assert "the server refuses the search: too long" in (await kit.call("search_wikipedia", {"query": "x"})).error
+async def test_wikipedia(kit: BuiltinTools, site: Site) -> None:
+    beta, alpha = (
+        {"index": 2, "title": "B", "fullurl": "https://w.test/B", "extract": "Beta."},
+        {"index": 1, "title": "A", "fullurl": "https://w.test/A", "extract": "Alpha.\nMore."},
+    )
+    site.answer = {"query": {"pages": [beta, alpha]}}
+    result = await kit.call("search_wikipedia", {"query": "letters"})
+    assert site.asked[0][1]["gsrsearch"] == "letters"
+    assert result.content == "1. A\n   https://w.test/A\n   Alpha. More.\n2. B\n   https://w.test/B\n   Beta."
+    site.answer = {"error": {"code": "x", "info": "too long"}}
+    assert "the server refuses the search: too long" in (await kit.call("search_wikipedia", {"query": "x"})).error
 
 
 class TestReadWebpage:
     async def test_a_page_as_text(self, kit: BuiltinTools, site: Site) -> None:
         result = await kit.call("read_webpage", {"url": site.url("/page")})
-        assert result.metadata["title"] == "A page & more"
-        assert result.metadata["content"] == (
+        text = (
             "Home\n\n# First\n\nSome bold text,\ntwo lines.\n\n- one\n- two elsewhere\n\ndef f():\n    return 1\n\n"
             "a | b\n\nbad\n\n## Second\n\nafter <it>"
         )
-        assert result.metadata["links"] == [
-            {"text": "Home", "url": site.url("/home")},
-            {"text": "elsewhere", "url": "https://other.test/x"},
-        ]
+        links = [("Home", site.url("/home")), ("elsewhere", "https://other.test/x")]
+        assert (result.metadata["title"], result.metadata["content"]) == ("A page & more", text)
+        assert result.metadata["links"] == [{"text": words, "url": url} for words, url in links]
         assert result.content.startswith(f"A page & more ({site.url('/page')})\n\nHome\n")
         assert result.content.endswith("- elsewhere: https://other.test/x")
 
-    @pytest.mark.parametrize(
-        ("path", "said"), [("/image", "not text: image/png"), ("/missing", "answered HTTP 404 Not Found")]
-    )
-    async def test_what_is_no_page(self, kit: BuiltinTools, site: Site, path: str, said: str) -> None:
-        result = await kit.call("read_webpage", {"url": site.url(path)})
-        assert said in result.error
-        assert audited(kit)[0] is Outcome.ERROR
-
-    async def test_an_endless_page_is_cut(self, kit: BuiltinTools, site: Site) -> None:
+    async def test_what_is_no_page_and_what_never_ends(self, kit: BuiltinTools, site: Site) -> None:
+        for path, said in (("/image", "not text: image/png"), ("/missing", "answered HTTP 404 Not Found")):
+            assert said in (await kit.call("read_webpage", {"url": site.url(path)})).error
+            assert audited(kit)[0] is Outcome.ERROR
         result = await kit.call("read_webpage", {"url": site.url("/endless")})
         assert (result.success, result.truncated, result.metadata["truncated"]) == (True, True, True)
         assert len(str(result.metadata["content"])) <= 20_000
@@ -253,35 +222,25 @@ class TestReadWebpage:
     @pytest.mark.parametrize(
         "url",
         [
-            "http://127.0.0.1/", "http://localhost/", "http://[::1]/", "http://169.254.169.254/latest/meta-data",
-            "http://10.0.0.1/", "http://0x7f000001/", "http://2130706433/", "file:///etc/passwd", "ftp://a.test/",
-            "gopher://a.test/", "http://me:secret@a.test/", "http://[::ffff:127.0.0.1]/", "http://a.test:22/", "a.test",
-            "javascript:alert(1)", "http://in.test/",
+            "http://127.0.0.1/", "http://169.254.169.254/latest/meta-data", "http://0x7f000001/", "file:///etc/passwd",
+            "http://me:secret@a.test/", "http://a.test:22/", "a.test", "javascript:alert(1)", "http://in.test/",
         ],
     )  # fmt: skip
     async def test_addresses_that_are_refused(self, site: Site, url: str) -> None:
-        network = Network(
-            resolver=Names({"in.test": [["192.168.0.1"]], "localhost": [["127.0.0.1"]]}), backend=Detour(site.port)
-        )
-        kit = BuiltinTools(network=network)
-        result = await kit.call("read_webpage", {"url": url})
-        assert (result.success, site.asked) == (False, [])
-        assert audited(kit) == (Outcome.REFUSED, Decision.REFUSED)
-        assert cast("Detour", network.backend).dialled == []
+        backend = Detour(site.port)
+        kit = BuiltinTools(network=Network(resolver=Names({"in.test": [["192.168.0.1"]]}), backend=backend))
+        assert not (await kit.call("read_webpage", {"url": url})).success
+        assert (audited(kit), site.asked, backend.dialled) == ((Outcome.REFUSED, Decision.REFUSED), [], [])
 
     async def test_redirects_are_followed_but_not_inside(self, site: Site) -> None:
         network = Network(resolver=Names({"a.test": [[PUBLIC]]}), backend=Detour(site.port))
         kit = BuiltinTools(network=network)
         result = await kit.call("read_webpage", {"url": "http://a.test/moved?to=http://a.test/x"})
         assert (result.metadata["url"], result.metadata["content"]) == ("http://a.test/x", "you asked for /x")
-        for target in ("http://127.0.0.1/page", "http://169.254.169.254/", "file:///etc/passwd", "//localhost/page"):
+        for target in ("http://127.0.0.1/page", "file:///etc/passwd", "//localhost/page", "/moved?to=/moved"):
             site.asked.clear()
-            result = await kit.call("read_webpage", {"url": f"http://a.test/moved?to={target}"})
-            assert not result.success
-            assert [path for path, _ in site.asked] == ["/moved"]
-            assert audited(kit)[0] in (Outcome.REFUSED, Outcome.ERROR)
-        result = await kit.call("read_webpage", {"url": "http://a.test/moved?to=/moved?to=/moved"})
-        assert not result.success
+            assert not (await kit.call("read_webpage", {"url": f"http://a.test/moved?to={target}"})).success
+            assert {path for path, _ in site.asked} == {"/moved"}
 
 
 HOSTILE = {
@@ -308,27 +267,34 @@ class TestPageText:
         assert "\n\n\n" not in found.text
 
     def test_what_is_hidden_stays_hidden_and_the_rest_does_not(self) -> None:
-        html = (
-            "a<script>b<!--</script>c<noscript>d</noscript><span style='visibility:hidden'>e</span>f<svg><text>g</svg>h"
-        )
+        hidden = "<span style='visibility:hidden'>e</span>f<svg><text>g</svg>h"
+        html = f"a<script>b<!--</script>c<noscript>d</noscript>{hidden}"
         assert page_text(html, url="https://a.test/", max_chars=100).text == "acfh"
 
 
 class TestPeople:
-    async def test_a_question_and_its_answer(self) -> None:
+    async def test_a_question_and_its_answer_one_at_a_time(self) -> None:
         asked: list[str] = []
+        waiting = 0
 
         async def answer(question: str) -> str:
+            nonlocal waiting
+            waiting += 1
+            assert waiting == 1, "one question at a time"
+            await asyncio.sleep(0)
+            waiting -= 1
             asked.append(question)
-            return "blue"
+            return "blue" if question == "Which colour?" else " "
 
         kit = BuiltinTools(answerer=answer)
         result = await kit.call("ask_user", {"question": "Which colour?"})
         assert (result.content, asked) == ("blue", ["Which colour?"])
         assert dict(result.metadata) == {"question": "Which colour?", "answer": "blue"}
         assert "empty" in (await kit.call("ask_user", {"question": " "})).error
+        results = await asyncio.gather(*(kit.call("ask_user", {"question": str(n)}) for n in range(5)))
+        assert {each.content for each in results} == {"The user gave an empty answer."}
 
-    async def test_nobody_there_nobody_answering_nothing_said(self) -> None:
+    async def test_nobody_there_and_nobody_answering(self) -> None:
         assert "nobody can be asked here" in (await BuiltinTools().call("ask_user", {"question": "?"})).error
 
         async def silent(question: str) -> str:
@@ -340,44 +306,19 @@ class TestPeople:
         assert "within 0.02 seconds; nobody answered; go on" in found["error"]
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
 
-        async def empty(question: str) -> str:
-            return " "
-
-        result = await BuiltinTools(answerer=empty).call("ask_user", {"question": "?"})
-        assert result.content == "The user gave an empty answer."
-
-    async def test_one_question_at_a_time(self) -> None:
-        open_questions = 0
-        most = 0
-
-        async def answer(question: str) -> str:
-            nonlocal open_questions, most
-            open_questions += 1
-            most = max(most, open_questions)
-            await asyncio.sleep(0)
-            open_questions -= 1
-            return question
-
-        kit = BuiltinTools(answerer=answer)
-        results = await asyncio.gather(*(kit.call("ask_user", {"question": str(n)}) for n in range(5)))
-        assert ([each.content for each in results], most) == (list("01234"), 1)
-
     @pytest.mark.parametrize(
         ("arguments", "result"),
         [
-            ({"result": "done"}, "done"),
-            ({"answer": "done", "reason": "why"}, "why"),
-            ({"reply": "done", "confidence": 1}, "done"),
-            ({"output": {"a": "x", "b": ["y", 1]}}, "x\n\ny\n\n1"),
-            ({"result": None, "response": 0}, "0"),
+            ({"result": "done"}, "done"), ({"answer": "done", "reason": "why"}, "why"),
+            ({"reply": "done", "confidence": 1}, "done"), ({"output": {"a": "x", "b": ["y", 1]}}, "x\n\ny\n\n1"),
+            ({"result": None, "response": 0}, "0"), ({}, ""), ({"text": "x"}, ""), ({"result": None}, ""),
         ],
-    )
+    )  # fmt: skip
     async def test_final_answer(self, arguments: dict[str, Any], result: str) -> None:
-        assert await ToolRegistry([FinalAnswer]).execute_tool("final_answer", **arguments) == {"result": result}
-
-    @pytest.mark.parametrize("arguments", [{}, {"text": "x"}, {"result": None}])
-    async def test_no_answer(self, arguments: dict[str, Any]) -> None:
         registry = ToolRegistry([FinalAnswer])
         found = await registry.execute_tool("final_answer", **arguments)
+        if result:
+            assert found == {"result": result}
+            return
         assert "final_answer needs its text" in found["error"]
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.INVALID

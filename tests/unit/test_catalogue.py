@@ -24,8 +24,8 @@ from swe_ai_fleet.tools.git.grants import RemoteGrant
 from swe_ai_fleet.tools.policy import Policy
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"))
-NETWORK = Environment(network=NetworkGrant(hosts=("example.org",)))
 REMOTE = RemoteGrant(name="origin", url="https://example.org/a")
+NETWORK = Environment(network=NetworkGrant(hosts=("example.org",)))
 
 
 def word_count(text: str) -> int:
@@ -85,8 +85,8 @@ async def test_profiles_cost_a_fraction_of_everything(tmp_path: Path) -> None:
     ("access", "environment", "more"),
     [
         (ToolAccess(), NETWORK, {"http_get", "http_post", "read_webpage"}),
-        (ToolAccess(databases={"a": "sqlite:///a"}), None, {"db_sqlite_query", "db_explain"}),
         (ToolAccess(remotes=(REMOTE,)), None, {"git_clone", "git_fetch", "git_pull", "git_push"}),
+        (ToolAccess(databases={"a": "sqlite:///a"}), None, {"db_sqlite_query", "db_explain"}),
         (ToolAccess(docker=DockerPolicy(host="unix:///nobody.sock")), None, {"docker_run", "docker_ps"}),
         (ToolAccess(builtin=BuiltinSettings(search_url="http://localhost:1")), None, {"web_search"}),
     ],
@@ -100,49 +100,31 @@ async def test_the_model_is_told_of_what_is_configured_and_of_nothing_else(
     assert {"git_log", "git_status", "git_commit"} <= set(listed(without))
 
 
-async def test_plug_ins_are_shown(tmp_path: Path) -> None:
+async def test_what_a_task_asks_for_and_plug_ins_are_shown(tmp_path: Path) -> None:
     assert "word_count" in names(await offered(tmp_path, access=ToolAccess(plugins=(FunctionTool(word_count),))))
-
-
-async def test_what_a_task_names_is_shown_and_nothing_else(tmp_path: Path) -> None:
     named = replace(TASK, tools=("calculator",), constraints=Constraints(allowed_tools=("tests",)))
     box = await offered(tmp_path, task=named)
     assert {"calculator", "tests_run", "tests_go_test"} <= set(names(box))
     assert not {"python_executor", "files_read_file", "request_tools"} & set(names(box))
-
-
-async def test_a_task_with_hosts_is_shown_how_to_fetch(tmp_path: Path) -> None:
     named = replace(TASK, constraints=Constraints(allowed_hosts=("example.org",)))
     assert "http_get" in names(await offered(tmp_path, environment=NETWORK, task=named))
     assert "http_get" not in names(await offered(tmp_path, environment=NETWORK))
-
-
-async def test_a_plan_that_needs_approval_can_be_proposed(tmp_path: Path) -> None:
     assert "propose_approach" in names(await offered(tmp_path, task=replace(TASK, approval=ApprovalPolicy.PLAN)))
     assert "propose_approach" not in listed(await offered(tmp_path))
 
 
 async def test_what_is_not_shown_can_be_called_and_says_what_is_missing(tmp_path: Path) -> None:
-    pipeline = Pipeline()
-    workspace = Sandbox(SandboxPolicy()).workspace(tmp_path)
+    pipeline, workspace = Pipeline(), Sandbox(SandboxPolicy()).workspace(tmp_path)
+    redis = {"connection": "main", "command": "PING"}
     calls = {
-        "git_push": {},
-        "http_get": {"url": "http://example.org/"},
-        "db_redis_command": {"connection": "main", "command": "PING"},
-        "calculator": {"expression": "6 * 7"},
-        "docker_ps": {},
-    }
+        "git_push": ({}, Outcome.REFUSED), "http_get": ({"url": "http://example.org/"}, Outcome.REFUSED),
+        "db_redis_command": (redis, Outcome.ERROR), "calculator": ({"expression": "6 * 7"}, Outcome.SUCCESS),
+        "docker_ps": ({}, Outcome.INVALID),
+    }  # fmt: skip
     async with open_toolkits(workspace, pipeline, ToolAccess(), TASK) as held:
         box = Toolbox(held.toolkits, pipeline, idle=held.idle)
-        observations = await box.call_all(
-            [
-                ToolCall(call_id=name, model_call_id="", name=name, arguments=json.dumps(given))
-                for name, given in calls.items()
-            ]
-        )
-    results = dict(zip(calls, (seen.result for seen in observations), strict=True))
-    assert {name: result.outcome for name, result in results.items()} == {
-        "git_push": Outcome.REFUSED, "http_get": Outcome.REFUSED, "db_redis_command": Outcome.ERROR,
-        "calculator": Outcome.SUCCESS, "docker_ps": Outcome.INVALID,
-    }  # fmt: skip
-    assert "there is no tool 'docker_ps'" in results["docker_ps"].error
+        for name, (given, outcome) in calls.items():
+            call = ToolCall(call_id=name, model_call_id="", name=name, arguments=json.dumps(given))
+            (seen,) = await box.call_all([call])
+            assert seen.result.outcome is outcome, name
+    assert "there is no tool 'docker_ps'" in seen.result.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -69,28 +70,18 @@ NEVER = {
         "volumes": ["/:/host"], "v": "/var/run/docker.sock:/var/run/docker.sock", "mounts": ["/etc:/etc:ro"],
         "volumes_from": ["other"],
     },
-    "memory_mb": {"memory": "0", "memory_swap": -1, "oom_kill_disable": True},
-    "pids": {"pids_limit": -1},
-    "cpus": {"cpu_quota": -1},
-    "docker_exec": {"ports": ["80:80"]},
-    "never as root": {"user": "root"},
+    "memory_mb": {"memory": "0", "memory_swap": -1, "oom_kill_disable": True}, "pids": {"pids_limit": -1},
+    "cpus": {"cpu_quota": -1}, "docker_exec": {"ports": ["80:80"]}, "never as root": {"user": "root"},
 }  # fmt: skip
 """Arguments that no container gets, by what the refusal says."""
-LIMITS = {
-    "memory_mb": (0, -1, 10**9),
-    "cpus": (0, -1.0, 1e9, float("inf"), float("nan")),
-    "pids": (0, -1, 10**9),
-}
+LIMITS = {"memory_mb": (0, -1, 10**9), "cpus": (0, -1.0, 1e9, float("inf"), float("nan")), "pids": (0, -1, 10**9)}
+NETWORKS = ("host", "bridge", "container:abc", "ns:/proc/1/ns/net", "default", "")
 REFUSED = [
     *(("run", {name: value}, hint) for hint, arguments in NEVER.items() for name, value in arguments.items()),
     *((operation, {"privileged": True}, "never granted") for operation in ("build", "exec", "stop")),
     *(("run", {name: value}, "always limited") for name, values in LIMITS.items() for value in values),
     *(("build", {name: LIMITS[name][0]}, "always limited") for name in ("memory_mb", "cpus")),
-    *(
-        (operation, {"network": network}, "networks: none, inside")
-        for operation in ("run", "build")
-        for network in ("host", "bridge", "container:abc", "ns:/proc/1/ns/net", "default", "")
-    ),
+    *((operation, {"network": name}, "networks: none, inside") for operation in ("run", "build") for name in NETWORKS),
     *(
         ("run", {"working_directory": wanted}, "outside the workspace")
         for wanted in ("out", "../x", "/workspace/out", "/workspace/../..")
@@ -163,15 +154,11 @@ async def engine(tmp_path: Path) -> AsyncIterator[EngineDouble]:
         *((image, "no image name") for image in ("name\n", "", "é", "a" * 300)),
     ],
 )  # fmt: skip
-async def test_images_are_allowed_by_globs(
-    kit: DockerTool, root: Path, engine: EngineDouble, image: str, said: str
-) -> None:
+async def test_images_are_allowed_by_globs(kit: DockerTool, root: Path, engine: EngineDouble, image: str, said: str):
     result = await kit.call("run", {"image": image})
-    assert [created["Image"].endswith(image.removeprefix("docker.io/library/")) for created in engine.created] == (
-        [] if said else [True]
-    )
-    if said:
-        assert said in refused(kit, result)
+    made = [created["Image"].endswith(image.removeprefix("docker.io/library/")) for created in engine.created]
+    assert made == ([] if said else [True])
+    assert not said or said in refused(kit, result)
     none = DockerTool(root, policy=DockerPolicy(host=kit.policy.host))
     refused(none, await none.call("run", {"image": image}))
 
@@ -196,35 +183,29 @@ async def test_a_link_to_the_socket_in_a_workspace_of_the_same_place(root: Path,
     assert "socket" in refused(kit, await kit.call("run", {"image": "x"}))
 
 
-async def test_an_engine_elsewhere_gets_no_mounts(root: Path) -> None:
-    kit = DockerTool(root, policy=DockerPolicy(host="tcp://127.0.0.1:1", images=("*",)))
-    assert "workspace='none'" in refused(kit, await kit.call("run", {"image": "x"}))
-
-
-async def test_a_writable_mount_keeps_to_the_paths_of_the_task(root: Path, policy: DockerPolicy) -> None:
-    kit = DockerTool(root, Pipeline(policy=Policy(allowed_paths=("src/*",))), policy=policy)
-    assert "src/*" in refused(kit, await kit.call("run", {"image": "python:3.12", "workspace": "rw"}))
-
-
-@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/etc")], ids=["file", "link"])
-async def test_a_git_directory_that_cannot_be_hidden(kit: DockerTool, root: Path, make: object) -> None:
-    assert callable(make)
-    make(root / ".git")
-    assert ".git" in refused(kit, await kit.call("run", {"image": "python:3.12", "workspace": "rw"}))
+async def test_mounts_that_cannot_be_had(kit: DockerTool, root: Path, policy: DockerPolicy) -> None:
+    elsewhere = DockerTool(root, policy=DockerPolicy(host="tcp://127.0.0.1:1", images=("*",)))
+    assert "workspace='none'" in refused(elsewhere, await elsewhere.call("run", {"image": "x"}))
+    bound = DockerTool(root, Pipeline(policy=Policy(allowed_paths=("src/*",))), policy=policy)
+    writable = {"image": "python:3.12", "workspace": "rw"}
+    assert "src/*" in refused(bound, await bound.call("run", writable))
+    # A git directory that cannot be hidden.
+    (root / ".git").touch()
+    assert ".git" in refused(kit, await kit.call("run", writable))
+    (root / ".git").unlink()
+    (root / ".git").symlink_to("/etc")
+    assert ".git" in refused(kit, await kit.call("run", writable))
 
 
 @pytest.mark.parametrize("workspace", ["/etc", "host", "/", "../x"])
 async def test_nothing_but_the_workspace_can_be_mounted(kit: DockerTool, workspace: str) -> None:
     result = await kit.call("run", {"image": "python:3.12", "workspace": workspace})
-    assert result.outcome is Outcome.INVALID
     assert "'ro', 'rw' or 'none'" in result.error
-    (entry,) = kit.pipeline.trail.entries
-    assert (entry.operation, entry.outcome) == ("run", Outcome.INVALID)
+    assert result.outcome is kit.pipeline.trail.entries[-1].outcome is Outcome.INVALID
 
 
 async def test_every_protection_is_spelled_out(kit: DockerTool, root: Path, engine: EngineDouble) -> None:
     (root / ".git").mkdir()
-    (root / ".git").chmod(0o755)
     for more in ({}, {"workspace": "rw"}, {"workspace": "none"}, {"workspace": "none", "read_only_root": True}):
         limits = {"memory_mb": 64, "cpus": 0.5, "pids": 32}
         await kit.call("run", {"image": "python:3.12", "environment": {"A": "1"}, **limits, **more})
@@ -233,61 +214,53 @@ async def test_every_protection_is_spelled_out(kit: DockerTool, root: Path, engi
         for created in engine.created
     ]
     assert mounts == [
-        [("bind", "/workspace", True)],
-        [("bind", "/workspace", False), ("tmpfs", "/workspace/.git", False)],
-        [],
+        [("bind", "/workspace", True)], [("bind", "/workspace", False), ("tmpfs", "/workspace/.git", False)], [],
         [("tmpfs", "/tmp", False)],
-    ]
+    ]  # fmt: skip
     assert engine.created[0]["HostConfig"]["Mounts"][0]["Source"] == str(root)
+    protected = {
+        "Memory": 64 * 2**20, "MemorySwap": 64 * 2**20, "NanoCpus": 500_000_000, "PidsLimit": 32, "Privileged": False,
+        "OomKillDisable": False, "CapAdd": [], "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges:true"],
+        "PidMode": "", "UTSMode": "", "UsernsMode": "", "NetworkMode": "none", "IpcMode": "private",
+        "CgroupnsMode": "private", "Binds": [], "Devices": [], "DeviceRequests": [], "VolumesFrom": [],
+    }  # fmt: skip
     for config in engine.created:
-        host = config["HostConfig"]
-        assert (host["Memory"], host["MemorySwap"]) == (64 * 2**20, 64 * 2**20)
-        assert (host["NanoCpus"], host["PidsLimit"], host["OomKillDisable"]) == (500_000_000, 32, False)
-        assert (host["Privileged"], host["CapAdd"], host["CapDrop"]) == (False, [], ["ALL"])
-        assert host["SecurityOpt"] == ["no-new-privileges:true"]
-        assert (host["PidMode"], host["UTSMode"], host["UsernsMode"], host["NetworkMode"]) == ("", "", "", "none")
-        assert (host["IpcMode"], host["CgroupnsMode"]) == ("private", "private")
-        assert (host["Binds"], host["Devices"], host["DeviceRequests"], host["VolumesFrom"]) == ([], [], [], [])
+        assert {name: config["HostConfig"][name] for name in protected} == protected
         assert (config["User"] not in ("", "0", "0:0"), config["OpenStdin"], config["Tty"]) == (True, False, False)
 
 
 def test_inspection_shows_no_values_and_no_paths_of_the_host() -> None:
+    mount = {"Type": "bind", "Source": "/secret/place", "Target": "/workspace", "ReadOnly": True}
     inspected = {
-        "Id": "f" * 64,
-        "Path": "sh",
-        "Args": ["-c", "true"],
-        "State": {"Status": "running", "ExitCode": 0},
+        "Id": "f" * 64, "Path": "sh", "Args": [], "State": {"Status": "running", "ExitCode": 0},
         "Config": {"Image": "app", "Env": ["TOKEN=hunter2-hunter2", "PATH=/bin"]},
         "HostConfig": {
-            "NetworkMode": "none", "Memory": 64 * 1024 * 1024, "NanoCpus": 500_000_000, "PidsLimit": 32,
-            "ReadonlyRootfs": False,
-            "Mounts": [{"Type": "bind", "Source": "/secret/place", "Target": "/workspace", "ReadOnly": True}],
+            "NetworkMode": "none", "Memory": 1, "NanoCpus": 1, "PidsLimit": 1, "ReadonlyRootfs": True,
+            "Mounts": [mount],
         },
     }  # fmt: skip
     facts = safe_facts(inspected, "svc")
     assert facts["variables"] == ["PATH", "TOKEN"]
-    assert "hunter2" not in str(facts)
-    assert "/secret/place" not in str(facts)
+    assert "hunter2" not in str(facts) and "/secret/place" not in str(facts)
 
 
 async def test_an_absent_engine_is_an_error_of_the_tool(kit: DockerTool) -> None:
-    for operation, arguments in (
-        ("ps", {}),
-        ("images", {}),
-        ("run", {"image": "python:3.12"}),
-        ("build", {"tag": "app"}),
-        ("exec", {"container": "db", "command": ["true"]}),
-        ("logs", {"container": "db"}),
-        ("stop", {"container": "db"}),
-        ("rm", {"name": "db"}),
-        ("inspect", {"name": "db"}),
-    ):
-        result = await kit.call(operation, arguments)
-        assert result.outcome is Outcome.ERROR, operation
+    command = {"container": "db", "command": ["true"]}
+    for name, arguments in {
+        "ps": {},
+        "run": {"image": "python:3.12"},
+        "build": {"tag": "app"},
+        "exec": command,
+    }.items():
+        result = await kit.call(name, arguments)
+        assert result.outcome is kit.pipeline.trail.entries[-1].outcome is Outcome.ERROR, name
         assert "no container engine answers at unix://" in result.error
-        assert kit.pipeline.trail.entries[-1].outcome is Outcome.ERROR
     reaped = await kit.close()
     assert (reaped.containers, reaped.images, reaped.failures) == (0, 0, ())
+    with pytest.raises(InvalidRequest):
+        await reap(kit.policy)  # everything must be meant
+    with pytest.raises(ToolFailure, match="no container engine answers"):
+        await reap(kit.policy, older_than_seconds=0)
 
 
 async def test_an_engine_that_says_nothing_is_given_up(root: Path, tmp_path: Path) -> None:
@@ -295,18 +268,18 @@ async def test_an_engine_that_says_nothing_is_given_up(root: Path, tmp_path: Pat
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(path))
         mute.listen()
-        async with DockerTool(root, policy=DockerPolicy(host=f"unix://{path}", call_seconds=0.3)) as kit:
-            started_at = time.monotonic()
-            result = await kit.ps()
-            assert time.monotonic() - started_at < 50
-            assert "no container engine answers" in result.error
+        async with (
+            asyncio.timeout(50),
+            DockerTool(root, policy=DockerPolicy(host=f"unix://{path}", call_seconds=0.3)) as kit,
+        ):
+            assert "no container engine answers" in (await kit.ps()).error
 
 
 async def test_variables_are_masked_in_the_audit(kit: DockerTool) -> None:
     await kit.call("run", {"image": "python:3.12", "environment": {"TOKEN": "hunter2-hunter2"}})
     await kit.call("build", {"tag": "app", "build_args": {"TOKEN": "hunter2-hunter2"}})
-    assert "hunter2" not in str(kit.pipeline.trail.entries)
-    assert "TOKEN" in str(kit.pipeline.trail.entries)
+    told = str(kit.pipeline.trail.entries)
+    assert ("hunter2" in told, "TOKEN" in told) == (False, True)
 
 
 async def test_a_dockerfile_is_written_anew_one_line_each(kit: DockerTool, root: Path, engine: EngineDouble) -> None:
@@ -328,7 +301,7 @@ async def test_a_dockerfile_is_written_anew_one_line_each(kit: DockerTool, root:
     assert "stages: one, two" in (await kit.call("build", {"tag": "app", "target": "three"})).error
 
 
-FORBIDDEN_STEPS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "line",
     [
         "RUN --mount=type=bind,from=other,target=/x cat /x", "RUN --security=insecure id", "RUN --network=host id",
@@ -338,17 +311,11 @@ FORBIDDEN_STEPS = pytest.mark.parametrize(
         "LABEL swe-ai-fleet.container.owner=other", "COPY --from=-bad /a /b",
     ],
 )  # fmt: skip
-
-
-@FORBIDDEN_STEPS
-async def test_a_build_with_such_a_step_is_refused_before_the_engine_is_asked(
-    kit: DockerTool, root: Path, line: str
-) -> None:
+async def test_a_build_with_such_a_step_is_refused_before_the_engine_is_asked(kit: DockerTool, root: Path, line: str):
     (root / "Dockerfile").write_text(f"FROM scratch\n{line}\n")
     error = refused(kit, await kit.call("build", {"tag": "app"}))
     assert "no container engine" not in error
-    if "ADD" in line:
-        assert "ADD fetches nothing here" in error or "ONBUILD" in error
+    assert "ADD" not in line or "ADD fetches nothing here" in error or "ONBUILD" in error
 
 
 @pytest.mark.parametrize(
@@ -370,19 +337,16 @@ def test_what_is_no_dockerfile_here(text: str) -> None:
 
 
 @given(st.text(alphabet="FROMRUNADDCOPY scratchx\\\n#-=$:'\"/\r\t"))
+@example("")
 def test_no_text_yields_lines_that_were_not_checked(rest: str) -> None:
     try:
-        lines = parse("FROM scratch\n" + rest, {}).text({}, every={}, last={}).splitlines()[1:]
+        parsed = parse("FROM scratch\n" + rest, {})
+        lines = parsed.text({}, every={}, last={"k": 'a"b $HOME \\\nRUN id'}).splitlines()[1:]
     except ToolFailure:
         return
+    assert lines.pop() == 'LABEL k="a\\"b \\$HOME \\\\ RUN id"'
     assert all(not line.endswith("\\") and line.split(" ", 1)[0].isupper() for line in lines)
     assert not any(line.startswith("ADD") and ":" in line for line in lines)
-
-
-def test_labels_are_quoted() -> None:
-    checked = parse("FROM scratch\n", {})
-    text = checked.text({}, every={}, last={"k": 'a"b $HOME \\\nRUN id'})
-    assert text.endswith('LABEL k="a\\"b \\$HOME \\\\ RUN id"\n')
 
 
 async def test_a_context_holds_links_as_links_and_no_devices(
@@ -408,58 +372,35 @@ async def test_a_context_holds_links_as_links_and_no_devices(
 
 
 async def test_contexts_and_dockerfiles_lie_in_the_workspace(kit: DockerTool, root: Path, tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside/Dockerfile").write_text("FROM scratch\n")
+    for directory in (tmp_path / "outside", root / ".git"):
+        directory.mkdir()
+        (directory / "Dockerfile").write_text("FROM scratch\n")
     (root / "link").symlink_to(tmp_path / "outside")
     (root / "file").symlink_to(tmp_path / "outside/Dockerfile")
-    (root / ".git").mkdir()
-    (root / ".git/Dockerfile").write_text("FROM scratch\n")
-    for arguments in (
-        {"path": "../outside"},
-        {"path": str(tmp_path / "outside")},
-        {"path": "link"},
-        {"dockerfile": "../outside/Dockerfile"},
-        {"dockerfile": "/etc/passwd"},
-        {"dockerfile": "file"},
-        {"dockerfile": "link/Dockerfile"},
-        {"path": ".git"},
-    ):
-        result = await kit.call("build", {"tag": "app", **arguments})
-        error = refused(kit, result)
+    paths = [{"path": path} for path in ("../outside", str(tmp_path / "outside"), "link", ".git")]
+    files = [{"dockerfile": file} for file in ("../outside/Dockerfile", "/etc/passwd", "file", "link/Dockerfile")]
+    for arguments in (*paths, *files):
+        error = refused(kit, await kit.call("build", {"tag": "app", **arguments}))
         assert "outside the workspace" in error or "in .git" in error, arguments
 
 
 @pytest.mark.parametrize(
     ("patterns", "left"),
     [
-        ("*.txt", {"keep.md", "sub/b.txt", "sub/deep/c.txt"}),
-        ("**/*.txt", {"keep.md"}),
-        ("sub", {"a.txt", "keep.md"}),
-        ("/sub/deep/", {"a.txt", "keep.md", "sub/b.txt"}),
-        ("sub\n!sub/b.txt", {"a.txt", "keep.md", "sub/b.txt"}),
-        ("*\n!keep.md", {"keep.md"}),
-        ("# comment\n\n  a.* ", {"keep.md", "sub/b.txt", "sub/deep/c.txt"}),
-        ("sub/**/c.txt", {"a.txt", "keep.md", "sub/b.txt"}),
-        ("**", set[str]()),
-        ("[a-k-]*", {"sub/b.txt", "sub/deep/c.txt"}),
-        ("../x", {"a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"}),
-        ("?.txt", {"keep.md", "sub/b.txt", "sub/deep/c.txt"}),
-        ("[^a]*", {"a.txt"}),
-        ("\\*", {"a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"}),
-        ("[", {"a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"}),
-        ("a.t.t", {"a.txt", "keep.md", "sub/b.txt", "sub/deep/c.txt"}),
+        ("*.txt", "keep b c"), ("**/*.txt", "keep"), ("sub", "a keep"), ("/sub/deep/", "a keep b"),
+        ("sub\n!sub/b.txt", "a keep b"), ("*\n!keep.md", "keep"), ("# comment\n\n  a.* ", "keep b c"),
+        ("sub/**/c.txt", "a keep b"), ("**", ""), ("[a-k-]*", "b c"), ("../x", "a keep b c"), ("?.txt", "keep b c"),
+        ("[^a]*", "a"), ("\\*", "a keep b c"), ("[", "a keep b c"), ("a.t.t", "a keep b c"),
     ],
-)
-async def test_what_dockerignore_leaves(
-    kit: DockerTool, root: Path, engine: EngineDouble, patterns: str, left: set[str]
-) -> None:
+)  # fmt: skip
+async def test_what_dockerignore_leaves(kit: DockerTool, root: Path, engine: EngineDouble, patterns: str, left: str):
     for name in ("keep.md", "sub/b.txt", "sub/deep/c.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
     (root / ".dockerignore").write_text(patterns)
     assert (await kit.call("build", {"tag": "app"})).success
-    files = {name for name, (member, _) in engine.built.items() if member.isreg() and not name.startswith(".fleet-")}
-    assert files - {".dockerignore", "Dockerfile"} == left
+    files = {Path(name).stem for name, (member, _) in engine.built.items() if member.isreg() and name[0] != "."}
+    assert files - {"Dockerfile"} == set(left.split())
 
 
 async def test_no_pattern_takes_for_ever(kit: DockerTool, root: Path, engine: EngineDouble) -> None:
@@ -480,9 +421,8 @@ async def test_output_is_kept_head_and_tail_and_a_flood_is_not_read_to_its_end(
     told = ["head", *["x" * 10_000] * 100, "tail"]
     engine.says = b"".join(json.dumps({"stream": text}).encode() + b"\n" for text in told)
     result = await kit.call("build", {"tag": "app"})
-    assert result.success
     assert (result.content[:4], "tail\nBuilt app:latest" in result.content, result.truncated) == ("head", True, True)
-    assert " bytes left out" in result.content or " left out" in result.content
+    assert " left out" in result.content
     small = DockerTool(root, policy=replace(policy, max_output_bytes=5_000))
     assert (await small.call("build", {"tag": "app"})).error.startswith("stopped: it printed")
 
@@ -492,10 +432,3 @@ def test_owners_differ_in_each_part() -> None:
     owners += [Owner(), Owner(), Owner(tenant="a", execution_id="b", agent_id="c", workspace_id="w")]
     assert len({owner.key for owner in owners}) == len(owners)
     assert owners[0].key == Owner(tenant="a", workspace_id="w").key
-
-
-async def test_reaping_everything_must_be_meant(policy: DockerPolicy) -> None:
-    with pytest.raises(InvalidRequest):
-        await reap(policy)
-    with pytest.raises(ToolFailure, match="no container engine answers"):
-        await reap(policy, older_than_seconds=0)

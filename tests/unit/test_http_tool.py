@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
@@ -42,11 +40,9 @@ class Site:
         self.seen.append((request.method, request.raw_path, dict(request.headers), body))
         match request.path:
             case "/redirect":
-                return web.Response(
-                    status=int(request.query.get("status", "302")), headers={"Location": request.query["to"]}
-                )
-            case "/loop":
-                return web.Response(status=302, headers={"Location": "/loop"})
+                status = int(request.query.get("status", "302"))
+                return web.Response(status=status, headers={"Location": request.query["to"]})
+
             case "/slow":
                 response = web.StreamResponse()
                 await response.prepare(request)
@@ -58,9 +54,8 @@ class Site:
                 data = b"".join(packed.compress(bytes(1 << 20)) for _ in range(64)) + packed.flush()
                 return web.Response(body=data, headers={"Content-Encoding": "gzip", "Content-Type": "text/plain"})
             case "/gzip":
-                return web.Response(
-                    body=gzip.compress(b"unpacked"), headers={"Content-Encoding": "gzip", "Content-Type": "text/plain"}
-                )
+                packed = {"Content-Encoding": "gzip", "Content-Type": "text/plain"}
+                return web.Response(body=gzip.compress(b"unpacked"), headers=packed)
             case "/notgzip":
                 return web.Response(body=b"plain", headers={"Content-Encoding": "gzip"})
             case "/br":
@@ -78,15 +73,11 @@ class Site:
             case "/missing":
                 return web.Response(status=404, text="no such page")
             case "/cookies":
-                return web.Response(
-                    text="ok", headers={"Set-Cookie": f"sid={SECRET}", "X-Auth-Token": SECRET, "ETag": "abc"}
-                )
+                told = {"Set-Cookie": f"sid={SECRET}", "X-Auth-Token": SECRET, "ETag": "abc"}
+                return web.Response(text="ok", headers=told)
             case "/latin":
-                return web.Response(
-                    body="caf\u00e9".encode("latin-1"), headers={"Content-Type": "text/html; charset=latin-1"}
-                )
-            case "/lines":
-                return web.Response(text="some words in a line\n" * 5000)
+                latin = {"Content-Type": "text/html; charset=latin-1"}
+                return web.Response(body="caf\u00e9".encode("latin-1"), headers=latin)
             case _:
                 return web.json_response({"method": request.method, "body": body, "query": dict(request.query)})
 
@@ -114,57 +105,37 @@ def failed(result: ToolResult, outcome: Outcome, *words: str) -> None:
 class TestOperations:
     async def test_get(self, http: HttpTool, site: Site) -> None:
         result = await http.get(site.url("/x?a=1#part"), headers={"X-Mine": "yes"}, params={"b": 2})
-        assert result.success
         assert json.loads(result.content.splitlines()[-1])["query"] == {"a": "1", "b": "2"}
         assert result.content.startswith(f"HTTP 200 OK from {site.url('/x?a=1&b=2')}\n")
         assert "content-type: application/json" in result.content.lower()
         body = result.content.partition("\n\n")[2]
         assert result.metadata["status"] == 200
         assert result.metadata["sha256"] == hashlib.sha256(body.encode()).hexdigest()
-        assert site.seen[0][2]["X-Mine"] == "yes"
-        assert site.seen[0][2]["Host"] == f"127.0.0.1:{site.port}"
+        assert (site.seen[0][2]["X-Mine"], site.seen[0][2]["Host"]) == ("yes", f"127.0.0.1:{site.port}")
 
-    @pytest.mark.parametrize("name", ["post", "put", "patch"])
-    async def test_bodies(self, http: HttpTool, site: Site, name: str) -> None:
-        assert (await http.call(name, {"url": site.url("/x"), "body": {"n": [1, "\u00e9"]}})).success
-        assert (
-            await http.call(
-                name,
-                {
-                    "url": site.url("/x"),
-                    "body": "a=1",
-                    "headers": {"content-type": "application/x-www-form-urlencoded"},
-                },
-            )
-        ).success
-        assert [(method, body) for method, _, _, body in site.seen] == [
-            (name.upper(), '{"n": [1, "\u00e9"]}'),
-            (name.upper(), "a=1"),
-        ]
-        assert [seen[2]["Content-Type"] for seen in site.seen] == [
-            "application/json",
-            "application/x-www-form-urlencoded",
-        ]
-
-    async def test_delete_and_head(self, http: HttpTool, site: Site) -> None:
+    async def test_methods_and_bodies(self, http: HttpTool, site: Site) -> None:
+        form = {"body": "a=1", "headers": {"content-type": "application/x-www-form-urlencoded"}}
+        for name in ("post", "put", "patch"):
+            for more in ({"body": {"n": [1, "\u00e9"]}}, form):
+                assert (await http.call(name, {"url": site.url("/x"), **more})).success
+            assert [(method, headers["Content-Type"], body) for method, _, headers, body in site.seen[-2:]] == [
+                (name.upper(), "application/json", '{"n": [1, "\u00e9"]}'),
+                (name.upper(), "application/x-www-form-urlencoded", "a=1"),
+            ]
         assert '"DELETE"' in (await http.delete(site.url("/x"))).content
         result = await http.head(site.url("/x"))
-        assert result.success
-        assert result.metadata["bytes"] == 0
+        assert (result.success, result.metadata["bytes"], site.seen[-1][0]) == (True, 0, "HEAD")
         assert "content-length" in result.content.lower()
-        assert [seen[0] for seen in site.seen] == ["DELETE", "HEAD"]
 
 
 class TestBodies:
-    async def test_binary_is_described(self, http: HttpTool, site: Site) -> None:
-        result = await http.get(site.url("/binary"))
+    async def test_charsets_encodings_and_what_is_no_text(self, http: HttpTool, site: Site) -> None:
         digest = hashlib.sha256(b"\x89PNG\0\1").hexdigest()
-        assert f"[not text: image/png, 6 bytes, SHA-256 {digest}]" in result.content
-
-    async def test_charsets_and_encodings(self, http: HttpTool, site: Site) -> None:
-        assert "caf\u00e9" in (await http.get(site.url("/latin"))).content
-        assert "unpacked" in (await http.get(site.url("/gzip"))).content
-        assert "packed as br, 2 bytes" in (await http.get(site.url("/br"))).content
+        for path, told in {
+            "/latin": "caf\u00e9", "/gzip": "unpacked", "/br": "packed as br, 2 bytes",
+            "/binary": f"[not text: image/png, 6 bytes, SHA-256 {digest}]",
+        }.items():  # fmt: skip
+            assert told in (await http.get(site.url(path))).content
         failed(await http.get(site.url("/notgzip")), Outcome.ERROR, "cannot be unpacked")
 
     @pytest.mark.parametrize("path", ["/bomb", "/big"])
@@ -172,12 +143,9 @@ class TestBodies:
         policy = HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,))
         http = HttpTool(policy=policy, max_body_bytes=100_000)
         result = await http.get(site.url(path))
-        assert result.success
-        assert result.truncated
-        assert result.metadata["bytes"] == 100_000
+        assert (result.success, result.truncated, result.metadata["bytes"]) == (True, True, 100_000)
         assert path == "/bomb" or "only its first 100000 bytes were read" in result.content
-        entry = http.pipeline.trail.entries[-1]
-        assert (entry.outcome, entry.bytes_out < 110_000) == (Outcome.SUCCESS, True)
+        assert http.pipeline.trail.entries[-1].bytes_out < 110_000
 
     async def test_a_slow_body_ends_at_the_limit(self, http: HttpTool, site: Site) -> None:
         result = await http.get(site.url("/slow"), timeout_seconds=0.2)
@@ -305,41 +273,30 @@ class TestForbiddenAddresses:
         assert network.dialled == site.seen == []
 
     async def test_the_checked_address_is_the_dialled_one(self, site: Site) -> None:
-        names, network = Names({"rebind.test": [[PUBLIC], ["127.0.0.1"]]}), Detour()
+        other = "2606:2800:21f:cb07::1"
+        names = Names({"rebind.test": [[other, PUBLIC], ["127.0.0.1"]]})
+        network = Detour(unreachable=[other])  # the next address is tried
         http = HttpTool(policy=HttpPolicy(ports=(site.port,)), resolver=names, network=network)
-        url = f"http://rebind.test:{site.port}/"
+        url = f"http://Rebind.Test.:{site.port}/"
         assert (await http.get(url)).success
-        assert (names.asked, network.dialled) == (["rebind.test"], [PUBLIC])
+        assert (names.asked, network.dialled) == (["rebind.test"], [other, PUBLIC])
         assert site.seen[0][2]["Host"] == f"rebind.test:{site.port}"
         failed(await http.get(url), Outcome.REFUSED, "not on the public internet")
         entry = http.pipeline.trail.entries[-1]
         assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
-        assert network.dialled == [PUBLIC]
+        assert network.dialled == [other, PUBLIC]
 
-    async def test_the_next_address_is_tried(self, site: Site) -> None:
-        names, network = (
-            Names({"two.test": [["2606:2800:21f:cb07::1", PUBLIC]]}),
-            Detour(unreachable=["2606:2800:21f:cb07::1"]),
-        )
-        http = HttpTool(policy=HttpPolicy(ports=(site.port,)), resolver=names, network=network)
-        assert (await http.get(f"http://Two.Test.:{site.port}/")).success
-        assert network.dialled == ["2606:2800:21f:cb07::1", PUBLIC]
+    async def test_allowed_hosts_and_ports(self, site: Site) -> None:
+        def may(policy: HttpPolicy) -> HttpTool:
+            return HttpTool(policy=policy, resolver=Names({"a.test": [[PUBLIC]]}), network=Detour())
 
-    @pytest.mark.parametrize(
-        ("globs", "good"), [(("*.test",), True), (("a.test",), True), (("b.test", "*.org"), False), ((), False)]
-    )
-    async def test_allowed_hosts(self, site: Site, globs: tuple[str, ...], good: bool) -> None:
-        policy = HttpPolicy(allowed_hosts=globs, ports=(site.port,))
-        http = HttpTool(policy=policy, resolver=Names({"a.test": [[PUBLIC]]}), network=Detour())
-        assert (await http.get(f"http://A.test:{site.port}/")).success is good
-
-    @pytest.mark.parametrize(
-        ("hosts", "good"), [(("*.test",), False), (("*.test:{port}",), True), (("a.test:1", "*:{port}"), True)]
-    )
-    async def test_a_grant_says_hosts_and_ports(self, site: Site, hosts: tuple[str, ...], good: bool) -> None:
-        grant = NetworkGrant(hosts=tuple(host.format(port=site.port) for host in hosts))
-        http = HttpTool(policy=HttpPolicy.of(grant), resolver=Names({"a.test": [[PUBLIC]]}), network=Detour())
-        assert (await http.get(f"http://a.test:{site.port}/")).success is good
+        for globs, good in ((("*.test",), True), (("a.test",), True), (("b.test", "*.org"), False), ((), False)):
+            http = may(HttpPolicy(allowed_hosts=globs, ports=(site.port,)))
+            assert (await http.get(f"http://A.test:{site.port}/")).success is good, globs
+        anywhere = ("a.test:1", f"*:{site.port}")
+        for hosts, good in ((("*.test",), False), ((f"*.test:{site.port}",), True), (anywhere, True)):
+            http = may(HttpPolicy.of(NetworkGrant(hosts=hosts)))
+            assert (await http.get(f"http://a.test:{site.port}/")).success is good, hosts
 
     async def test_a_private_host_is_private_at_its_own_port_only(self, site: Site) -> None:
         policy = HttpPolicy.of(NetworkGrant(hosts=("*:1",), private_hosts=(f"127.0.0.1:{site.port}",)))
@@ -355,14 +312,6 @@ class TestForbiddenAddresses:
             monkeypatch.setenv(name, f"http://127.0.0.1:{connections[0]}")
         assert (await http.get(site.url("/x"))).success
         assert connections[1] == []
-
-    @given(st.text(alphabet="127.0x[]:@%/\\#?fe8localhst \u2460\uff0e", max_size=30))
-    async def test_whatever_is_asked_for_is_refused_or_not_to_be_had(self, text: str) -> None:
-        network = Detour()
-        http = HttpTool(resolver=Names({}), network=network)
-        result = await http.get(f"http://{text}")
-        assert result.outcome is Outcome.REFUSED or "cannot be resolved" in result.error, result
-        assert network.dialled == []
 
 
 class TestFaults:
@@ -414,26 +363,16 @@ class TestTls:
 
     async def test_the_name_is_proved_not_the_address(self, secure: tuple[Site, ssl.SSLContext]) -> None:
         site, trust = secure
-        names = Names({"safe.test": [[PUBLIC]], "other.test": [[PUBLIC]]})
-        policy = HttpPolicy(ports=(site.port, 80))
-        http = HttpTool(policy=policy, resolver=names, network=Detour(site.port), tls=trust)
-        assert (await http.get(f"https://safe.test:{site.port}/x")).success
+        names, network = Names({"safe.test": [[PUBLIC]], "other.test": [[PUBLIC]]}), Detour(site.port)
+        policy, safe = HttpPolicy(ports=(site.port, 80)), f"https://safe.test:{site.port}"
+        http = HttpTool(policy=policy, resolver=names, network=network, tls=trust)
+        assert (await http.get(f"{safe}/x")).success
         failed(await http.get(f"https://other.test:{site.port}/x"), Outcome.ERROR, "cannot connect to other.test")
         strict = HttpTool(policy=policy, resolver=names, network=Detour(site.port))
-        failed(await strict.get(f"https://safe.test:{site.port}/x"), Outcome.ERROR, "certificate verify failed")
+        failed(await strict.get(f"{safe}/x"), Outcome.ERROR, "certificate verify failed")
         assert len(site.seen) == 1
-
-    async def test_credentials_never_leave_tls(self, secure: tuple[Site, ssl.SSLContext]) -> None:
-        site, trust = secure
-        network = Detour(site.port)
-        http = HttpTool(
-            policy=HttpPolicy(ports=(site.port, 80)),
-            resolver=Names({"safe.test": [[PUBLIC]]}),
-            network=network,
-            tls=trust,
-        )
-        url = f"https://safe.test:{site.port}/redirect?to=http://safe.test/"
-        failed(
-            await http.get(url, headers={"Authorization": "x"}), Outcome.REFUSED, "from https to http", "Authorization"
-        )
-        assert network.dialled == [PUBLIC]
+        # Credentials never leave TLS.
+        dialled = len(network.dialled)
+        down = await http.get(f"{safe}/redirect?to=http://safe.test/", headers={"Authorization": "x"})
+        failed(down, Outcome.REFUSED, "from https to http", "Authorization")
+        assert len(network.dialled) == dialled + 1

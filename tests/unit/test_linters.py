@@ -76,19 +76,14 @@ def test_linters_of_a_python_repository(files: dict[str, str], linters: list[str
         ({"package.json": json.dumps({"eslintConfig": {}, "prettier": "@company/style"})}, ["eslint", "prettier"]),
         ({"package.json": json.dumps({"scripts": {"test": "npx biome ci . && vitest", "x": "tsc"}})}, ["biome"]),
         ({"package.json": json.dumps({"scripts": {"format": "prettier --write ."}})}, ["prettier"]),
-        ({"package.json": "[" * 5_000}, []),
-        ({".eslintrc.yml": ""}, ["eslint"]),
-        ({"biome.jsonc": "{}", ".prettierrc": ""}, ["biome", "prettier"]),
-        ({"node_modules/x/.eslintrc": ""}, []),
-        ({"go.mod": "module a\n", "a.go": ""}, ["gofmt", "go vet"]),
+        ({".eslintrc.yml": ""}, ["eslint"]), ({"biome.jsonc": "{}", ".prettierrc": ""}, ["biome", "prettier"]),
+        ({"node_modules/x/.eslintrc": ""}, []), ({"go.mod": "module a\n", "a.go": ""}, ["gofmt", "go vet"]),
         ({"Cargo.toml": "[package]\n", "a.rs": ""}, []),
-        (
-            {"Cargo.toml": '[workspace.lints.clippy]\nall = "warn"\n', "a.rs": "", "rustfmt.toml": ""},
-            ["rustfmt", "clippy"],
-        ),
+        ({"Cargo.toml": '[lints.clippy]\nall = "warn"\n', "a.rs": "", "rustfmt.toml": ""}, ["rustfmt", "clippy"]),
+        ({"Cargo.toml": '[workspace.lints.clippy]\nall = "warn"\n', "a.rs": ""}, ["clippy"]),
         ({"Cargo.toml": "[package]\n", "a.rs": "", "Makefile": "l:\n\tcargo clippy -- -D warnings\n"}, ["clippy"]),
     ],
-)
+)  # fmt: skip
 def test_linters_of_other_repositories(files: dict[str, str], linters: list[str]) -> None:
     assert names({"a.ts": "", **files}) == linters
 
@@ -118,41 +113,28 @@ def test_a_linter_is_run_where_it_is_configured() -> None:
     (eslint,) = found(files)
     assert eslint == Linter(name="eslint", directory="web")
     assert [path for path in files if eslint.reads(path)] == ["web/eslint.config.js", "web/ui/a.ts"]
-    listing = {"a.py": "", "mypy.ini": "[mypy]\nstrict = True\nfiles = src\n[mypy-x]\n"}
-    assert [linter.lists_files for linter in found(listing)] == [True]
-    assert [linter.lists_files for linter in found({**listing, "mypy.ini": "[mypy]\n[mypy-x]\nfiles = src\n"})] == [
-        False
-    ]
+    for settings, lists in {"strict = True\nfiles = src\n[mypy-x]\n": True, "[mypy-x]\nfiles = src\n": False}.items():
+        (mypy,) = found({"a.py": "", "mypy.ini": f"[mypy]\n{settings}"})
+        assert mypy.lists_files is lists
 
 
 def test_hostile_settings_cost_little() -> None:
     started_at = time.monotonic()
     nested = {".pre-commit-config.yaml": "repos: " + "[" * 100_000, "package.json": "[" * 100_000}
-    merged = "a0: &a0 {id: ruff}\n" + "".join(
-        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 40)
-    )
-    long = {
-        "Makefile": "x:\n\tflake8 " + "a*" * 100_000 + "\n\t" + "ruff x;" * 20_000,
-        "tox.ini": "commands =" + " " * 200_000,
-    }
+    grown = (f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 40))
+    merged = "a0: &a0 {id: ruff}\n" + "".join(grown) + "repos:\n- hooks: [{id: mypy}]\n"
+    made = "x:\n\tflake8 " + "a*" * 100_000 + "\n\t" + "ruff x;" * 20_000
+    long = {"Makefile": made, "tox.ini": "commands =" + " " * 200_000}
     assert names({"a.py": "", **nested}) == []
-    assert names({"a.py": "", ".pre-commit-config.yaml": merged + "repos:\n- hooks: [{id: mypy}]\n"}) == ["mypy"]
+    assert names({"a.py": "", ".pre-commit-config.yaml": merged}) == ["mypy"]
     assert names({**{f"d{n}/a.py": "" for n in range(20_000)}, **long}) == ["ruff", "flake8"]
     assert time.monotonic() - started_at < 150
 
 
 def test_settings_of_linters_are_told_from_manifests_of_dependencies() -> None:
-    for path in (
-        "pyproject.toml",
-        "a/.eslintrc.cjs",
-        "biome.json",
-        ".prettierrc",
-        "Makefile",
-        ".pre-commit-config.yaml",
-    ):
-        assert is_lint_setting(path)
-    for path in ("go.mod", "Cargo.toml", "app.py", "eslint.py", "docs/ruff.toml.md", "package-lock.json"):
-        assert not is_lint_setting(path)
+    settings = ["pyproject.toml", "a/.eslintrc.cjs", "biome.json", ".prettierrc", "Makefile", ".pre-commit-config.yaml"]
+    others = ["go.mod", "Cargo.toml", "app.py", "eslint.py", "docs/ruff.toml.md", "package-lock.json"]
+    assert [path for path in (*settings, *others) if is_lint_setting(path)] == settings
 
 
 def test_findings_in_lines() -> None:
@@ -180,29 +162,18 @@ def test_findings_of_eslint_and_biome() -> None:
         "\n::error title=lint/style/noVar,file=a%2Cb.ts,line=2,endLine=2,col=3,endColumn=6::Use let: not var.\n"
         "::warning title=format,file=/workspace/web/c.ts,line=1,endLine=1,col=2,endColumn=2::Formatter would print\n"
     )
-    assert [str(finding) for finding in parse_annotations(annotations * 2, "/workspace", "web") or ()] == [
-        "web/a,b.ts:2:3: lint/style/noVar Use let: not var.",
-        "web/c.ts: format not formatted",
-    ]
+    told = ["web/a,b.ts:2:3: lint/style/noVar Use let: not var.", "web/c.ts: format not formatted"]
+    assert list(map(str, parse_annotations(annotations * 2, "/workspace", "web") or ())) == told
 
 
 def test_runs_of_changed_lines() -> None:
     assert list(changed_runs(GIT)) == [
-        ("b/a.py", range(4, 4), range(4, 6)),
-        ("b/a.py", range(9, 11), range(12, 12)),
-        ("b/a.py", range(20, 21), range(20, 21)),
-        ("b/b.py", range(1, 1), range(1, 4)),
-    ]
-    assert [
-        (finding.path, finding.line, finding.last) for finding in parse_format(GOFMT, "/workspace", "go") or ()
-    ] == [
-        ("go/a.go", 2, 1),
-        ("go/a.go", 3, 4),
-    ]
-    assert [(finding.path, finding.line) for finding in parse_format(RUSTFMT, "/workspace") or ()] == [
-        ("src/lib.rs", 2),
-        ("src/m.rs", 7),
-    ]
+        ("b/a.py", range(4, 4), range(4, 6)), ("b/a.py", range(9, 11), range(12, 12)),
+        ("b/a.py", range(20, 21), range(20, 21)), ("b/b.py", range(1, 1), range(1, 4)),
+    ]  # fmt: skip
+    gofmt, rustfmt = parse_format(GOFMT, "/workspace", "go") or (), parse_format(RUSTFMT, "/workspace") or ()
+    assert [(each.path, each.line, each.last) for each in gofmt] == [("go/a.go", 2, 1), ("go/a.go", 3, 4)]
+    assert [(each.path, each.line) for each in rustfmt] == [("src/lib.rs", 2), ("src/m.rs", 7)]
     assert list(changed_runs("")) == []
 
 

@@ -18,16 +18,11 @@ TOLD = "0, NVIDIA H100 80GB HBM3, 37, 1024, 81559\n1, Tesla, [N/A], 5, [Not Supp
 
 
 def test_gpus_are_read_as_far_as_they_can_be() -> None:
-    mebibyte = 1 << 20
+    mib = 1 << 20
+    h100, tesla = {"index": 0, "name": "NVIDIA H100 80GB HBM3"}, {"index": 1, "name": "Tesla"}
     assert read_gpus(TOLD) == (
-        GpuStatus(
-            index=0,
-            name="NVIDIA H100 80GB HBM3",
-            utilization_percent=37.0,
-            memory_used=1024 * mebibyte,
-            memory_total=81559 * mebibyte,
-        ),
-        GpuStatus(index=1, name="Tesla", utilization_percent=None, memory_used=5 * mebibyte, memory_total=0),
+        GpuStatus(**h100, utilization_percent=37.0, memory_used=1024 * mib, memory_total=81559 * mib),
+        GpuStatus(**tesla, utilization_percent=None, memory_used=5 * mib, memory_total=0),
     )
 
 
@@ -53,9 +48,7 @@ async def test_this_machine_is_measured_and_soon_after_told_from_memory() -> Non
     probe = NodeProbe("node")
     first = await probe.measure()
     assert first is await probe.measure()
-    assert first.cpus >= 1
-    assert first.cpu_percent is not None
-    assert 0 <= first.cpu_percent <= 100
-    assert first.memory_used is not None
+    assert first.cpu_percent is not None and first.memory_used is not None
+    assert first.cpus >= 1 and 0 <= first.cpu_percent <= 100
     assert 0 < first.memory_used < first.memory_total
     assert own_memory() == pytest.approx(own_memory(), rel=0.5)

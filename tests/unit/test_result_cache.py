@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.tools import FileTool, HttpPolicy, HttpTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.result_cache import FRESH_SECONDS, ResultCache, SharedResults
+from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.tool_doubles import served
 
@@ -42,7 +42,6 @@ class World(Toolkit):
         self.begun = asyncio.Event()
         self.release = asyncio.Event()
         self.scope = scope
-        self.fresh: float | None = None
 
     def shared_scope(self, spec: OperationSpec) -> str | None:
         return self.scope
@@ -112,8 +111,7 @@ class World(Toolkit):
     @operation(read_only=True, network=True, cache_seconds=60.0)
     async def search(self, query: str) -> ToolResult:
         """Search outside."""
-        fresh = {} if self.fresh is None else {FRESH_SECONDS: self.fresh}
-        return self.result("search", f"found {len(self.calls)}", **fresh)
+        return self.result("search", f"found {len(self.calls)}")
 
     @operation(network=True)
     async def post(self) -> ToolResult:
@@ -128,17 +126,16 @@ def world(cache: ResultCache | None = None, *, scope: str | None = "here", mask:
 class TestWithinARun:
     async def test_an_identical_read_is_answered_from_before(self) -> None:
         kit = world()
+        missing = await kit.call("read", {"path": "a"})
         kit.texts["a"] = "text"
         first = await kit.call("read", {"path": "a"})
         second = await kit.call("read", {"lines": 10, "path": "a"})
-        assert kit.calls == ["read"]
-        assert (first.cached, second.cached) == (False, True)
-        assert second.content == "text"
-        assert second.metadata == {"path": "a"}
-        entry = kit.pipeline.trail.entries[-1]
-        assert entry.decision is Decision.ALLOWED
-        assert entry.reason == "answered from the cache"
-        assert entry.output_digest == kit.pipeline.trail.entries[0].output_digest
+        assert kit.calls == ["failed read", "read"]
+        assert (missing.cached, first.cached, second.cached) == (False, False, True), "errors are never kept"
+        assert (second.content, second.metadata) == ("text", {"path": "a"})
+        before, entry = kit.pipeline.trail.entries[-2:]
+        assert (entry.decision, entry.reason) == (Decision.ALLOWED, "answered from the cache")
+        assert entry.output_digest == before.output_digest
         assert (await kit.call("read", {"path": "a", "lines": 9})).cached is False
 
     @pytest.mark.parametrize("write", ["write", "shell", "post"])
@@ -151,42 +148,25 @@ class TestWithinARun:
         kit.texts["a"] = "new"
         assert (await kit.call("read", {"path": "a"})).content == "new"
 
-    async def test_errors_are_never_kept(self) -> None:
+    async def test_what_runs_looks_outside_or_asks_somebody_is_done_each_time(self) -> None:
         kit = world()
-        await kit.call("read", {"path": "a"})
-        kit.texts["a"] = "now there"
-        assert (await kit.call("read", {"path": "a"})).content == "now there"
-
-    @pytest.mark.parametrize("name", ["check", "status", "ask"])
-    async def test_what_runs_looks_outside_or_asks_somebody_is_done_each_time(self, name: str) -> None:
-        kit = world()
-        for _ in range(2):
-            assert not (await kit.call(name, {})).cached
-        assert kit.calls == [name, name]
-
-    async def test_looks_outside_are_kept_where_the_run_says_so(self) -> None:
+        for name in ("check", "status", "ask"):
+            assert not any([(await kit.call(name, {})).cached for _ in range(2)]), name
+        # Looks outside are kept where the run says so.
         kit = world(ResultCache(outside=True))
-        for _ in range(2):
-            await kit.call("status", {})
-        await kit.call("shell", {"command": "x"})
-        await kit.call("status", {})
+        for name, arguments in (("status", {}), ("status", {}), ("shell", {"command": "x"}), ("status", {})):
+            await kit.call(name, arguments)
         assert kit.calls == ["status", "shell", "status"]
 
-    async def test_a_refused_call_is_never_answered(self) -> None:
+    async def test_a_refused_call_is_never_answered_and_a_sub_agents_writes_count(self) -> None:
         cache = ResultCache()
         kit = world(cache)
-        kit.texts["a"] = "text"
-        await kit.call("read", {"path": "a"})
-        other = World(Pipeline(cache=cache, policy=Policy(denied=frozenset({"world_read"}))), texts=kit.texts)
-        result = await other.call("read", {"path": "a"})
-        assert result.outcome is Outcome.REFUSED
-        assert not result.cached
-
-    async def test_a_sub_agents_writes_count(self) -> None:
-        kit = world()
         kit.texts["a"] = "old"
-        sub = World(kit.pipeline.under(Policy()), texts=kit.texts)
         await kit.call("read", {"path": "a"})
+        denied = World(Pipeline(cache=cache, policy=Policy(denied=frozenset({"world_read"}))), texts=kit.texts)
+        result = await denied.call("read", {"path": "a"})
+        assert (result.outcome, result.cached) == (Outcome.REFUSED, False)
+        sub = World(kit.pipeline.under(Policy()), texts=kit.texts)
         assert (await sub.call("read", {"path": "a"})).cached
         await sub.call("write", {"path": "a", "text": "new"})
         assert (await kit.call("read", {"path": "a"})).content == "new"
@@ -227,9 +207,7 @@ class TestAtTheSameTime:
             assert not (await kit.call("read", {"path": "a"})).cached
 
     @pytest.mark.parametrize(("name", "kept"), [("late_write", False), ("shell", True)])
-    async def test_a_write_that_was_given_up_may_still_be_at_it_unless_it_was_killed(
-        self, name: str, kept: bool
-    ) -> None:
+    async def test_a_write_that_was_given_up_may_still_be_at_it_unless_it_was_killed(self, name: str, kept: bool):
         kit = world()
         kit.texts["a"] = "text"
         result = await kit.call(name, {"command": "time out"} if name == "shell" else {})
@@ -287,46 +265,30 @@ class TestAcrossRuns:
     @pytest.mark.parametrize(
         ("tenant", "scope", "query"), [("u", "here", "q"), ("t", "there", "q"), ("t", None, "q"), ("t", "here", "r")]
     )
-    async def test_another_tenant_scope_or_question_gets_its_own(
-        self, tenant: str, scope: str | None, query: str
-    ) -> None:
+    async def test_another_tenant_scope_or_question_gets_its_own(self, tenant: str, scope: str | None, query: str):
         shared = SharedResults()
         await world(ResultCache(tenant="t", shared=shared)).call("search", {"query": "q"})
         other = world(ResultCache(tenant=tenant, shared=shared), scope=scope)
-        assert not (await other.call("search", {"query": query})).cached
-        assert (await other.call("search", {"query": query})).cached
+        assert [(await other.call("search", {"query": query})).cached for _ in range(2)] == [False, True]
 
-    async def test_a_result_may_say_that_it_is_good_for_less(self) -> None:
-        clock = Clock()
-        kit = world(ResultCache(shared=SharedResults(clock=clock)))
-        for fresh, later, cached in ((5.0, 4, True), (5.0, 6, False), (0.0, 0, False), (900.0, 61, False)):
-            kit.fresh = fresh
-            query = f"{fresh} {later}"
-            await kit.call("search", {"query": query})
-            clock.now += later
-            assert (await kit.call("search", {"query": query})).cached is cached
-
-    async def test_after_a_write_outside_it_is_asked_anew(self) -> None:
+    async def test_after_a_write_of_ones_own_it_is_asked_anew(self) -> None:
         clock = Clock()
         shared = SharedResults(clock=clock)
         other, kit = (world(ResultCache(shared=shared)) for _ in range(2))
-        await other.call("search", {"query": "q"})
-        clock.now += 1
-        await kit.call("post", {})
-        clock.now += 1
-        assert not (await kit.call("search", {"query": "q"})).cached
-        clock.now += 1
-        assert (await other.call("search", {"query": "q"})).cached  # and what was found then is there for others
-
-    async def test_asking_again_after_a_write_of_ones_own_is_asking_anew(self) -> None:
-        shared = SharedResults()
-        other, kit = (world(ResultCache(shared=shared)) for _ in range(2))
-        await other.call("search", {"query": "q"})
-        await kit.call("write", {"path": "a", "text": ""})
-        assert (await kit.call("search", {"query": "q"})).cached, "what others found before it still serves"
-        await kit.call("write", {"path": "a", "text": ""})
-        assert not (await kit.call("search", {"query": "q"})).cached
-        assert (await kit.call("search", {"query": "q"})).cached
+        query = {"query": "q"}
+        for write, arguments in (("write", {"path": "a", "text": ""}), ("post", {})):
+            await other.call("search", query)
+            clock.now += 1
+            await kit.call(write, arguments)
+            clock.now += 1
+            first = await kit.call("search", query)
+            assert first.cached is (write == "write"), "what others found before a write inside still serves"
+            await kit.call("write", {"path": "a", "text": ""})
+            assert not (await kit.call("search", query)).cached
+            assert (await kit.call("search", query)).cached
+            clock.now += 1
+            assert (await other.call("search", query)).cached  # and what was found then is there for others
+            clock.now += 100
 
     async def test_only_masked_text_is_kept_and_each_run_masks_its_own(self) -> None:
         class Telling(World):
@@ -351,15 +313,13 @@ class TestAcrossRuns:
             kept.append(data)
             return BlobRef(name="n", digest=f"digest{len(kept)}", size=len(data), media_type="text/plain")
 
-        cache = ResultCache()
-        texts = {"a": "x" * 1000}
+        cache, texts = ResultCache(), {"a": "x" * 1000}
         short, long = (
             World(Pipeline(cache=cache, store=store, limits=ToolLimits(observation_chars=chars)), texts=texts)
             for chars in (100, 5000)
         )
         first, second = await short.call("read", {"path": "a"}), await short.call("read", {"path": "a"})
-        assert (first.artifact, second.artifact) == ("digest1", "digest2")
-        assert second.truncated
+        assert (first.artifact, second.artifact, second.truncated) == ("digest1", "digest2", True)
         assert len(second.content) < 300
         assert (await long.call("read", {"path": "a"})).content == "x" * 1000
         assert kept == [b"x" * 1000] * 2
@@ -371,20 +331,13 @@ class TestBounds:
 
     def test_the_least_recently_used_goes_first(self) -> None:
         shared = SharedResults(max_bytes=20_000)
-        for key in (b"a", b"b", b"c"):
-            shared.put(key, self.result(1500), seconds=60)
-        assert shared.get(b"a") is not None
-        for key in (b"d", b"e", b"f", b"g", b"h", b"i", b"j"):
+        for key in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", b"i", b"j"):
             shared.put(key, self.result(1500), seconds=60)
             assert shared.get(b"a") is not None
         assert shared.get(b"b") is None
         assert shared.bytes <= 20_000
 
-    @given(
-        puts=st.lists(
-            st.tuples(st.integers(0, 5), st.integers(0, 3000), st.sampled_from([0.0, 5.0, 60.0])), max_size=40
-        )
-    )
+    @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3000), st.sampled_from([0.0, 5.0, 60.0])), max_size=40))
     def test_its_count_of_bytes_is_right(self, puts: list[tuple[int, int, float]]) -> None:
         clock = Clock()
         shared = SharedResults(max_bytes=20_000, clock=clock)
@@ -461,8 +414,7 @@ class TestTheTools:
         for later, cached in ((0, False), (seconds - 1, seconds > 0), (2, False)):
             clock.now += later
             result = await kit.get(url, headers=asked)
-            assert result.success
-            assert result.cached is cached
+            assert (result.success, result.cached) == (True, cached)
 
     async def test_what_a_credential_was_redirected_to_is_not_kept(self, site: Site) -> None:
         kit = self.http(site, SharedResults())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.tests.planning import Planner
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_keyword, checked_path
@@ -20,27 +21,13 @@ NPM = ("npm", "test")
 ONE_RULE = "left out, since it tests nothing: {}"
 
 
-def write(root: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-
-
-async def plan(
-    root: Path,
-    argv: tuple[str, ...] | str,
-    *paths: str,
-    keyword: str = "",
-    deselect: tuple[str, ...] = (),
-    directory: str = ".",
-) -> Plan:
+async def plan(root: Path, argv: tuple[str, ...] | str, *paths: str, directory: str = ".", **selected: Any) -> Plan:
     """The plan for a command, or for a shell line, in the directory as it is."""
-    selection = Selection(paths=paths, keyword=keyword, deselect=deselect)
+    selection = Selection(paths=paths, **selected)
     async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(root) as workspace:
         planner = Planner(workspace=workspace)
-        if isinstance(argv, str):
-            return (await planner.line(argv, selection, directory)).plan
-        return (await planner.plan(argv, selection, directory)).plan
+        read = planner.line if isinstance(argv, str) else planner.plan
+        return (await read(argv, selection, directory)).plan
 
 
 def package(script: str, **others: str) -> dict[str, str]:
@@ -96,7 +83,7 @@ SCRIPTS = {
 async def test_a_script_is_read_as_far_as_its_runner(
     tmp_path: Path, line: str, framework: str, before: str | None, left_out: str
 ) -> None:
-    write(tmp_path, {"package.json": json.dumps({"scripts": {**SCRIPTS, "main": line}})})
+    write_files(tmp_path, {"package.json": json.dumps({"scripts": {**SCRIPTS, "main": line}})})
     read = await plan(tmp_path, ("npm", "run", "main"))
     assert read.framework == framework
     assert read.notes == ((ONE_RULE.format(left_out),) if left_out else ())
@@ -129,27 +116,27 @@ async def test_a_script_is_read_as_far_as_its_runner(
 async def test_a_runners_own_limit_is_longer_by_as_much_as_the_supervisors(
     tmp_path: Path, script: str, files: dict[str, str], option: str
 ) -> None:
-    write(tmp_path, package(script) | files)
+    write_files(tmp_path, package(script) | files)
     text = script_of(await plan(tmp_path, NPM))
     assert option in text.replace("${FLEET_TEST_LONGER:-1}", "N").replace("FLEET_TEST_LONGER", "N")
     assert bool(option) == ("imeout" in text)
 
 
 async def test_what_a_script_of_npm_is_told(tmp_path: Path) -> None:
-    write(tmp_path, package('echo "Error: no test specified" && exit 1'))
+    write_files(tmp_path, package('echo "Error: no test specified" && exit 1'))
     with pytest.raises(ToolFailure, match="no test script"):
         await plan(tmp_path, NPM)
     # Tests that a script names are replaced by the selection.
-    write(tmp_path, package("mocha -r ts-node 'test/**/all.js'") | {"test/one.js": "", "test/a.js": ""})
+    write_files(tmp_path, package("mocha -r ts-node 'test/**/all.js'") | {"test/one.js": "", "test/a.js": ""})
     one = await plan(tmp_path, NPM, "test/one.js")
     assert "all.js" not in script_of(one)
     assert one.told == ("npm", "test", "--", "--recursive", "test/one.js")
     assert "'test/**/all.js'" in script_of(await plan(tmp_path, NPM))
     # Only where tap prints its own protocol do tests that pass have names.
     for reporter in ("-R min", "-Rdot", "--reporter=terse", "--reporter spec"):
-        write(tmp_path, package(f"tap {reporter} test && npm run lint"))
+        write_files(tmp_path, package(f"tap {reporter} test && npm run lint"))
         assert "tap -R tap test" in script_of(await plan(tmp_path, NPM)), reporter
-    write(tmp_path, package("tap test"))
+    write_files(tmp_path, package("tap test"))
     chosen = await plan(tmp_path, NPM, "test/a.js", "test/one.js")
     assert script_of(chosen).endswith("tap test/a.js test/one.js")
     with pytest.raises(ToolFailure, match="no paths or keyword"):
@@ -166,7 +153,7 @@ async def test_what_a_script_of_npm_is_told(tmp_path: Path) -> None:
     ],
 )
 async def test_ids_select_and_leave_out_tests(tmp_path: Path, runner: str, one: str, without: str | None) -> None:
-    write(tmp_path, package(runner) | {"a.test.js": ""})
+    write_files(tmp_path, package(runner) | {"a.test.js": ""})
     chosen = (await plan(tmp_path, NPM, "a.test.js::g > inner (x)")).told
     assert "a.test.js" in chosen
     assert not one or one in chosen
@@ -182,18 +169,18 @@ async def test_ids_select_and_leave_out_tests(tmp_path: Path, runner: str, one: 
 @pytest.mark.parametrize(
     ("line", "told", "directory", "before"),
     [
-        ("pytest -q", "pytest -q", ".", ""),
-        ("cd web && npm test", "npm test", "web", ""),
+        ("pytest -q", "pytest -q", ".", ""), ("cd web && npm test", "npm test", "web", ""),
         ("cd a && cd ../b && A=1 python -m pytest -q", "A=1 python -m pytest -q", "b", ""),
         ("pip install -e . && uv run pytest", "uv run pytest", ".", "pip install -e ."),
-        ("npx jest --ci", "npx jest --ci", ".", ""),
-        ("go test ./...", "go test ./...", ".", ""),
+        ("npx jest --ci", "npx jest --ci", ".", ""), ("go test ./...", "go test ./...", ".", ""),
     ],
-)
+)  # fmt: skip
 async def test_callers_lines_that_start_a_runner(
     tmp_path: Path, line: str, told: str, directory: str, before: str
 ) -> None:
-    write(tmp_path, {**package("jest"), "go.mod": "module m\n", "web/package.json": package("jest")["package.json"]})
+    write_files(
+        tmp_path, {**package("jest"), "go.mod": "module m\n", "web/package.json": package("jest")["package.json"]}
+    )
     read = await plan(tmp_path, line)
     assert read.framework
     assert (" ".join(read.told).removesuffix(" ./..."), read.cwd) == (told.removesuffix(" ./..."), directory)
@@ -216,14 +203,14 @@ async def test_callers_lines_that_are_judged_by_their_end(tmp_path: Path, line: 
 
 async def test_names_that_look_like_options_stay_names(tmp_path: Path) -> None:
     files = {"--config=evil": "", "-x/a.js": "", "-p/a_test.go": "", "go.mod": "", "Cargo.toml": "", "src/-x.rs": ""}
-    write(tmp_path, files)
+    write_files(tmp_path, files)
     for script in ("jest", "vitest", "mocha", "ava", "node --test"):
-        write(tmp_path, package(script))
+        write_files(tmp_path, package(script))
         for path in ("--config=evil", "-x/a.js"):
             words = script_of(await plan(tmp_path, NPM, f"./{path}")).split()
             assert path not in words
             assert f"./{path}" in words
-    write(tmp_path, package("jest"))
+    write_files(tmp_path, package("jest"))
     quoted = script_of(await plan(tmp_path, NPM, keyword="$(touch pwned) wr;ong"))
     assert "'$(touch pwned) wr;ong'" in quoted.replace("--testNamePattern=", "")
     assert (await plan(tmp_path, ("go", "test", "./..."), "./-p/a_test.go")).argv[-1] == "./-p"
@@ -232,7 +219,7 @@ async def test_names_that_look_like_options_stay_names(tmp_path: Path) -> None:
 
 
 async def test_what_go_is_told(tmp_path: Path) -> None:
-    write(tmp_path, {"m/go.mod": "module example.org/m\n", "m/a/a_test.go": "", "m/b/b_test.go": ""})
+    write_files(tmp_path, {"m/go.mod": "module example.org/m\n", "m/a/a_test.go": "", "m/b/b_test.go": ""})
 
     async def told(*paths: str, base: str = "go test ./...") -> str:
         return " ".join((await plan(tmp_path, tuple(base.split()), *paths, directory="m")).told[2:])
@@ -258,7 +245,7 @@ async def test_what_go_is_told(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 async def test_what_a_rust_file_selects(tmp_path: Path, path: str, options: list[str]) -> None:
-    write(tmp_path, {"crate/Cargo.toml": "", f"crate/{path}": "", "Cargo.toml": "[workspace]"})
+    write_files(tmp_path, {"crate/Cargo.toml": "", f"crate/{path}": "", "Cargo.toml": "[workspace]"})
     made = await plan(tmp_path, ("cargo", "test"), f"crate/{path}", directory="crate")
     assert list(made.told[2:]) == options
     assert made.transient == ("crate/Cargo.lock", "Cargo.lock")
@@ -267,7 +254,7 @@ async def test_what_a_rust_file_selects(tmp_path: Path, path: str, options: list
 
 async def test_what_cargo_is_told_in_a_workspace(tmp_path: Path) -> None:
     files = {"Cargo.toml": "[workspace]", "one/src/lib.rs": "", "one/src/a/b.rs": "", "one/tests/x.rs": ""}
-    write(tmp_path, files | {"one/Cargo.toml": '[package]\nname = "first"\n'})
+    write_files(tmp_path, files | {"one/Cargo.toml": '[package]\nname = "first"\n'})
     for path, said in {
         "one": "--package=first",
         "one/tests/x.rs": "--package=first --test=x",
@@ -306,14 +293,13 @@ def test_nothing_checked_begins_like_an_option(text: str) -> None:
         ("python3 -m django test --settings a.b -t .", (), "", "python3 -m django test --settings a.b -t ."),
         (
             "python3 manage.py test --failfast --settings=a app",
-            ("app/tests/test_x.py", "app/test_y.py::T::test_it", "app.test_z.T"),
-            "w",
+            ("app/tests/test_x.py", "app/test_y.py::T::test_it", "app.test_z.T"), "w",
             "python3 manage.py test --settings=a -k=w app.tests.test_x app.test_y.T.test_it app.test_z.T",
         ),
     ],
-)
+)  # fmt: skip
 async def test_what_django_is_told(tmp_path: Path, line: str, paths: tuple[str, ...], keyword: str, told: str) -> None:
-    write(tmp_path, {"app/tests/test_x.py": "", "app/test_y.py": ""})
+    write_files(tmp_path, {"app/tests/test_x.py": "", "app/test_y.py": ""})
     made = await plan(tmp_path, tuple(line.split()), *paths, keyword=keyword)
     assert " ".join(made.told) == told
     assert made.argv[1].endswith("/fleet_unittest.py")
@@ -328,17 +314,14 @@ async def test_what_django_is_told(tmp_path: Path, line: str, paths: tuple[str, 
     [
         ("pytest", ["uv run pytest -q", "python -m pytest", "env A=1 pytest", "A=1 pytest", "coverage run -m pytest"]),
         ("unittest", ["python3 -m unittest discover -s tests", "A=1 python3 manage.py test app"]),
-        ("go", ["go test ./..."]),
-        ("cargo", ["cargo test"]),
+        ("go", ["go test ./..."]), ("cargo", ["cargo test"]),
         ("jest", ["npm test --silent", "npm run unit", "yarn test", "npx --no -- jest"]),
-        ("mocha", ["env A=1 npx mocha"]),
-        ("node", ["node --test"]),
-        ("make", ["make test"]),
+        ("mocha", ["env A=1 npx mocha"]), ("node", ["node --test"]), ("make", ["make test"]),
         ("", ["make -C x test", "sh check.sh", "npm install", "python3 test.py", "node test.js", "echo jest"]),
     ],
-)
+)  # fmt: skip
 async def test_which_framework_a_command_is(tmp_path: Path, framework: str, commands: list[str]) -> None:
     manifests = {"go.mod": "module m\n", "Cargo.toml": "[package]\n", "Makefile": "test:\n\ttrue\n"}
-    write(tmp_path, package("jest", unit="jest") | manifests)
+    write_files(tmp_path, package("jest", unit="jest") | manifests)
     found = await asyncio.gather(*(plan(tmp_path, tuple(command.split())) for command in commands))
     assert [made.framework for made in found] == [framework] * len(commands)

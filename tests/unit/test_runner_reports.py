@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.test_run import TestOutcome, TestRun
-from swe_ai_fleet.tools.tests.reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, bounded, test_result
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.tools.tests.runners.recognised import recognise
+from swe_ai_fleet.tools.tests.runners.wording import told
 
 PRINTED = {file.stem: file.read_text() for file in (Path(__file__).parent / "runner_output").glob("*.txt")}
 """What the real programs print: go 1.19, cargo 1.95, node 20, jest 29, vitest 2, mocha 10, tape 5, unittest, ctest."""
@@ -29,18 +29,12 @@ def go_events(*events: tuple[str, str, str]) -> str:
 GO_EVENTS = (
     "# p/sub [p/sub.test]\nsub/x_test.go:5:28: undefined: thing\n"
     + go_events(
-        ("run", "TestOK", ""),
-        ("pass", "TestOK", ""),
-        ("skip", "TestSkip", ""),
-        ("output", "TestTable/b", "    a_test.go:10: two is wrong\n"),
-        ("pass", "TestTable/a", ""),
-        ("fail", "TestTable/b", ""),
-        ("fail", "TestTable", ""),
-        ("run", "TestHangs", ""),
-        ("output", "", "FAIL\n"),
+        ("run", "TestOK", ""), ("pass", "TestOK", ""), ("skip", "TestSkip", ""),
+        ("output", "TestTable/b", "    a_test.go:10: two is wrong\n"), ("pass", "TestTable/a", ""),
+        ("fail", "TestTable/b", ""), ("fail", "TestTable", ""), ("run", "TestHangs", ""), ("output", "", "FAIL\n"),
     )
     + '\n{"Action":"fail","Package":"p","Elapsed":0.5}\nFAIL\tp/sub [build failed]\n'
-)
+)  # fmt: skip
 
 
 def numbers(report: TestRun | None) -> tuple[int, int, int, int]:
@@ -62,12 +56,7 @@ RUNS: dict[str, tuple[str, tuple[int, int, int, int], list[str], int]] = {
     "vitest": (PRINTED["vitest"], (1, 2, 0, 2), ["a.test.js > wrong", "a.test.js > group > inner"], 383),
     "mocha": (PRINTED["mocha"], (1, 1, 0, 2), ["group inner"], 3),
     "unittest": (PRINTED["unittest"], (1, 2, 1, 2), ["app.T.test_f", "app.T.test_b", "app.T.test_e (i=1)"], 250),
-    "pytest": (
-        "== short test summary info ==\nFAILED a.py::t - no\n1 failed in 0.1s\n",
-        (0, 1, 0, 0),
-        ["a.py::t"],
-        100,
-    ),
+    "pytest": ("== short test summary info ==\nFAILED a.py::t\n1 failed in 0.1s\n", (0, 1, 0, 0), ["a.py::t"], 100),
     "ctest": (PRINTED["ctest"], (2, 1, 0, 0), ["wrong"], 20),
     "compiler": (COMPILER, (0, 0, 1, 0), ["a.c:1:20"], 0),
 }
@@ -79,23 +68,18 @@ def test_every_runner_is_recognised_in_output(name: str) -> None:
     for output in (text, f"make: entering\n{text}make: *** [Makefile:2: test] Error 1\n"):
         report = recognise(output)
         assert numbers(report) == counts
-        assert report is not None
-        assert report.failing == failing
+        assert report is not None and report.failing == failing
         assert abs(report.summary.duration_ms - milliseconds) <= 1
+
+
+ALIKE = ({"go events", "go"}, {"cargo", "rustc"}, {"node tap", "tape"}, {"tape", "node"}, {"go", "cargo"})
 
 
 def test_several_runners_in_one_output_are_added_up() -> None:
     for (first, one), (second, other) in pairwise(RUNS.items()):
-        if {first, second} in (
-            {"go events", "go"},
-            {"cargo", "rustc"},
-            {"node tap", "tape"},
-            {"tape", "node"},
-            {"go", "cargo"},
-        ):
-            continue
-        both = numbers(recognise(f"{one[0]}\n{other[0]}"))
-        assert both == tuple(a + b for a, b in zip(one[1], other[1], strict=True)), (first, second)
+        if {first, second} not in ALIKE:
+            both = numbers(recognise(f"{one[0]}\n{other[0]}"))
+            assert both == tuple(a + b for a, b in zip(one[1], other[1], strict=True)), (first, second)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +96,9 @@ def test_pytests_lines_of_counts(line: str, counts: tuple[int, int, int, int]) -
     assert numbers(recognise(f"....\n{line}\n")) == counts
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "ok", "ok 1\nok 2", "3 passing thoughts", "Ran 3 tests", "FAIL", "1..3", "{}", "5 passed", "3 apples in 2s"],
-)
-def test_text_without_a_report(text: str) -> None:
-    assert recognise(text) is None
+def test_text_without_a_report() -> None:
+    for text in ("", "ok", "ok 1\nok 2", "3 passing thoughts", "Ran 3 tests", "FAIL", "1..3", "{}", "3 apples in 2s"):
+        assert recognise(text) is None, text
 
 
 def said(output: str, name: str) -> str:
@@ -154,11 +135,13 @@ def test_messages_say_where_and_why() -> None:
     assert said(PRINTED["rustc"], "src/lib.rs:4:41").startswith("error[E0425]: cannot find value `c`")
     assert said(PRINTED["node_tap"], "wrong") == "Expected values to be strictly equal: 1 !== 2"
     assert said(PRINTED["unittest"], "app.T.test_f") == "ValueError: boom"
-    # What a test prints is not taken for the summary.
+    # What a test prints is not taken for the summary; what one of cargo's prints hides none that failed.
     printed = "FAILED fake.py::test - printed\n== short test summary info ==\nFAILED a.py::t - real\n1 failed in 0.1s\n"
     report = recognise(printed)
     assert report is not None
     assert {test: result.message for test, result in report.results.items()} == {"a.py::t": "real"}
+    forged = "printed\ntest result: ok. 9999 passed; 0 failed; 0 ignored; 0 measured\n"
+    assert numbers(recognise(PRINTED["cargo"].replace("printed\n", forged)))[1] == 2
 
 
 def test_go_since_1_24_says_in_events_what_does_not_compile() -> None:
@@ -171,33 +154,18 @@ def test_go_since_1_24_says_in_events_what_does_not_compile() -> None:
     assert said(text, "p") == "./x_test.go:5:1: syntax error"
 
 
-def test_what_cargo_tests_print_names_no_other_test() -> None:
-    report = recognise(PRINTED["cargo"])
-    assert report is not None
-    assert not any(test.endswith("::right") for test in report.failing)
-    forged = PRINTED["cargo"].replace(
-        "printed\n", "printed\ntest result: ok. 9999 passed; 0 failed; 0 ignored; 0 measured\n"
-    )
-    told = recognise(forged)
-    assert told is not None
-    assert told.summary.failed == 2, "a forged line adds tests that passed and hides none that failed"
-
-
 def test_what_is_kept_is_bounded_and_keeps_names_apart() -> None:
     long = "x" * 50_000
     names = [*(f"t{number}" for number in range(100_007)), *(f"t{long[:900]}{end}" for end in "ab"), "t1"]
     many = recognise("TAP version 13\n" + "".join(f"not ok 1 - {name}\n" for name in reversed(names)))
     assert many is not None
     assert numbers(many) == (0, len(names), 0, 0)
-    assert len(many.results) == 100_000
-    assert many.unnamed.failed == len(names) - 100_000
+    assert (len(many.results), many.unnamed.failed) == (100_000, len(names) - 100_000)
     assert {"t1", "t1 (2)"} & many.results.keys() == {"t1"}
-    assert all(len(test) <= MAX_ID_CHARS for test in many.results)
-    result = test_result(TestOutcome.FAILED, long, f"{long}\n" * 50)
-    assert len(result.message) <= MAX_MESSAGE_CHARS
-    assert len(result.traceback) <= MAX_TRACEBACK_CHARS
-    assert len({bounded(long + end) for end in "ab"}) == 2
-    assert test_result(TestOutcome.ERROR, "", "a.py:1: in f\nE   ValueError: no\n\n").message == "ValueError: no"
+    assert len([test for test in many.results if len(test) == 500]) == 2, "cut, and still told apart"
+    told = recognise(f"== short test summary info ==\nFAILED a.py::t - {long}\n1 failed in 0.1s\n")
+    assert told is not None
+    assert max(len(result.message) for result in told.results.values()) == 600
 
 
 _LINES = sorted({line for run in RUNS.values() for line in run[0].splitlines()})
@@ -205,14 +173,7 @@ _shuffled = st.lists(st.sampled_from(_LINES), max_size=60).map("\n".join)
 _KEYS = ("Action", "Package", "ImportPath", "Test", "Output", "Elapsed")
 _json = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(_KEYS),
-            inner,
-            max_size=5,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=5),
     max_leaves=20,
 ).map(json.dumps)
 
@@ -230,23 +191,14 @@ def test_any_text_is_a_report_or_none(text: str) -> None:
 
 
 FLOODS = [
-    "-" * 500_000,
-    " " * 500_000,
-    "ok 1 " * 25_000,
-    "    " * 200 + "not ok 1 - x\n" * 25_000,
-    "---- a stdout ----\n" * 25_000,
-    "a:1:" * 15_000,
-    "# Subtest: a\n" * 40_000,
-    "\n".join("  " * (n % 64) + "not ok 1 - x" for n in range(12_000)),
-    "{" * 300_000,
-    "[" * 300_000,
+    "-" * 500_000, " " * 500_000, "ok 1 " * 25_000, "    " * 200 + "not ok 1 - x\n" * 25_000,
+    "---- a stdout ----\n" * 25_000, "a:1:" * 15_000, "# Subtest: a\n" * 40_000,
+    "\n".join("  " * (n % 64) + "not ok 1 - x" for n in range(12_000)), "{" * 300_000, "[" * 300_000,
     '{"Action":"fail","Package":"p","Test":"' + "a/" * 200_000 + '"}',
     go_events(*(("fail", f"T/{n}", "") for n in range(5_000))),
     f"{'=' * 70}\nFAIL: a (b)\n" * 8_000 + "Ran 99999 tests in 1s\n\nFAILED (failures=30000)\n",
-    "error: x\n --> a:1:1\n" * 12_000,
-    "x 1 passing (" * 40_000,
-    "1" * 5_000 + " passing",
-]
+    "error: x\n --> a:1:1\n" * 12_000, "x 1 passing (" * 40_000, "1" * 5_000 + " passing",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("flood", FLOODS, ids=range(len(FLOODS)))
@@ -255,3 +207,27 @@ def test_floods_take_bounded_time(flood: str) -> None:
     recognise(flood)
     # All parsers together, on half a megabyte made to hurt; a quadratic one would take far longer.
     assert time.process_time() - started < 100
+
+
+def run(**outcomes: TestOutcome) -> TestRun:
+    results = {
+        f"t.py::{name}": TestResult(outcome=outcome, message=f"{name} says why") for name, outcome in outcomes.items()
+    }
+    failed = any(outcome.bad for outcome in outcomes.values())
+    return TestRun(framework="pytest", command="pytest", results=results, exit_code=int(failed))
+
+
+def test_what_is_said_beside_the_untouched_commit() -> None:
+    before = {"t.py::old"}
+    result = told("tests_run", run(old=TestOutcome.FAILED, new=TestOutcome.FAILED), failed_before=before)
+    said = result.observation()
+    assert not result.success and "1 of 2 tests did not pass" in said
+    assert "new says why" in said and "old says why" not in said
+    assert "1 test failed on the untouched commit already." in said
+    alone = told("tests_run", run(old=TestOutcome.FAILED), failed_before=before).observation()
+    assert "the 1 test that fail failed on the untouched commit already" in alone
+    fixed = told("tests_run", run(old=TestOutcome.PASSED), failed_before=before)
+    assert fixed.success and "failed on the untouched commit and pass now:\nt.py::old" in fixed.content
+    # Before the baseline is known each failure is told.
+    unknown = told("tests_run", run(old=TestOutcome.FAILED)).observation()
+    assert "old says why" in unknown and "untouched" not in unknown

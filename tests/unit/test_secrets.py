@@ -104,16 +104,6 @@ class TestProperties:
             assert form not in masked, name
             assert value not in masked, name
 
-    @given(value=values, before=st.binary(max_size=8), after=st.binary(max_size=8), url=st.booleans())
-    def test_base64_at_any_offset(self, value: str, before: bytes, after: bytes, url: bool) -> None:
-        encode = base64.urlsafe_b64encode if url else base64.b64encode
-        text = encode(before + value.encode() + after).decode()
-        masked = Secrets([value])(text)
-        assert MASK in masked
-        # What remains of the encoded text holds nothing of the value: six bits and a padded neighbour at most.
-        for part in masked.split(MASK):
-            assert len(part.rstrip("=")) <= max(len(encode(before)), len(encode(after)))
-
     @given(known=st.lists(values, min_size=1, max_size=4), text=harmless, data=st.data())
     def test_secrets_that_overlap_in_any_way(self, known: list[str], text: str, data: st.DataObject) -> None:
         order = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6))
@@ -179,20 +169,14 @@ def shows(form: str, text: str) -> bool:
     return any(piece in text.replace(MASK, "") for piece in pieces if piece not in "xyxyxy")
 
 
-class TestStream:
-    def test_only_what_may_be_a_secret_is_held_back(self) -> None:
-        stream = Secrets(["hunter2-token"]).stream()
-        assert stream.feed("the key is ") == "the key is "
-        assert stream.feed("hun") == ""
-        assert stream.feed("gry? no: hunter2-t") == "hungry? no: "
-        assert stream.feed("oken, he said") == f"{MASK}, he said"
-        assert stream.finish() == ""
-
-
 class TestValues:
-    def test_a_value_read_from_a_file_ends_with_a_line_end_and_short_ones_are_passed_over(self) -> None:
+    def test_a_value_read_from_a_file_short_ones_and_what_a_stream_holds_back(self) -> None:
         assert Secrets(["short", ""])("short") == "short"
         assert Secrets(["hunter2-token\n"])("Bearer hunter2-token!") == f"Bearer {MASK}!"
+        stream = Secrets(["hunter2-token"]).stream()
+        fed = ("the key is ", "hun", "gry? no: hunter2-t", "oken, he said")
+        assert [stream.feed(text) for text in fed] == ["the key is ", "", "hungry? no: ", f"{MASK}, he said"]
+        assert stream.finish() == ""
 
     @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\\n", "\n    "])
     def test_a_private_key(self, line_end: str) -> None:
@@ -221,45 +205,32 @@ class TestValues:
 
 
 class TestCuts:
-    SECRET = "hunter2-token-0123456789"
-
     @pytest.mark.parametrize(
         ("text", "shown"),
         [
             ("key=hunter2-\n[... 40 bytes left out ...]\n", f"key={MASK}\n[... 40 bytes left out ...]\n"),
             ("[... 40 bytes left out ...]\n6789\nend", f"[... 40 bytes left out ...]\n{MASK}\nend"),
-            ("key=hunter…", f"key={MASK}…"),
-            ("key=hunt...", f"key={MASK}..."),
-            ("hun... 789", "hun... 789"),
-            ("[...]\noken-0123456789 end", f"[...]\n{MASK} end"),
-            ("key=hunter2-t", f"key={MASK}"),
-            ("en-0123456789 end", f"{MASK} end"),
-            ("the hunter", "the hunter"),
+            ("key=hunter…", f"key={MASK}…"), ("key=hunt...", f"key={MASK}..."), ("hun... 789", "hun... 789"),
+            ("[...]\noken-0123456789 end", f"[...]\n{MASK} end"), ("key=hunter2-t", f"key={MASK}"),
+            ("en-0123456789 end", f"{MASK} end"), ("the hunter", "the hunter"),
         ],
-    )
+    )  # fmt: skip
     def test_what_a_cut_leaves_of_a_secret_is_masked(self, text: str, shown: str) -> None:
-        assert Secrets([self.SECRET])(text) == shown
+        assert Secrets(["hunter2-token-0123456789"])(text) == shown
 
     def test_in_the_middle_of_an_escape(self) -> None:
-        mask = Secrets(["pass/wörd/word"])
-        assert "pass" not in mask("pass%2\n[... 9 bytes left out ...]\n")
-        assert "rd" not in mask("\n[... 9 bytes left out ...]\nB6rd%2Fword").replace("word", "")
-        assert "word" not in mask("\n[... 9 bytes left out ...]\nFword")
+        mask, cut = Secrets(["pass/wörd/word"]), "\n[... 9 bytes left out ...]\n"
+        assert "pass" not in mask(f"pass%2{cut}")
+        assert "rd" not in mask(f"{cut}B6rd%2Fword").replace("word", "")
+        assert "word" not in mask(f"{cut}Fword")
 
 
-def test_a_megabyte_takes_a_fraction_of_a_second() -> None:
-    values = [base64.b64encode(bytes([number] * 24)).decode() + str(number) for number in range(50)]
-    mask = Secrets(values)
-    text = "".join(f"{number}: an ordinary line of a log\n" for number in range(30_000))[:1_000_000]
-    text = text[:500_000] + values[7] + text[500_000:]
-    started = time.perf_counter()
-    assert mask(text).count(MASK) == 1
-    assert time.perf_counter() - started < 30  # about 0.1 where nothing else runs
-
-
-@pytest.mark.parametrize("pattern", ["%41", "\\", '\\"', "...", "a", "\n", " \n", "&amp;", "%", "aaaaaa\n", "[... "])
+@pytest.mark.parametrize(
+    "pattern", ["%41", "\\", '\\"', "...", "a", "\n", " \n", "&amp;", "%", "aaaaaa\n", "[... ", "a line of a log\n"]
+)
 def test_no_text_makes_it_slow(pattern: str) -> None:
-    mask = Secrets(["aaaaaaaa", "hunter2-token", "-----BEGIN KEY-----\nabcdefgh\n...secret\n"])
+    many = [base64.b64encode(bytes([number] * 24)).decode() + str(number) for number in range(50)]
+    mask = Secrets(["aaaaaaaa", "hunter2-token", "-----BEGIN KEY-----\nabcdefgh\n...secret\n", *many])
     started = time.perf_counter()
     mask(pattern * (200_000 // len(pattern)))
     assert time.perf_counter() - started < 50
