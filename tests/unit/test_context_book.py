@@ -109,48 +109,6 @@ async def test_a_story_is_created_once(book: ContextBook) -> None:
         book.graph("other").story("S-1")
 
 
-@pytest.mark.parametrize(
-    ("story", "field"),
-    [
-        (Story(story_id="", title="t"), "story_id"),
-        (Story(story_id="_", title="t"), "story_id"),
-        (Story(story_id="a/b", title="t"), "story_id"),
-        (Story(story_id="S", title=" "), "title"),
-        (Story(story_id="S", title="t" * 301), "title"),
-        (Story(story_id="S", title="t", case_id="a b"), "case_id"),
-        (Story(story_id="S", title="t", description="d" * 20_001), "description"),
-        (Story(story_id="S", title="t", acceptance_criteria=("a",) * 51), "acceptance_criteria"),
-        (Story(story_id="S", title="t", acceptance_criteria=("a", "")), "acceptance_criteria[1]"),
-        (Story(story_id="S", title="t", notes={"a b": "x"}), "notes"),
-    ],
-)
-async def test_what_is_no_story_is_refused(book: ContextBook, story: Story, field: str) -> None:
-    with pytest.raises(InvalidRequest) as refusal:
-        await book.create_story(TENANT, story)
-    assert refusal.value.field == field
-    assert list(book.graph(TENANT).stories) == ["S-1"]
-
-
-@pytest.mark.parametrize(
-    ("task", "fault", "field"),
-    [
-        (StoryTask(task_id="T-9", story_id="S-9", title="t"), NotFound, "story_id"),
-        (StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-8",)), NotFound, "depends_on"),
-        (StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-9",)), InvalidRequest, "depends_on"),
-        (StoryTask(task_id="T-1", story_id="S-1", title="another"), AlreadyExists, "task_id"),
-        (StoryTask(task_id="T-1", story_id="S-2", title="elsewhere"), AlreadyExists, "task_id"),
-        (StoryTask(task_id="../x", story_id="S-1", title="t"), InvalidRequest, "task_id"),
-    ],
-)
-async def test_what_is_no_task_is_refused(
-    book: ContextBook, task: StoryTask, fault: type[FleetError], field: str
-) -> None:
-    await book.create_story(TENANT, Story(story_id="S-2", title="Another"))
-    with pytest.raises(fault) as refusal:
-        await book.create_task(TENANT, task)
-    assert refusal.value.field == field
-
-
 @given(st.lists(st.tuples(st.integers(0, 11), st.sets(st.integers(0, 11), max_size=4)), max_size=12))
 def test_tasks_come_after_what_they_depend_on(drawn: list[tuple[int, set[int]]]) -> None:
     # Acyclic by construction: only on tasks of a lower number; then in any order.
@@ -175,66 +133,54 @@ def test_tasks_come_after_what_they_depend_on(drawn: list[tuple[int, set[int]]])
 # --- updates ---
 
 
-async def test_fields_are_changed_one_by_one(book: ContextBook) -> None:
-    await book.update(TENANT, "S-1", StoryUpdated(title="Greet all", notes={"api": "v2", "old": "x"}))
-    state = await book.update(TENANT, "S-1", StoryUpdated(notes={"old": ""}, acceptance_criteria=("says hello",)))
-    assert state.story is not None
-    assert (state.story.title, state.story.notes, state.story.acceptance_criteria) == (
-        "Greet all",
-        {"api": "v2"},
-        ("says hello",),
-    )
-    assert state.story.updated_at > state.story.created_at
-    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", state=TaskState.DONE))
-    assert state.tasks["T-1"].state is TaskState.DONE
-    assert state.tasks["T-1"].title == "do T-1"
-    same = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", state=TaskState.DONE))
-    assert same.version == state.version == 7
+ACCEPT = StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED)
+NEEDS = StoryUpdated(task_id="T-1")
+REFUSED: list[tuple[str, Story | StoryTask | StoryUpdated, type[FleetError], str]] = [
+    ("", Story(story_id="_", title="t"), InvalidRequest, "story_id"),
+    ("", Story(story_id="S", title="t", case_id="a b"), InvalidRequest, "case_id"),
+    ("", Story(story_id="S", title="t", description="d" * 20_001), InvalidRequest, "description"),
+    ("", Story(story_id="S", title="t", acceptance_criteria=("a",) * 51), InvalidRequest, "acceptance_criteria"),
+    ("", Story(story_id="S", title="t", acceptance_criteria=("a", "")), InvalidRequest, "acceptance_criteria[1]"),
+    ("", Story(story_id="S", title="t", notes={"a b": "x"}), InvalidRequest, "notes"),
+    ("", StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-8",)), NotFound, "depends_on"),
+    ("", StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-9",)), InvalidRequest, "depends_on"),
+    ("", StoryTask(task_id="T-1", story_id="S-1", title="another"), AlreadyExists, "task_id"),
+    ("", StoryTask(task_id="T-1", story_id="S-2", title="elsewhere"), AlreadyExists, "task_id"),
+    ("S-1", StoryUpdated(task_id="T-9", title="x"), NotFound, "task_id"),
+    ("S-1", StoryUpdated(state=TaskState.DONE), InvalidRequest, "state"),
+    ("S-1", replace(NEEDS, notes={"a": "b"}), InvalidRequest, "notes"),
+    ("S-1", StoryUpdated(notes={f"n{n}": "x" for n in range(51)}), InvalidRequest, "notes"),
+    ("S-1", StoryUpdated(role=Role.QA), InvalidRequest, "role"),
+    ("S-1", StoryUpdated(depends_on=()), InvalidRequest, "depends_on"),
+    ("S-1", replace(NEEDS, depends_on=("T-9",)), NotFound, "depends_on"),
+    ("S-1", replace(NEEDS, depends_on=("T-1",)), InvalidRequest, "depends_on"),
+    ("S-1", replace(NEEDS, depends_on=("T-3",)), InvalidRequest, "depends_on"),
+    ("S-1", replace(NEEDS, depends_on=("T-2",) * 51), InvalidRequest, "depends_on"),
+    ("S-1", replace(NEEDS, decision_state=DecisionState.ACCEPTED), InvalidRequest, "decision_state"),
+    ("S-1", StoryUpdated(decision_id="D-1"), InvalidRequest, "update"),
+    ("S-1", StoryUpdated(decision_id="D-1", title="x"), InvalidRequest, "title"),
+    ("S-1", ACCEPT, NotFound, "decision_id"),
+    ("", ACCEPT, NotFound, "decision_id"),
+    ("S-1", replace(ACCEPT, task_id="T-1"), InvalidRequest, "decision_id"),
+    ("", StoryUpdated(title="x"), NotFound, "story_id"),
+]
 
 
-@pytest.mark.parametrize(
-    ("story_id", "update", "fault", "field"),
-    [
-        ("S-9", StoryUpdated(title="x"), NotFound, "story_id"),
-        ("S-1", StoryUpdated(), InvalidRequest, "update"),
-        ("S-1", StoryUpdated(task_id="T-1"), InvalidRequest, "update"),
-        ("S-1", StoryUpdated(task_id="T-9", title="x"), NotFound, "task_id"),
-        ("S-1", StoryUpdated(state=TaskState.DONE), InvalidRequest, "state"),
-        ("S-1", StoryUpdated(title=""), InvalidRequest, "title"),
-        ("S-1", StoryUpdated(task_id="T-1", notes={"a": "b"}), InvalidRequest, "notes"),
-        ("S-1", StoryUpdated(notes={f"n{n}": "x" for n in range(51)}), InvalidRequest, "notes"),
-        ("S-1", StoryUpdated(role=Role.QA), InvalidRequest, "role"),
-        ("S-1", StoryUpdated(depends_on=()), InvalidRequest, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-9",)), NotFound, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-1",)), InvalidRequest, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-3",)), InvalidRequest, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-2",) * 51), InvalidRequest, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", decision_state=DecisionState.ACCEPTED), InvalidRequest, "decision_state"),
-        ("S-1", StoryUpdated(decision_id="D-1"), InvalidRequest, "update"),
-        ("S-1", StoryUpdated(decision_id="D-1", title="x"), InvalidRequest, "title"),
-        ("S-1", StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED), NotFound, "decision_id"),
-        ("", StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED), NotFound, "decision_id"),
-        (
-            "S-1",
-            StoryUpdated(task_id="T-1", decision_id="D-1", decision_state=DecisionState.ACCEPTED),
-            InvalidRequest,
-            "decision_id",
-        ),
-        ("", StoryUpdated(title="x"), NotFound, "story_id"),
-        ("S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}), None, ""),
-    ],
-)
-async def test_what_is_no_update_is_refused(
-    book: ContextBook, story_id: str, update: StoryUpdated, fault: type[FleetError] | None, field: str
-) -> None:
-    if fault is None:
-        # Control characters are no text: nothing is left of these, and a note without text is none.
-        assert (await book.update(TENANT, story_id, update)).version == 4
-        return
-    with pytest.raises(fault) as refusal:
-        await book.update(TENANT, story_id, update)
-    assert refusal.value.field == field
-    assert book.graph(TENANT).version("S-1") == 4
+async def test_what_cannot_be_is_refused_and_changes_nothing(book: ContextBook) -> None:
+    await book.create_story(TENANT, Story(story_id="S-2", title="Another"))
+    for story_id, wrong, fault, field in REFUSED:
+        with pytest.raises(fault) as refusal:
+            match wrong:
+                case Story():
+                    await book.create_story(TENANT, wrong)
+                case StoryTask():
+                    await book.create_task(TENANT, wrong)
+                case _:
+                    await book.update(TENANT, story_id, wrong)
+        assert refusal.value.field == field, wrong
+    # Control characters are no text: nothing is left of these, and a note without text is none.
+    same = await book.update(TENANT, "S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}))
+    assert (same.version, list(book.graph(TENANT).stories)) == (4, ["S-1", "S-2"])
 
 
 @settings(max_examples=60)
@@ -263,17 +209,6 @@ def closure(tasks: Mapping[str, StoryTask], names: Iterable[str]) -> set[str]:
     while more := {other for name in reached for other in tasks[name].depends_on} - reached:
         reached |= more
     return reached
-
-
-async def test_a_stale_version_is_refused_and_named(book: ContextBook) -> None:
-    await book.update(TENANT, "S-1", StoryUpdated(title="one"), expected_version=4)
-    with pytest.raises(PreconditionFailed, match="version 4 was expected; the story is at version 5") as refusal:
-        await book.update(TENANT, "S-1", StoryUpdated(title="two"), expected_version=4)
-    assert refusal.value.field == "expected_version"
-    assert "version 5" in refusal.value.hint
-    story = (await book.update(TENANT, "S-1", StoryUpdated(title="two"), expected_version=5)).story
-    assert story is not None
-    assert story.title == "two"
 
 
 # --- phases and decisions ---
@@ -308,16 +243,16 @@ async def test_a_decision_is_superseded_once(book: ContextBook) -> None:
         ("D-2", DecisionState.ACCEPTED),
     ]
     third = Decision(decision_id="D-3", story_id="S-1", title="none")
-    for wrong, fault, field in (
-        (replace(third, supersedes="D-1"), PreconditionFailed, "supersedes"),
-        (replace(third, supersedes="D-9"), NotFound, "supersedes"),
-        (replace(third, supersedes="D-3"), NotFound, "supersedes"),
-        (replace(third, task_ids=("T-9",)), NotFound, "task_ids"),
-        (replace(third, state=DecisionState.SUPERSEDED), InvalidRequest, "state"),
-        (replace(third, decision_id="D-2"), AlreadyExists, "decision_id"),
+    for changes_, fault, field in (
+        ({"supersedes": "D-1"}, PreconditionFailed, "supersedes"),
+        ({"supersedes": "D-9"}, NotFound, "supersedes"),
+        ({"supersedes": "D-3"}, NotFound, "supersedes"),
+        ({"task_ids": ("T-9",)}, NotFound, "task_ids"),
+        ({"state": DecisionState.SUPERSEDED}, InvalidRequest, "state"),
+        ({"decision_id": "D-2"}, AlreadyExists, "decision_id"),
     ):
         with pytest.raises(fault) as refusal:
-            await book.add_decision(TENANT, wrong)
+            await book.add_decision(TENANT, replace(third, **changes_))
         assert refusal.value.field == field
     # Said again, also once it is superseded, a decision is what it was.
     again = await book.add_decision(
@@ -360,18 +295,11 @@ async def test_an_execution_is_recorded_once_and_makes_no_version(book: ContextB
     assert not await book.record_work(TENANT, record(summary="second"))
     work = book.graph(TENANT).execution("e-1")
     assert work is not None
-    assert work.record.summary == "first"
-    assert book.graph(TENANT).version("S-1") == 4
+    assert (work.record.summary, book.graph(TENANT).version("S-1")) == ("first", 4)
     # Nobody has to have created what an execution worked on.
     assert await book.record_work(TENANT, record("e-2", story_id="later", task_id="unknown"))
     assert [one.record.execution_id for one in book.graph(TENANT).work("story:later")] == ["e-2"]
-    for wrong in (
-        record(""),
-        record("a b"),
-        record("e-3", story_id="a.."),
-        record("e-3", story_id="_x"),
-        record("e-3", task_id="x y"),
-    ):
+    for wrong in (record("a b"), record("e-3", story_id="_x"), record("e-3", task_id="x y")):
         with pytest.raises(InvalidRequest):
             await book.record_work(TENANT, wrong)
 
@@ -380,24 +308,21 @@ async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> Non
     await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="x", task_ids=("T-2",)))
     await book.record_work(TENANT, record())
     await book.record_work(TENANT, record("e-2", parent_execution_id="e-1", commits=(), files_changed=()))
-    near = neighbourhood(book.graph(TENANT), "file:src/app.py")
+    graph = book.graph(TENANT)
+    near = neighbourhood(graph, "file:src/app.py")
     assert near.relations == (Relation(source="execution:e-1", kind=RelationKind.CHANGED, target="file:src/app.py"),)
-    far = neighbourhood(book.graph(TENANT), "file:src/app.py", depth=3)
-    assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:e-2"} <= set(far.nodes)
-    assert "decision:D-1" in far.nodes
+    far = neighbourhood(graph, "file:src/app.py", depth=3)
+    assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:e-2", "decision:D-1"} <= {*far.nodes}
     assert not far.truncated
-    only = neighbourhood(book.graph(TENANT), "task:T-3", depth=5, kinds=(RelationKind.DEPENDS_ON,))
+    only = neighbourhood(graph, "task:T-3", depth=5, kinds=(RelationKind.DEPENDS_ON,))
     assert only.nodes == ("task:T-3", "task:T-1", "task:T-2")
-    assert {(one.source, one.target) for one in only.relations} == {
-        ("task:T-3", "task:T-1"),
-        ("task:T-3", "task:T-2"),
-        ("task:T-2", "task:T-1"),
-    }
+    needs = {(one.source.removeprefix("task:"), one.target.removeprefix("task:")) for one in only.relations}
+    assert needs == {("T-3", "T-1"), ("T-3", "T-2"), ("T-2", "T-1")}
     # An edge is the same from both of its ends.
     for node in far.nodes:
-        for relation in neighbourhood(book.graph(TENANT), node).relations:
+        for relation in neighbourhood(graph, node).relations:
             other = relation.target if relation.source == node else relation.source
-            assert relation in neighbourhood(book.graph(TENANT), other).relations
+            assert relation in neighbourhood(graph, other).relations
 
 
 async def test_a_neighbourhood_is_bounded(book: ContextBook) -> None:
@@ -412,42 +337,26 @@ async def test_a_neighbourhood_is_bounded(book: ContextBook) -> None:
 
 async def test_secrets_and_control_characters_are_never_kept() -> None:
     log = MemoryChanges()
+    told = f"the key is {SECRET}\x1b[2J"
+    both = {"title": told, "description": told}
     async with opened(log) as book:
-        told = f"the key is {SECRET}\x1b[2J"
-        await book.create_story(
-            TENANT, Story(story_id="S", title=told, description=told, acceptance_criteria=(told,), notes={"n": told})
-        )
-        await book.create_task(TENANT, StoryTask(task_id="T", story_id="S", title=told, description=told))
-        await book.add_decision(
-            TENANT,
-            Decision(decision_id="D", story_id="S", title=told, rationale=told, alternatives=(told,), decided_by=told),
-        )
+        story = Story(story_id="S", acceptance_criteria=(told,), notes={"n": told}, **both)
+        await book.create_story(TENANT, story)
+        await book.create_task(TENANT, StoryTask(task_id="T", story_id="S", **both))
+        decision = Decision(decision_id="D", story_id="S", title=told, rationale=told, alternatives=(told,))
+        await book.add_decision(TENANT, replace(decision, decided_by=told))
         await book.change_phase(TENANT, "S", Phase.DESIGN, reason=told, by=told)
-        await book.update(TENANT, "S", StoryUpdated(title=told, description=told, notes={"m": told}))
-        await book.record_work(
-            TENANT,
-            record(
-                "e",
-                instruction=told,
-                summary=told * 1000,
-                branch=told,
-                repository=told,
-                files_changed=(told,),
-                operations={told: 1},
-                checks={told: told},
-                tests=candidate.TestSummary(failing=(told,)),
-            ),
-        )
+        await book.update(TENANT, "S", StoryUpdated(notes={"m": told}, **both))
+        texts = dict.fromkeys(("instruction", "branch", "repository"), told) | {"summary": told * 1000}
+        work = record("e", files_changed=(told,), operations={told: 1}, checks={told: told}, **texts)
+        await book.record_work(TENANT, replace(work, tests=candidate.TestSummary(failing=(told,))))
     stored = await changes(log)
-    assert len(stored) == 6
-    assert SECRET not in repr(stored)
-    assert "\\x1b" not in repr(stored)
+    assert (len(stored), SECRET in repr(stored), "\\x1b" in repr(stored)) == (6, False, False)
     assert repr(stored).count("[masked]") > 20
 
 
-@pytest.mark.parametrize(
-    ("location", "name"),
-    [
+def test_a_file_is_named_by_its_repositorys_owner_and_name() -> None:
+    for location, name in (
         ("https://git.example/acme/app.git", "acme/app"),
         ("https://git.example:8443/acme/app/", "acme/app"),
         ("git@git.example:acme/app.git", "acme/app"),
@@ -457,10 +366,8 @@ async def test_secrets_and_control_characters_are_never_kept() -> None:
         ("https://git.example/app", "git.example/app"),
         ("", ""),
         ("///..", ""),
-    ],
-)
-def test_a_file_is_named_by_its_repositorys_owner_and_name(location: str, name: str) -> None:
-    assert file_node(location, "src/a.py") == (f"file:{name}/src/a.py" if name else "file:src/a.py")
+    ):
+        assert file_node(location, "src/a.py") == (f"file:{name}/src/a.py" if name else "file:src/a.py"), location
 
 
 # --- replicas ---

@@ -179,14 +179,6 @@ class TestForgetting:
         assert await memories.remember(fact("alpha two"))
         assert await texts(memories, "alpha two") == ["alpha two"]
 
-    async def test_an_id_is_forgotten_in_its_scope_only(self, memories: Memories) -> None:
-        await memories.remember(fact("alpha one", metadata={"a": "b"}))
-        one = fact("alpha one").memory_id
-        assert await memories.forget(MemoryScope(namespaces=("fleet",)), [one]) == 0
-        assert await memories.forget(MemoryScope(tenant="other"), [one]) == 0
-        assert await memories.forget(MemoryScope(namespaces=(ADA,), metadata={"a": "x"}), [one]) == 0
-        assert await memories.forget(MemoryScope(metadata={"a": "b"}), [one]) == 1
-
 
 class TestLimits:
     async def test_beyond_the_limit_the_oldest_go(self, world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import stat
 from pathlib import Path
 
 import pytest
@@ -34,16 +33,6 @@ async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Setting
         assert await later.recall("favourite colour") == ["The favourite colour of the user is teal."]
         assert await later.recall("xylophone") == []
         assert later.conversation.get_context_string(limit=5) == "User: Hello, I am Grace.\nAssistant: Hello Grace."
-
-
-async def test_agents_do_not_know_each_others(settings: Settings) -> None:
-    async with MemoryManager("ada", settings=settings) as ada, MemoryManager("ada/2", settings=settings) as other:
-        await ada.add_fact("alpha")
-        await ada.add_interaction("hello", "hi")
-        assert await other.recall("alpha") == []
-        assert await other.get_context_for_prompt("alpha") == ""
-        await other.clear_all()
-        assert await ada.recall("alpha") == ["alpha"]
 
 
 async def test_a_prompt_gets_the_conversation_and_fenced_notes(settings: Settings) -> None:
@@ -104,15 +93,6 @@ async def test_secrets_reach_no_file(settings: Settings) -> None:
         assert await manager.recall("key") == ["The key is [masked]."]
 
 
-async def test_files_are_their_owners_alone(settings: Settings) -> None:
-    async with MemoryManager("ada", settings=settings) as manager:
-        await manager.add_fact("alpha")
-        await manager.add_interaction("a", "b")
-    files = [path for path in settings.home.rglob("*") if path.is_file()]
-    assert files
-    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in files)
-
-
 async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> None:
     one, other = (MemoryManager("ada", 100, settings=settings) for _ in range(2))
     await asyncio.gather(*(side.add_interaction(f"q{n}", "a") for n in range(10) for side in (one, other)))
@@ -122,13 +102,6 @@ async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> N
         assert len(await third.recall("fact number alpha", n_results=50)) == 5
     await one.close()
     await other.close()
-
-
-def test_one_is_used_from_one_loop_after_the_other(settings: Settings) -> None:
-    manager = MemoryManager("ada", settings=settings)
-    assert asyncio.run(manager.add_fact("alpha"))
-    assert asyncio.run(manager.recall("alpha")) == ["alpha"]
-    asyncio.run(manager.close())
 
 
 async def test_a_store_that_cannot_be_opened_is_named_and_tried_again(settings: Settings) -> None:

@@ -23,12 +23,6 @@ def test_lines_of_two_models_do_not_mix() -> None:
     assert speech.rest("a") == []
 
 
-def test_a_new_reply_ends_the_line_before_it() -> None:
-    speech = Speech()
-    speech.hear(piece("a", "broken", begins=True))
-    assert speech.hear(piece("a", "anew\n", begins=True)) == ["a | broken", "a | anew"]
-
-
 def test_a_line_without_an_end_is_shown_all_the_same() -> None:
     lines = Speech().hear(piece("a", "x" * 1000))
     assert sum(line.count("x") for line in lines) == 800

@@ -337,18 +337,6 @@ async def test_paused_is_paused_after_a_restart_and_what_was_said_meanwhile_hold
     assert [one.action for one in world.bodies(BreakpointsSet)] == ["pause", "step", "step", "continue"]
 
 
-async def test_cancelled_with_the_executions_of_its_nodes(world: World):
-    world.fleet.default = ScriptedRun(after=asyncio.Event())
-    async with world.running() as executions:
-        task = a_run(agent("busy", mode=AgentMode.DELIBERATE))
-        execution_id = (await executions.submit(task)).execution_id
-        await world.fleet.started(1)
-        ended = await executions.cancel(DEFAULT_TENANT, execution_id, "enough")
-        child = await executions.get(DEFAULT_TENANT, ended.nodes["busy"].execution_id)
-    assert (ended.status, ended.error) == (ExecutionStatus.CANCELLED, "enough")
-    assert (child.status, child.error) == (ExecutionStatus.CANCELLED, "enough")
-
-
 async def test_a_long_output_is_kept_by_reference_and_read_again_after_a_restart(world: World):
     hold = asyncio.Event()
 
