@@ -67,36 +67,20 @@ async def test_a_change_whose_answer_got_lost_is_stored_once(nats_server: Embedd
         connected(address) as other,
         connected(address, url=proxy.url) as log,
     ):
-        for change in (note(tenant, 1, "ours"), record(tenant, "e-1")):
+        ours, work, behind = note(tenant, 1, "ours"), record(tenant, "e-1"), [note(tenant, 2, "behind")][:overtaken]
+        for change, meanwhile in ((ours, behind), (work, [])):
             proxy.swallowing = True
             writing = asyncio.ensure_future(log.append(change))
             await proxy.swallowed.wait()
-            if overtaken and change.version:
-                await other.append(note(tenant, 2, "behind it"))
+            for another in meanwhile:
+                await other.append(another)
             proxy.swallowing = False
             proxy.swallowed.clear()
             proxy.cut()
             assert (await writing).change == change
-        expected = [
-            note(tenant, 1, "ours"),
-            *([note(tenant, 2, "behind it")] if overtaken else []),
-            record(tenant, "e-1"),
-        ]
-        assert [one.change for one in await everything(other, tenant)] == expected
+        assert [one.change for one in await everything(other, tenant)] == [ours, *behind, work]
         with pytest.raises(Fenced):
-            await log.append(note(tenant, 1, "ours"))
-
-
-async def test_what_is_known_does_not_grow_old(nats_server: EmbeddedNats) -> None:
-    client = await nats.connect(nats_server.address.url)
-    try:
-        async with connected(nats_server.address):
-            info = await client.jetstream().stream_info("CONTEXT_CHANGES")
-            events = await client.jetstream().stream_info("AGENT_EVENTS")
-    finally:
-        await client.close()
-    assert (info.config.max_age, info.config.storage, info.config.discard) == (0, "file", "new")
-    assert events.config.max_age
+            await log.append(ours)
 
 
 async def test_what_is_no_change_does_not_hide_the_others(nats_server: EmbeddedNats) -> None:
@@ -104,6 +88,9 @@ async def test_what_is_no_change_does_not_hide_the_others(nats_server: EmbeddedN
     stranger = await nats.connect(nats_server.address.url)
     try:
         async with connected(nats_server.address) as log:
+            kept = (await stranger.jetstream().stream_info("CONTEXT_CHANGES")).config
+            # What is known does not grow old.
+            assert (kept.max_age, kept.storage, kept.discard) == (0, "file", "new")
             await log.append(note(tenant, 1, "before"))
             future = b'{"tenant": "t", "body": {"type": "from_the_future"}}'
             await stranger.jetstream().publish(f"context.changes.{tenant}.S", future, headers={"Fleet-Version": "2"})
