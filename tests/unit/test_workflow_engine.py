@@ -101,7 +101,7 @@ class World:
         return {each.node_id: each for each in self.log}
 
     async def go(self, workflow: Workflow, items: Sequence[object] = (), **options: Any) -> ExecutionState:
-        inputs = options.pop("inputs", {"items": items} if workflow.inputs else {})
+        inputs = options.pop("inputs", {"items": [*items]} if workflow.inputs else {})
         return await WorkflowRun(
             workflow, inputs, runner=self, journal=self.journal, known=self.known, sleep=self.sleep, **options
         ).run()
@@ -240,7 +240,7 @@ class TestFailures:
                 "b: ${nodes.a.output.no} names nothing: there is no 'no' (there are: of, given)",
             ),
             (flow(tool("a"), outputs={"x": "${nodes.a.output.no}"}), "output x: ${nodes.a.output.no} names nothing"),
-            (flow(tool("a"), mapped("m", tool("x"), "${nodes.a.output}"), edges="a-m"), "m: a map goes over a list, not"),
+            (flow(tool("a"), mapped("m", tool("x"), "${nodes.a.output}"), edges="a-m"), "m: a map goes over a list"),
             (flow(mapped("m", tool("x")), inputs=ITEMS), "m: 1001 items are too many"),
             (flow(nested(INNER, inputs={"x": "three"})), "sub: the input 'x' must be of type integer, not string"),
         ],

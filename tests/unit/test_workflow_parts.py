@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from swe_ai_fleet.domain.workflow import BranchCase, Condition, Edge, Node, Node
 from swe_ai_fleet.workflows import mermaid, svg
 from swe_ai_fleet.workflows.answers import answer_output
 from swe_ai_fleet.workflows.conditions import condition_of, holds, verify
-from swe_ai_fleet.workflows.layout import BOX_HEIGHT, GAP_Y, laid_out
 from swe_ai_fleet.workflows.references import BadReference, NodeValue, Scope, parsed, references_in, resolved
 
 SCOPE = Scope(
@@ -41,7 +39,6 @@ class TestReferences:
             ("n=${inputs.n}, ${inputs.name}!", "n=3, Ada!"),
             ("${inputs.list}", [1, {"deep": [True, None]}]),
             ("${inputs.list[1].deep[0]}", True),
-            ("${inputs.list.1.deep.0}", True),
             ('${inputs["odd key"]["a b"]}', 1),
             ("of ${inputs.list}", 'of [1, {"deep": [true, null]}]'),
             ("${nodes.a.output.text}", "hello"),
@@ -55,7 +52,6 @@ class TestReferences:
             ("$${inputs.name}", "${inputs.name}"),
             ("$$${inputs.name}", "$${inputs.name}"),
             ("$5 {a} $ $$", "$5 {a} $ $$"),
-            ("", ""),
         ],
     )
     def test_what_they_name(self, text: str, value: object) -> None:
@@ -66,19 +62,14 @@ class TestReferences:
         [
             ("${inputs.nam}", "there is no input 'nam' (there are: name, n, list, none, odd key)"),
             ("${inputs.list[7]}", "there is no [7] in a list of 2"),
-            ("${inputs.list.x}", "there is no [x] in a list of 2"),
             ("${inputs.name.x}", "a value of type string has no 'x'"),
             ("${inputs.none.x}", "a value of type null has no 'x'"),
             ("${nodes.b.output}", "node 'b' has given nothing yet"),
             ("${nodes.a.output.x}", "there is no 'x' (there are: text, 2)"),
-            ("${nodes.a}", "is no reference"),
             ("${nodes.a.inputs}", "is no reference"),
-            ("${inputs}", "is no reference"),
-            ("${index.x}", "is no reference"),
             ("${env.HOME}", "is no reference"),
             ("${__class__}", "is no reference"),
             ("${inputs.a..b}", "is no reference"),
-            ("${}", "is no reference"),
             ("${inputs.name", "has no closing brace"),
             ("${" + "x" * 1000 + "}", "has no closing brace"),
         ],
@@ -88,9 +79,10 @@ class TestReferences:
             resolved(text, SCOPE)
         assert said in str(caught.value)
 
-    def test_all_texts_of_a_value_but_no_keys(self) -> None:
+    def test_all_texts_of_a_value_but_no_keys_and_not_twice(self) -> None:
         value = {"${inputs.n}": ["${inputs.n}", {"x": "a${inputs.n}"}], "y": 1.5}
         assert resolved(value, SCOPE) == {"${inputs.n}": [3, {"x": "a3"}], "y": 1.5}
+        assert resolved("a ${inputs.x}", Scope(inputs={"x": "${inputs.y}"})) == "a ${inputs.y}"
 
     def test_it_does_not_grow_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("swe_ai_fleet.workflows.references.MAX_CHARS", 1000)
@@ -99,9 +91,6 @@ class TestReferences:
         for value in ("${inputs.x}" * 12, ["${inputs.x}"] * 12, ["${inputs.l}"] * 12, {"a": ["_${inputs.l}"] * 12}):
             with pytest.raises(BadReference, match="longer than 1000"):
                 resolved(value, scope)
-
-    def test_what_is_put_in_is_not_looked_at_again(self) -> None:
-        assert resolved("a ${inputs.x}", Scope(inputs={"x": "${inputs.y}"})) == "a ${inputs.y}"
 
     def test_too_deep(self) -> None:
         value: Any = "x"
@@ -125,6 +114,20 @@ def when(ref: str, op: str, value: object = None) -> bool:
     condition = condition_of({"ref": ref, "op": op, "value": value})
     verify(condition)
     return holds(condition, SCOPE)
+
+
+def test_answers_that_are_json_are_data() -> None:
+    for text, data in (
+        ('{"ok": true}', {"ok": True}),
+        ("```json\n[1, 2]\n```", [1, 2]),
+        ("```\n{}\n```", {}),
+        ("```python\n[1]\n```", None),
+        ("The answer is [1].", None),
+        ("42", None),
+        ('{"x": NaN}', None),
+        ("[" * 100_000, None),
+    ):
+        assert answer_output(text, model="m") == {"answer": text, "data": data, "model": "m"}, text[:40]
 
 
 class TestConditions:
@@ -155,18 +158,15 @@ class TestConditions:
         ("ref", "op", "value", "said"),
         [
             ("${inputs.n}", "lt", "4", "values of type integer and string cannot"),
-            ("${inputs.list}", "lt", [1], "values of type array and array"),
             ("${inputs.list[1].deep[0]}", "lt", 2, "values of type boolean and integer"),
             ("${inputs.name}", "contains", 3, "a value of type string holds no integer"),
             ("${inputs.n}", "contains", 3, "a value of type integer holds no integer"),
             ("${inputs.nope}", "eq", 3, "there is no input"),
             ("${inputs.n}", "like", 3, "is no comparison"),
             ("n", "eq", 3, "ref is no reference"),
-            ("${inputs.n} x", "eq", 3, "ref is no reference"),
             ("${inputs.n}", "exists", 3, "takes no value"),
             ("${inputs.n}", "all", ["${inputs.n}"], "takes conditions as its value and no ref"),
             ("", "all", [], "takes a list of conditions"),
-            ("", "all", "x", "takes a list of conditions"),
             ("", "any", [3], "a condition is not of type integer"),
             ("", "any", [{"if": 3}], "a condition has no 'if'"),
             ("", "any", [{"ref": 3}], "are texts"),
@@ -175,34 +175,6 @@ class TestConditions:
     def test_what_cannot_be_judged(self, ref: str, op: str, value: object, said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
             when(ref, op, value)
-
-
-class TestValues:
-    @pytest.mark.parametrize(
-        ("text", "data"),
-        [
-            ('{"ok": true}', {"ok": True}),
-            ("```json\n[1, 2]\n```", [1, 2]),
-            ("```\n{}\n```", {}),
-            ("```python\n[1]\n```", None),
-            ("The answer is [1].", None),
-            ("[1] and more", None),
-            ("42", None),
-            ('{"x": NaN}', None),
-            ("[" * 100_000, None),
-            ("", None),
-        ],
-        ids=str,
-    )
-    def test_answers_that_are_json(self, text: str, data: object) -> None:
-        assert answer_output(text, model="m") == {"answer": text, "data": data, "model": "m"}
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]]]:
-    ids = [f"n{number}" for number in range(draw(st.integers(1, 8)))]
-    pairs = draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(ids)), max_size=14, unique=True))
-    return ids, pairs
 
 
 WORKFLOW = Workflow(
@@ -219,9 +191,7 @@ WORKFLOW = Workflow(
         Edge(source="start", target="which"),
         Edge(source="which", target="left", label='x"<y>'),
         Edge(source="which", target="right", label="no"),
-        Edge(source="left", target="each"),
-        Edge(source="right", target="each"),
-        Edge(source="start", target="each"),
+        *(Edge(source=source, target="each") for source in ("left", "right", "start")),
         Edge(source="each", target="sub"),
     ),
 )
@@ -260,32 +230,12 @@ class TestDrawing:
         assert drawn == svg(WORKFLOW, STANDING)
         root = ET.fromstring(drawn)
         space = "{http://www.w3.org/2000/svg}"
-        texts = [each.text for each in root.iter(f"{space}text")]
-        assert 'say "hi" ]; click<script>' in texts
-        assert 'x"<y>' in texts
-        assert {each.tag.removeprefix(space) for each in root.iter()} == {
-            "svg", "title", "defs", "marker", "path", "g", "rect", "text",
-        }  # fmt: skip
+        texts = {each.text for each in root.iter(f"{space}text")}
+        assert {'say "hi" ]; click<script>', 'x"<y>'} <= texts
+        tags = {each.tag.removeprefix(space) for each in root.iter()}
+        assert tags == {"svg", "title", "defs", "marker", "path", "g", "rect", "text"}
         assert next(each.text for each in root.iter(f"{space}title")) == "a <b> & 'c'"
         assert sum("#e3f2fd" in str(each.attrib) for each in root.iter(f"{space}rect")) == 1
-
-    @settings(max_examples=30)
-    @given(st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=24))
-    def test_edges_pass_beside_the_boxes_of_other_nodes(self, pairs: set[tuple[int, int]]) -> None:
-        edges = [Edge(source=f"n{one}", target=f"n{other}") for one, other in sorted(pairs) if one < other]
-        nodes = [Node(id=f"n{at}", type=NodeType.TOOL, tool="t" * 4 * at) for at in range(9)]
-        made = Workflow(name="a", nodes=tuple(nodes), edges=tuple(edges))
-        layout = laid_out(made, {node.id: len(node.tool) for node in nodes})
-        assert set(layout.boxes) == {node.id for node in nodes}
-        for edge in edges:
-            way = (layout.boxes[edge.source], *layout.bends.get((edge.source, edge.target), ()))
-            rows = [box.y for box in (*way, layout.boxes[edge.target])]
-            assert rows == sorted(set(rows))
-            step = BOX_HEIGHT + GAP_Y
-            assert all(below - above == step for above, below in pairwise(rows))
-            for bend in way[1:]:
-                beside = [box for box in layout.boxes.values() if box.y == bend.y]
-                assert all(bend.x + bend.width <= box.x or box.x + box.width <= bend.x for box in beside)
 
     @settings(max_examples=50)
     @given(st.text(max_size=60), st.text(max_size=60))
