@@ -86,14 +86,6 @@ async def world() -> AsyncIterator[World]:
             await api.close()
 
 
-async def test_long_answers_come_in_pages(world: World) -> None:
-    world.telegram.say(ME, "long")
-    await world.poll()
-    assert len(world.telegram.sent) > 3
-    shown = "\n".join(sent.shown for sent in world.telegram.sent)
-    assert shown.splitlines() == [f"{n}. line {n}!" for n in range(800)]
-
-
 async def test_nothing_is_answered_twice_after_a_restart(world: World) -> None:
     world.telegram.say(ME, "one")
     world.telegram.say(FRIEND, "two")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
@@ -93,7 +94,7 @@ class TestRemembering:
         assert await texts(memories, "database server") == ["a running database server, the suite wants"]
 
     @pytest.mark.parametrize(
-        ("one", "other"),
+        "both",
         [
             ("the port of the service is 8080", "the port of the service is 8081"),
             ("the colour of the door that Alice likes is blue", "the colour of the door that Bob likes is blue"),
@@ -104,12 +105,12 @@ class TestRemembering:
             ("the parser is slow", "the lexer is written in another language"),
         ],
     )
-    async def test_facts_that_differ_in_what_matters_are_both_kept(self, world: World, one: str, other: str) -> None:
-        world.embedder = _BlindEmbedder()
+    async def test_facts_that_differ_in_what_matters_are_both_kept(self, world: World, both: tuple[str, str]) -> None:
+        world.embedder = _OddEmbedder(blind=True)
         async with world.open() as memories:
-            await memories.remember(fact(one))
-            await memories.remember(fact(other))
-            assert {memory.text for memory in await world.index.listed(HERS)} == {one, other}
+            for text in both:
+                await memories.remember(fact(text))
+            assert {memory.text for memory in await world.index.listed(HERS)} == {*both}
 
     async def test_secrets_never_reach_the_store(self, world: World, memories: Memories) -> None:
         await memories.remember(
@@ -125,12 +126,12 @@ class TestRemembering:
         (found,) = await memories.recall("tests need redis server " + "and " * 50_000, HERS)
         assert (found.memory.text, found.memory.created_at) == ("The tests need a Redis \ufffd server.", moment(NOW))
 
-    @pytest.mark.parametrize(
-        ("memory", "field"),
-        [
+    async def test_what_cannot_be_kept_is_refused_by_the_name_of_its_field(
+        self, world: World, memories: Memories
+    ) -> None:
+        for memory, field in (
             (fact("x" * (MAX_MEMORY_CHARS + 1)), "text"),
             (fact(" \n "), "text"),
-            (fact("x", namespace="nowhere"), "namespace"),
             (fact("x", namespace="agent:../x y"), "namespace"),
             (fact("x", tenant="a b"), "tenant"),
             (fact("x", source="s" * 1_000), "source"),
@@ -139,14 +140,10 @@ class TestRemembering:
             (fact("x", metadata={"": "v"}), "metadata"),
             (fact("x", metadata={str(number): "v" for number in range(100)}), "metadata"),
             (fact("x", metadata={"k": 1}), "metadata"),
-        ],
-    )
-    async def test_what_cannot_be_kept_is_refused_by_the_name_of_its_field(
-        self, world: World, memories: Memories, memory: Memory, field: str
-    ) -> None:
-        with pytest.raises(InvalidRequest) as refused:
-            await memories.remember(memory)
-        assert refused.value.field == field
+        ):
+            with pytest.raises(InvalidRequest) as refused:
+                await memories.remember(memory)
+            assert refused.value.field == field
         assert await world.index.listed(MemoryScope()) == ()
 
     async def test_a_vector_that_no_index_takes_keeps_no_other_waiting(self, world: World) -> None:
@@ -154,12 +151,9 @@ class TestRemembering:
         async with world.open() as memories:
             for text in ("the cursed automobile", "the beloved bicycle"):
                 await memories.remember(fact(text))
-        world.embedder = _CursedEmbedder()
+        world.embedder = _OddEmbedder()
         async with world.open() as memories:
-            if isinstance(memories, SharedMemories):
-                await memories.settled()
-            else:
-                await memories.catch_up("default")
+            await _settled(memories)
             assert await texts(memories, "favourite bicycle") == ["the beloved bicycle"]
             assert await texts(memories, "cursed automobile") == ["the cursed automobile"]
 
@@ -210,28 +204,19 @@ class TestLimits:
             assert {one.text for one in await world.index.listed(MemoryScope())} == {"alpha new", "beta"}
 
 
-class TestEmbedderAway:
-    async def test_nothing_is_lost_and_vectors_come_later(self, world: World) -> None:
-        assert world.embedder is not None
-        world.embedder.away = True
-        async with world.open() as memories:
-            assert await memories.remember(fact("Her favourite colour is teal."))
-            assert await texts(memories, "favourite colour") == ["Her favourite colour is teal."]
-            assert await texts(memories, "the beloved hue") == []
-        world.embedder.away = False
-        async with world.open() as memories:
-            await _settled(memories)
-            assert await texts(memories, "the beloved hue") == ["Her favourite colour is teal."]
-
-    async def test_a_text_that_it_refuses_is_found_by_its_words(self, world: World) -> None:
-        assert world.embedder is not None
-        world.embedder.refuses = "poison"
-        async with world.open() as memories:
-            await memories.remember(fact("the poison text"))
-            await memories.remember(fact("the beloved automobile"))
-            await _settled(memories)
-            assert await texts(memories, "poison text") == ["the poison text"]
-            assert await texts(memories, "favourite car") == ["the beloved automobile"]
+async def test_while_the_embedder_is_away_nothing_is_lost_and_vectors_come_later(world: World) -> None:
+    assert world.embedder is not None
+    world.embedder.away, world.embedder.refuses = True, "poison"
+    async with world.open() as memories:
+        for text in ("Her favourite colour is teal.", "the poison text"):
+            assert await memories.remember(fact(text))
+        assert await texts(memories, "favourite colour") == ["Her favourite colour is teal."]
+        assert await texts(memories, "the beloved hue") == []
+    world.embedder.away = False
+    async with world.open() as memories:
+        await _settled(memories)
+        assert await texts(memories, "the beloved hue") == ["Her favourite colour is teal."]
+        assert await texts(memories, "poison text") == ["the poison text"]
 
 
 async def _settled(memories: KeptMemories | SharedMemories) -> None:
@@ -255,6 +240,9 @@ class TestSharing:
             assert await other.forget(HERS, [fact("alpha").memory_id]) == 1
             await one.remember(fact("gamma"))
             assert {memory.text for memory in await here.listed(HERS)} == {"beta", "gamma"}
+            # As of an index that has not heard yet what another replica forgot.
+            await here.put([(fact("delta"), None)])
+            assert await texts(one, "delta gamma") == ["gamma"]
 
     async def test_an_index_is_made_anew_from_the_bucket(self) -> None:
         store, embedder = MemoryKeyValue(), WordEmbedder()
@@ -275,7 +263,7 @@ class TestSharing:
         assert embedder.embedded == 0
 
     async def test_what_is_forgotten_while_it_is_embedded_does_not_come_back(self) -> None:
-        store, index, embedder = MemoryKeyValue(), InMemoryIndex(), _SlowEmbedder()
+        store, index, embedder = MemoryKeyValue(), InMemoryIndex(), _OddEmbedder(waits=True)
         async with SharedMemories.open(store, index, mask=Secrets(), embedder=embedder) as memories:
             await store.put(*_entry("the beloved automobile"))
             await embedder.asked.wait()
@@ -324,14 +312,6 @@ class TestSharing:
         assert [error.message for error in refused] == ["the index of memories has stopped following them"] * 3
         assert told == ["memory.not_followed"]
 
-    async def test_what_the_bucket_does_not_hold_is_not_recalled(self) -> None:
-        store, index = MemoryKeyValue(), InMemoryIndex()
-        async with SharedMemories.open(store, index, mask=Secrets(), patience=5.0) as memories:
-            await memories.remember(fact("alpha one"))
-            # As of an index that has not heard yet what another replica forgot.
-            await index.put([(fact("alpha two"), None)])
-            assert await texts(memories, "alpha") == ["alpha one"]
-
     def test_keys_are_told_apart_whatever_the_names_hold(self) -> None:
         names = [
             ("a.b", "fleet"), ("a", "agent:b.c"), ("a", "agent:b/c"), ("a", "agent:b=2Fc"), ("a-b", "repository:x"),
@@ -341,32 +321,20 @@ class TestSharing:
         assert all(len(key.split(".")) == 3 for key in keys)
 
 
-class _BlindEmbedder(WordEmbedder):
-    """To it all texts mean the same."""
+class _OddEmbedder(WordEmbedder):
+    """What it makes of cursed texts is no vector; to a blind one all texts mean the same; it waits until it may go."""
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        return await super().embed(["same"] * len(texts))
-
-
-class _CursedEmbedder(WordEmbedder):
-    """Of some texts it makes what is no vector."""
-
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        vectors = await super().embed(texts)
-        return [
-            [float("nan")] * len(one) if "cursed" in text else one for text, one in zip(texts, vectors, strict=True)
-        ]
-
-
-class _SlowEmbedder(WordEmbedder):
-    def __init__(self) -> None:
+    def __init__(self, *, blind: bool = False, waits: bool = False) -> None:
         super().__init__()
-        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.blind, self.asked, self.go = blind, asyncio.Event(), asyncio.Event()
+        if not waits:
+            self.go.set()
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         self.asked.set()
         await self.go.wait()
-        return await super().embed(texts)
+        vectors = await super().embed(["same"] * len(texts) if self.blind else texts)
+        return [[math.nan] * len(one) if "cursed" in text else one for text, one in zip(texts, vectors, strict=True)]
 
 
 class _FailingIndex(InMemoryIndex):
