@@ -26,14 +26,6 @@ def test_the_formatting_example_runs(capsys: pytest.CaptureFixture[str]) -> None
     assert printed.startswith("*Two cities*\n\n*Days*\n```\ncity  days")
 
 
-def test_the_library_example_names_what_there_is() -> None:
-    (example,) = [block for block in blocks("python") if "ChatSession" in block]
-    compile(example, "chat.md", "exec")
-    from swe_ai_fleet import ChatSession
-
-    assert ChatSession(session_id="mine", namespaces=["agent:ada"], settings=Settings()).session_id == "mine"
-
-
 def test_the_commands_have_these_options() -> None:
     runner = CliRunner()
     shown = runner.invoke(app, ["chat", "--help"], env={"COLUMNS": "200"}).output

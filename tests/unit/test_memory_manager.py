@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,19 @@ def content_of(home: Path) -> bytes:
 
 
 async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Settings) -> None:
+    colour = "The favourite colour of the user is teal."
     async with MemoryManager("ada", settings=settings) as first:
-        assert await first.add_fact("The favourite colour of the user is teal.", {"topic": "taste"})
+        assert await first.add_fact(colour, {"topic": "taste"})
         assert not await first.add_fact("the favourite colour of the user is  TEAL.")
         await first.add_interaction("Hello, I am Grace.", "Hello Grace.")
+    # Others do not know it, nor can they take it away, and only the owner reads the files.
+    async with MemoryManager("ada/2", settings=settings) as other:
+        assert (await other.recall("favourite colour"), await other.get_context_for_prompt("Grace")) == ([], "")
+        await other.clear_all()
+    modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in settings.home.rglob("*") if path.is_file()}
+    assert modes == {0}
     async with MemoryManager("ada", settings=settings) as later:
-        assert await later.recall("favourite colour") == ["The favourite colour of the user is teal."]
+        assert await later.recall("favourite colour") == [colour]
         assert await later.recall("xylophone") == []
         assert later.conversation.get_context_string(limit=5) == "User: Hello, I am Grace.\nAssistant: Hello Grace."
 
@@ -71,26 +79,19 @@ async def test_long_turns_are_cut_and_long_facts_refused(settings: Settings) -> 
         assert refused.value.field == "metadata[k]"
 
 
-async def test_forgetting(settings: Settings) -> None:
+async def test_secrets_and_what_is_forgotten_are_in_no_file(settings: Settings) -> None:
     async with MemoryManager("ada", settings=settings) as manager:
-        await manager.add_fact("alpha fact")
-        await manager.add_interaction("alpha question", "beta")
+        await manager.add_fact(f"The alpha key is {SECRET}.")
+        await manager.add_interaction(f"use {SECRET}", f"I use {SECRET}", {"k": SECRET}, save_to_longterm=True)
+        assert SECRET not in manager.conversation.get_context_string()
+        assert SECRET.encode() not in content_of(settings.home)
         await manager.clear_conversation()
         assert manager.conversation.get_context_string() == ""
-        assert await manager.recall("alpha") == ["alpha fact"]
+        assert await manager.recall("alpha key") == ["The alpha key is [masked]."]
         await manager.add_interaction("alpha question", "beta")
         await manager.clear_all()
         assert await manager.get_context_for_prompt("alpha") == ""
     assert b"alpha" not in content_of(settings.home)
-
-
-async def test_secrets_reach_no_file(settings: Settings) -> None:
-    async with MemoryManager("ada", settings=settings) as manager:
-        await manager.add_fact(f"The key is {SECRET}.")
-        await manager.add_interaction(f"use {SECRET}", f"I use {SECRET}", {"k": SECRET}, save_to_longterm=True)
-        assert SECRET not in manager.conversation.get_context_string()
-        assert SECRET.encode() not in content_of(settings.home)
-        assert await manager.recall("key") == ["The key is [masked]."]
 
 
 async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> None:
@@ -104,20 +105,15 @@ async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> N
     await other.close()
 
 
-async def test_a_store_that_cannot_be_opened_is_named_and_tried_again(settings: Settings) -> None:
-    place = settings.home / "memory" / "library.db"
-    place.parent.mkdir(parents=True)
-    place.write_text("no database " * 1_000)
-    manager = MemoryManager("ada", settings=settings)
-    with pytest.raises(PreconditionFailed, match=r"library\.db"):
-        await manager.add_fact("alpha")
-    place.unlink()
-    assert await manager.add_fact("alpha")
-    await manager.close()
-
-
-async def test_a_damaged_conversation_is_named(settings: Settings) -> None:
+async def test_files_that_are_damaged_are_named_and_tried_again(settings: Settings) -> None:
+    store = settings.home / "memory" / "library.db"
+    store.parent.mkdir(parents=True)
+    store.write_text("no database " * 1_000)
     async with MemoryManager("ada", settings=settings) as manager:
+        with pytest.raises(PreconditionFailed, match=r"library\.db"):
+            await manager.add_fact("alpha")
+        store.unlink()
+        assert await manager.add_fact("alpha")
         await manager.add_interaction("a", "b")
         (place,) = settings.home.rglob("ada-*.json")
         place.write_text("{")
@@ -129,17 +125,14 @@ async def test_a_damaged_conversation_is_named(settings: Settings) -> None:
             await manager.get_context_for_prompt("a")
 
 
-@pytest.mark.parametrize("agent_id", ["", "a b", "../x", "a\nb", "x" * 300])
-def test_an_agent_has_a_proper_id(settings: Settings, agent_id: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        MemoryManager(agent_id, settings=settings)
-    assert refused.value.field == "agent_id"
-
-
-async def test_names_that_read_alike_have_conversations_of_their_own(settings: Settings) -> None:
+async def test_an_agent_has_a_proper_id_and_a_conversation_of_its_own(settings: Settings) -> None:
+    for agent_id in ("", "a b", "../x", "a\nb", "x" * 300):
+        with pytest.raises(InvalidRequest) as refused:
+            MemoryManager(agent_id, settings=settings)
+        assert refused.value.field == "agent_id"
+    # Also where names read alike.
     for name in ("a/b", "a-b", "A.b", "a/../b"):
         async with MemoryManager(name, settings=settings) as manager:
             assert len(manager.conversation) == 0
             await manager.add_interaction(name, "x")
-    names = [path.parent.name for path in settings.home.rglob("*.json")]
-    assert names == ["conversations"] * 4
+    assert [path.parent.name for path in settings.home.rglob("*.json")] == ["conversations"] * 4

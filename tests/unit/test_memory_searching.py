@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.domain.errors import Unavailable
@@ -20,21 +20,20 @@ SCOPE = MemoryScope(namespaces=("fleet",))
 
 @dataclass
 class Repository:
-    """A `MemorySearch` that knows some answers."""
+    """A `MemorySearch` that knows the tax rates."""
 
-    known: dict[str, str] = field(default_factory=dict[str, str])
     away: bool = False
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
         if self.away:
             raise ToolFailure("the search failed")
         asked = [*entities, *(query for query in queries if query not in entities)]
-        found = [text for text in asked if text in self.known]
+        known = "tax rates" in asked
         return MemoryResults(
-            coverage=round(100 * len(found) / len(asked), 1),
-            content="\n".join(f"[README.md]\n{self.known[text]}" for text in found),
-            gaps=tuple(text for text in asked if text not in found),
-            sources=("README.md",) if found else (),
+            coverage=round(100 * known / len(asked), 1),
+            content="[README.md]\nTax rates are in tax_rates.csv." if known else "",
+            gaps=tuple(text for text in asked if text != "tax rates"),
+            sources=("README.md",) if known else (),
         )
 
 
@@ -68,7 +67,7 @@ async def search(
 
 async def test_both_are_asked_and_coverage_is_over_both() -> None:
     index = await remembering("The Invoice class rounds half up.", "Deploys happen on Tuesdays.")
-    repository = Repository({"tax rates": "Tax rates are in tax_rates.csv."})
+    repository = Repository()
     results = await search(index, repository, ["Invoice", "Ledger"], ["when do deploys happen", "tax rates"])
     assert results.coverage == 75.0
     assert results.gaps == ("Ledger",)
@@ -80,7 +79,7 @@ async def test_both_are_asked_and_coverage_is_over_both() -> None:
 
 
 async def test_a_memory_that_is_away_leaves_the_repositorys_results_and_a_note() -> None:
-    repository = Repository({"tax rates": "Tax rates are in tax_rates.csv."})
+    repository = Repository()
     results = await FleetMemory(Away(), SCOPE, repository).search([], ["tax rates", "deploys"])
     assert results.coverage == 50.0
     assert results.gaps == ("deploys",)

@@ -21,8 +21,7 @@ def test_lines_of_two_models_do_not_mix() -> None:
     assert speech.hear(piece("a", "ok.\nThen")) == ["a | I look."]
     assert speech.rest("a") == ["a | Then"]
     assert speech.rest("a") == []
-
-
-def test_a_line_without_an_end_is_shown_all_the_same() -> None:
-    lines = Speech().hear(piece("a", "x" * 1000))
-    assert sum(line.count("x") for line in lines) == 800
+    speech.hear(piece("a", "broken", begins=True))
+    assert speech.hear(piece("a", "anew\n", begins=True)) == ["a | broken", "a | anew"]
+    # A line without an end is shown all the same.
+    assert sum(line.count("x") for line in speech.hear(piece("a", "x" * 1000))) == 800
