@@ -245,17 +245,6 @@ async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(
     assert (await world.recorded())[execution_id] == 1
 
 
-async def test_replicas_share_the_work_and_catch_up_with_what_they_missed(world: World, nats: EmbeddedNats, tmp_path):
-    executions = await world.run(*(a_name() for _ in range(12)))
-    async with a_world(nats, tmp_path / "other") as other:
-        async with open_recorder(world.recorder, queue=world.queue), open_recorder(other.recorder, queue=world.queue):
-            await world.idle()
-        recorded = await world.recorded()
-        assert [recorded[name] for name in executions] == 12 * [1]
-        for name in executions:
-            assert len(await world.outcomes_of(name)) == 1
-
-
 async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(world: World):
     broken, lost, large = a_name(), a_name(), str(uuid4())
     await world.jetstream.publish(f"agent.events.default.{broken}._", b'{"type": "execution_finished"')

@@ -237,11 +237,8 @@ async def test_relations_come_in_pages(service: Service):
     assert (pages, tokens[-1]) == (list(whole.relations), "")
     some = await related(kinds=[pb.RELATION_KIND_CONTAINS])
     assert {one.kind for one in some.relations} == {pb.RELATION_KIND_CONTAINS}
-    asked = json.loads(base64.urlsafe_b64decode(tokens[1]))[0]
-    forged = [base64.urlsafe_b64encode(f'["{asked}", {n}]'.encode()).decode() for n in ("-1", "Infinity", '"x"')]
-    for token, depth in (*((one, 2) for one in ("bnVsbA==", "W10=", 10_000 * "A", *forged)), (tokens[1], 3)):
-        request = pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=depth, page_size=4, page_token=token)
-        assert await service.refused(request) == ("INVALID_ARGUMENT", "page_token"), token[:50]
+    request = pb.GetGraphRelationshipsRequest(node=whole.nodes[0], depth=3, page_size=4, page_token=tokens[1])
+    assert await service.refused(request) == ("INVALID_ARGUMENT", "page_token")
 
 
 async def test_stories_are_listed_the_last_changed_first_in_pages(service: Service):
@@ -256,43 +253,35 @@ async def test_stories_are_listed_the_last_changed_first_in_pages(service: Servi
         decision = pb.Decision(decision_id=f"{first}-d{of}", story_id=of, title="D")
         await service.call(pb.AddProjectDecisionRequest(decision=decision))
 
-    async def listed(**fields: Any) -> list[pb.StoryCard]:
-        found: list[pb.StoryCard] = []
-        request = pb.ListStoriesRequest(**fields)
-        while True:
-            page = await service.call(request)
-            found.extend(page.stories)
-            request.page_token = page.next_page_token
-            if not request.page_token:
-                return found
-            assert len(page.stories) == (request.page_size or 50)
+    async def page(size: int, token: str = "", **fields: Any) -> tuple[list[pb.StoryCard], str]:
+        request = pb.ListStoriesRequest(**{"case_id": case} | fields, page_size=size, page_token=token)
+        reply = await service.call(request)
+        return list(reply.stories), reply.next_page_token
 
-    cards = await listed(case_id=case)
-    assert [one.story_id for one in cards] == [first, second, third]
+    cards, token = await page(50)
+    assert ([one.story_id for one in cards], token) == ([first, second, third], "")
     assert [one.changed_at_ms for one in cards] == sorted((one.changed_at_ms for one in cards), reverse=True)
     top = cards[0]
     assert (top.title, top.case_id, top.phase, top.version) == ("T", case, pb.PHASE_PLAN, 5)
     assert (top.task_count, top.open_task_count, top.decision_count) == (3, 1, 1)
     assert top.created_at_ms < top.changed_at_ms
-    assert await listed(case_id=case, page_size=1) == cards
-    assert [one.story_id for one in await listed(case_id=case, phases=[pb.PHASE_DESIGN, pb.PHASE_DONE])] == [second]
-    assert await listed(case_id="nobody's") == []
-    everything = await listed(page_size=7)
-    assert [one.story_id for one in everything[:3]] == [first, second, third]
-    assert len({one.story_id for one in everything}) == len(everything)
-    assert "" not in {one.title for one in everything}
+    some, token = await page(2)
+    rest, last = await page(2, token)
+    assert ([*some, *rest], last) == (cards, "")
+    assert (await page(5, phases=[pb.PHASE_DESIGN, pb.PHASE_DONE]))[0] == [cards[1]]
+    assert await page(5, case_id="nobody's") == ([], "")
+    everything, _ = await page(500, case_id="")
+    assert everything[:3] == cards and "" not in {one.title for one in everything}
     # A story that is changed meanwhile is not listed twice.
-    request = pb.ListStoriesRequest(case_id=case, page_size=2)
-    page = await service.call(request)
     await service.call(pb.UpdateContextRequest(story_id=third, title="Changed"))
-    request.page_token = page.next_page_token
-    assert list((await service.call(request)).stories) == []
-    asked = json.loads(base64.urlsafe_b64decode(page.next_page_token))[0]
-    for place in ("7", "null", '["a"]', "[1, 2]", '{"a": 1}'):
-        request.page_token = base64.urlsafe_b64encode(f'["{asked}", {place}]'.encode()).decode()
-        assert await service.refused(request) == ("INVALID_ARGUMENT", "page_token"), place
-    other = pb.ListStoriesRequest(case_id="another", page_token=page.next_page_token)
-    assert await service.refused(other) == ("INVALID_ARGUMENT", "page_token")
+    assert await page(2, token) == ([], "")
+    asked = json.loads(base64.urlsafe_b64decode(token))[0]
+    forged = [
+        base64.urlsafe_b64encode(f'["{asked}", {place}]'.encode()).decode() for place in ("7", "null", '{"a": 1}')
+    ]
+    for wrong in (*(pb.ListStoriesRequest(case_id=case, page_size=2, page_token=one) for one in forged),
+                  pb.ListStoriesRequest(case_id="another", page_token=token)):  # fmt: skip
+        assert await service.refused(wrong) == ("INVALID_ARGUMENT", "page_token")
 
 
 # --- memories and outcomes ---

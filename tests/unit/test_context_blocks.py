@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -368,19 +367,6 @@ async def test_a_case_is_begun_again_with_all_of_its_stories(book: ContextBook) 
     with pytest.raises(InvalidRequest) as refusal:
         await rehydrate(graph, story_id="S-1", case_id="C-2", mask=MASK)
     assert refusal.value.field == "case_id"
-
-
-async def test_large_contexts_are_made_beside_the_loop(book: ContextBook) -> None:
-    threads = set[int]()
-
-    def mask(text: str) -> str:
-        threads.add(threading.get_ident())
-        return text
-
-    await rehydrate(book.graph(DEFAULT_TENANT), case_id="C-1", mask=mask)
-    await ContextGatherer(book, None, mask=mask).gather(ContextRequest(case_id="C-1"))
-    assert threads
-    assert threading.get_ident() not in threads
 
 
 # --- the document ---

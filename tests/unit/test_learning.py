@@ -124,18 +124,6 @@ def test_of_very_many_options_the_most_tried_and_those_asked_about_are_weighed()
     assert len(options) <= 21
 
 
-def test_reasons_claim_no_more_than_is_so() -> None:
-    same = [outcome(1, model_profile="a"), outcome(2, model_profile="b")]
-    for seed in range(6):
-        reason = recommend(question(seed=seed), same).model_profile.reason
-        assert "and none of the 2 higher" in reason
-    old = [outcome(number, model_profile="a", ended_at="2026-09-01T12:00:00+00:00") for number in range(30)]
-    explored = [recommend(question(model_profiles=("b",), seed=seed), old).model_profile for seed in range(40)]
-    reasons = {one.value: one.reason for one in explored}
-    assert "it counts as 0 tries" in reasons["b"]
-    assert "in 0 %" not in reasons["b"]
-
-
 def test_old_outcomes_and_other_goals_count_less() -> None:
     fresh = outcome(1, model_profile="a")
     old = outcome(2, model_profile="b", ended_at="2025-11-22T12:00:00+00:00")

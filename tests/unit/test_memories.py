@@ -184,15 +184,6 @@ class TestLimits:
             assert sorted(await texts(memories, "alpha", limit=10)) == ["alpha 3", "alpha 4", "alpha 5"]
             assert len(await world.index.listed(MemoryScope())) == 4
 
-    async def test_a_large_namespace_is_trimmed_too(self) -> None:
-        index = InMemoryIndex()
-        await index.put([(fact(f"w{n}", created_at=moment(NOW - timedelta(seconds=n))), None) for n in range(10_500)])
-        limits = MemoryLimits(per_namespace=10_200)
-        async with KeptMemories.open(index, tenant="default", mask=Secrets(), limits=limits) as memories:
-            await memories.remember(fact("newest"))
-        listed = await index.listed(HERS, limit=20_000)
-        assert (len(listed), listed[-1].text) == (10_200, "w10198")
-
     async def test_what_is_too_old_is_not_recalled_and_goes(self, world: World) -> None:
         async with world.open(limits=MemoryLimits(max_age_days=10, per_namespace=5)) as memories:
             await memories.remember(fact("alpha old"))

@@ -231,28 +231,6 @@ LEAF = Workflow(name="leaf", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),)
 
 
 class TestPython:
-    def test_the_same_checks(self) -> None:
-        made = Workflow(
-            name="flow",
-            nodes=(
-                Node(id="a", type=NodeType.TOOL, tool="abacus", arguments={"x": "${nodes.b.output}"}),
-                Node(id="b c", type=NodeType.AGENT, query="x", retries=-1, on_error="ignore"),
-                Node(id="m", type=NodeType.MAP, retries=1),
-            ),
-            edges=(Edge(source="a", target="z"),),
-        )
-        assert said(made, runner=None) == [
-            "b c: 'b c' is no id",
-            "a: the edge a -> z names no node 'z'",
-            "a: there is no tool 'abacus'",
-            "a: ${nodes.b.output}: there is no node 'b'",
-            "b c: retries is from 0 to 20, not -1",
-            "b c: on_error cannot be 'ignore'",
-            "m: a node of type map is not tried again",
-            "m: a map needs a list: over is empty",
-            "m: a map needs a node for its items",
-        ]
-
     def test_names_are_resolved_all_the_way_down(self) -> None:
         item = Node(id="s", type=NodeType.WORKFLOW, workflow="other", inputs={"x": "${item}"})
         middle = Workflow(
