@@ -101,18 +101,6 @@ class TestTurns:
         roles = [message["role"] for message in second["messages"]]
         assert roles == ["system", "user", "assistant", "user", "assistant", "tool"]
 
-    async def test_a_complex_request_begins_with_an_outline_where_the_mode_is_hybrid(
-        self, model: OpenAIChatModel, fleet: Fleet, server: ScriptedModelServer
-    ) -> None:
-        chat = Chat(model=model, fleet=fleet, rules=ChatRules(mode=PlanningMode.HYBRID, retry_waits=()))
-        before = server.requests
-        answer = await chat.send("s", "Investigate why all of the executions sometimes fail and compare each of them")
-        assert answer.text == "All is well."
-        assert server.requests == before + 3
-        await chat.send("s", "Hello")
-        roles = [message["role"] for message in server.bodies[-1]["messages"]]
-        assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
-
     async def test_limits_end_the_work_with_an_answer(self, model: OpenAIChatModel) -> None:
         limits = Limits(max_iterations=2, max_tool_calls=20, timeout_seconds=30)
         chat = Chat(model=model, tools=["calculator"], rules=ChatRules(limits=limits, retry_waits=()))

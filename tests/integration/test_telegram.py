@@ -159,21 +159,6 @@ async def test_a_slow_chat_does_not_keep_others_waiting(world: World) -> None:
     assert [sent.shown for sent in world.telegram.sent[1:]] == ["You said: slow", "You said: behind it"]
 
 
-async def test_with_too_many_waiting_no_others_are_asked_for(world: World) -> None:
-    hold = asyncio.Event()
-    world.echo.holds["slow"] = hold
-    for number in range(500):
-        await world.store.put(f"inbox.{number:020d}", b'[7, "slow", 1]')
-    bot = world.bot()
-    polling = asyncio.create_task(bot.poll())
-    while not world.echo.asked:
-        await asyncio.sleep(0)
-    assert world.telegram.asked == []
-    await bot.close()
-    polling.cancel()
-    await asyncio.gather(polling, return_exceptions=True)
-
-
 async def test_what_telegram_cannot_read_is_sent_plainly(world: World) -> None:
     world.echo.known["telegram-100"] = ("*not closed, but \\*starred\\* and `x`",)
     world.telegram.say(ME, "x")

@@ -92,11 +92,6 @@ class TestTelegram:
         lines = [line for page in cut for line in parse(page).text.splitlines() if line.startswith("line_")]
         assert lines == code.splitlines()
 
-    def test_emoji_count_twice_and_are_not_cut(self) -> None:
-        cut = telegram("😀" * 5000)
-        assert all(units(page) <= TELEGRAM_UNITS for page in cut)
-        assert "".join(cut) == "😀" * 5000
-
     def test_a_target_that_would_fill_the_page_is_left_out(self) -> None:
         cut = telegram(f"[here](https://a.b/{'x' * 1900})", limit=300)
         assert cut == ("here",)

@@ -15,7 +15,7 @@ from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.files import file_node
 from swe_ai_fleet.context.graph import ContextGraph, fold
 from swe_ai_fleet.context.relations import neighbourhood
-from swe_ai_fleet.context.story import StoryState, in_order
+from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -107,27 +107,6 @@ async def test_a_story_is_created_once(book: ContextBook) -> None:
     assert refusal.value.field == "story_id"
     with pytest.raises(NotFound):
         book.graph("other").story("S-1")
-
-
-@given(st.lists(st.tuples(st.integers(0, 11), st.sets(st.integers(0, 11), max_size=4)), max_size=12))
-def test_tasks_come_after_what_they_depend_on(drawn: list[tuple[int, set[int]]]) -> None:
-    # Acyclic by construction: only on tasks of a lower number; then in any order.
-    tasks = {
-        number: StoryTask(
-            task_id=f"T{number}",
-            story_id="S",
-            title="t",
-            depends_on=tuple(f"T{other}" for other in sorted(needs) if other < number),
-        )
-        for number, needs in drawn
-    }
-    ordered = in_order(tasks.values())
-    assert sorted(one.task_id for one in ordered) == sorted(one.task_id for one in tasks.values())
-    seen = set[str]()
-    known = {one.task_id for one in tasks.values()}
-    for task in ordered:
-        assert set(task.depends_on) & known <= seen
-        seen.add(task.task_id)
 
 
 # --- updates ---

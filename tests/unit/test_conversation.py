@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.function_calling.conversation import read_conversation, with_system, write_conversation
-from swe_ai_fleet.agents.function_calling.transcript import transcript, with_whole_results
 from swe_ai_fleet.domain.message import SystemMessage, UserMessage
 
 JSON = st.recursive(
@@ -96,16 +95,3 @@ def test_whatever_is_given_it_is_a_conversation_or_a_value_error(messages: list[
     else:
         assert read_conversation(write_conversation(read), known_tools=("look",)) is not None
     assert messages == before
-
-
-def test_a_transcript_with_whole_results_in_the_room_there_is() -> None:
-    messages = read_conversation(WHOLE, known_tools=("look",))
-    results = {"a": "a" * 5000, "b": "short"}
-    text = transcript(with_whole_results(messages, results, max_chars=10_000))
-    assert "a" * 5000 in text
-    assert "Be brief." not in text
-    assert text.index("[calls look with {}]") < text.index("[result of look]\nshort") < text.index("Seen.")
-    cut = transcript(with_whole_results(messages, results, max_chars=1_000))
-    assert "short" in cut
-    assert "of 5000 characters" in cut
-    assert len(cut) < 1_500

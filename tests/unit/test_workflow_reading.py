@@ -190,12 +190,6 @@ outputs: {{x: "${{nodes.c.output.y}}"}}
             with pytest.raises(InvalidWorkflow, match=said):
                 read_workflow(text)
 
-    @settings(max_examples=200)
-    @given(st.text(max_size=200) | st.binary(max_size=100))
-    def test_anything_is_read_or_refused(self, text: str | bytes) -> None:
-        with pytest.raises(InvalidWorkflow):
-            read_workflow(text)
-
     @settings(max_examples=150)
     @given(data=st.data())
     def test_a_broken_file_is_refused_with_faults_that_have_lines(self, data: st.DataObject) -> None:
