@@ -125,15 +125,3 @@ async def test_people_rate_and_experience_recommends(shell: Shell, learned: Lear
     tried = {option["value"]: option["tried"] for option in agents["options"]}
     assert as_json.document["outcomes"] >= 1 and tried["1"] >= 0.9 and agents["value"] in tried
     assert "fleet run " in told.err and f"--agents {agents['value']}" in told.err
-
-
-async def test_what_is_wrong_with_memory_is_named_with_a_way_out(shell: Shell, learned: Learned) -> None:
-    run = ("run", "--repo", str(learned.repository), "--json", "x")
-    for arguments, says in (
-        (("--namespace", "fleet"), "--namespace does nothing"),
-        (("--deliberate-only", "--story", "S"), "story: it belongs to a delivery"),
-        (("--recall", "--namespace", "here"), "memory.namespaces[0]"),
-    ):
-        ran = await shell.fleet(*run, *arguments)
-        error = ran.document["error"]
-        assert (ran.code, says in f"{error['field']}: {error['message']}") == (2, True), (arguments, error)

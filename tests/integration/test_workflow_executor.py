@@ -29,6 +29,7 @@ from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelSer
 from swe_ai_fleet.tools import FunctionTool, ToolRegistry
 from swe_ai_fleet.workflows import (
     ApprovalDecision,
+    ExecutionState,
     ExecutionStatus,
     LLMAgent,
     NodeApproval,
@@ -256,18 +257,32 @@ class TestState:
             tool("first", expression="1 + 1"), tool("second", "flaky", number="${nodes.first.output.data.result}"),
             edges=(Edge(source="first", target="second"),),
         )  # fmt: skip
-        flaky, told = Flaky(1), list[Any]()
-        options: dict[str, Any] = {"settings": chosen, "state": tmp_path / "a/run.jsonl"}
-        failed = await WorkflowExecutor(workflow, registry=registry(flaky), **options).execute()
-        assert failed.status is ExecutionStatus.FAILED
-        again = WorkflowExecutor(workflow, registry=registry(flaky), on_update=told.append, **options)
-        state = await again.execute()
-        assert state.status is ExecutionStatus.COMPLETED
+        flaky, path = Flaky(1), tmp_path / "a/run.jsonl"
+
+        async def go(file: Path = path, **options: Any) -> ExecutionState:
+            executor = WorkflowExecutor(workflow, registry=registry(flaky), settings=chosen, state=file, **options)
+            return await executor.execute()
+
+        assert (await go()).status is ExecutionStatus.FAILED
+        told = list[Any]()
+        state = await go(on_update=told.append)
+        assert (state.status, state.nodes["second"].attempt) == (ExecutionStatus.COMPLETED, 2)
         assert state.outputs["second"]["data"] == {"value": 2}
         assert {u["node_id"] for u in told if u["type"] == "node_update"} == {"second"}
-        assert state.nodes["second"].attempt == 2
-        third = await WorkflowExecutor(workflow, registry=registry(flaky), **options).execute()
-        assert (third.outputs, flaky.calls) == (state.outputs, 2)
+        assert ((await go()).outputs, flaky.calls) == (state.outputs, 2)
+        # Whatever of the file is left, a run goes on from it to the same end, and does nothing again that is done.
+        whole = path.read_bytes()
+        for cut in range(0, len(whole), 23):
+            path.write_bytes(whole[:cut])
+            lines = whole[: whole[:cut].rfind(b"\n") + 1].splitlines()[1:]
+            done = {each["node_id"] for each in map(json.loads, lines) if each["status"] == "completed"}
+            before = flaky.calls
+            assert (await go()).outputs == state.outputs
+            assert flaky.calls - before == int("second" not in done)
+        link = tmp_path / "link.jsonl"
+        link.symlink_to(path)
+        with pytest.raises(OSError, match="symbolic"):
+            await go(link)
 
     async def test_a_file_of_something_else(self, chosen: Settings, tmp_path: Path) -> None:
         file = tmp_path / "run.jsonl"

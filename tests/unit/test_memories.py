@@ -235,24 +235,6 @@ class TestSharing:
             await here.put([(fact("delta"), None)])
             assert await texts(one, "delta gamma") == ["gamma"]
 
-    async def test_an_index_is_made_anew_from_the_bucket(self) -> None:
-        store, embedder = MemoryKeyValue(), WordEmbedder()
-        async with SharedMemories.open(store, InMemoryIndex(), mask=Secrets(), embedder=embedder) as memories:
-            for number in range(700):
-                await store.put(*_entry(f"note {number} about alpha"))
-            await memories.remember(fact("the beloved automobile"))
-            await memories.forget(HERS, [fact("note 3 about alpha").memory_id])
-        index = InMemoryIndex()
-        async with SharedMemories.open(store, index, mask=Secrets(), embedder=embedder) as memories:
-            await memories.settled()
-            assert len(await index.listed(HERS)) == 700
-            assert await texts(memories, "favourite car") == ["the beloved automobile"]
-        assert await index.position("") == await index.position("words") > 700
-        embedder.embedded = 0
-        async with SharedMemories.open(store, index, mask=Secrets(), embedder=embedder) as memories:
-            await memories.settled()
-        assert embedder.embedded == 0
-
     async def test_what_is_forgotten_while_it_is_embedded_does_not_come_back(self) -> None:
         store, index, embedder = MemoryKeyValue(), InMemoryIndex(), _OddEmbedder(waits=True)
         async with SharedMemories.open(store, index, mask=Secrets(), embedder=embedder) as memories:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import re
 import stat
+import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 from hypothesis import given
@@ -17,6 +21,7 @@ from swe_ai_fleet.memory.conversation import ConversationMemory, Turn, dumped, l
 from swe_ai_fleet.memory.presenting import LABEL
 from swe_ai_fleet.settings import Settings
 
+DOCUMENT = Path(__file__).parents[2] / "docs/memory.md"
 SECRET = "hunter2-hunter2"
 
 
@@ -182,3 +187,54 @@ def test_limits_hold_and_the_newest_stay(turns: list[Turn], most: int) -> None:
     assert loaded(dumped(kept)) == kept
     # What was limited once fits as it is.
     assert conversation.fitting(kept) == kept
+
+
+WRITER = """
+import asyncio, sys
+from swe_ai_fleet.memory import MemoryManager
+
+async def main(first):
+    async with MemoryManager("writer", 10) as manager:
+        for number in range(first, first + 1_000_000):
+            await manager.add_fact(f"Widget w{number} lies in drawer d{7 * number}.")
+            await manager.add_interaction(f"q{number}", f"a{number}")
+            print(number, flush=True)
+
+asyncio.run(main(int(sys.argv[1])))
+"""
+
+
+async def test_no_acknowledged_fact_is_lost(tmp_path: Path) -> None:
+    first, acknowledged = 0, list[int]()
+    environment = {"FLEET_HOME": str(tmp_path), "FLEET_EMBEDDINGS": "none"}
+    for count in (5, 20):
+        writer = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WRITER, str(first), stdout=asyncio.subprocess.PIPE, env=environment
+        )
+        assert writer.stdout is not None
+        async with asyncio.timeout(60):
+            lines = [await writer.stdout.readline() for _ in range(count)]
+            writer.kill()
+            lines += (await writer.stdout.read()).split(b"\n")[:-1]
+            await writer.wait()
+        acknowledged += [int(line) for line in lines if line]
+        first = acknowledged[-1] + 2
+    assert len(acknowledged) >= 25
+    async with MemoryManager("writer", 10, settings=Settings(home=tmp_path, embeddings="none")) as manager:
+        for number in acknowledged:
+            found = await manager.recall(f"where is widget w{number}", n_results=1)
+            assert found == [f"Widget w{number} lies in drawer d{7 * number}."]
+        assert f"q{acknowledged[-1]}" in [turn.user for turn in manager.conversation.turns[-2:]]
+
+
+async def test_the_example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/memory.md: its example is run as it stands."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLEET_EMBEDDINGS", "none")
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    code = compile(block, DOCUMENT.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await FunctionType(code, {})()
+    printed = capsys.readouterr().out
+    assert '["The user\'s favourite colour is teal."]' in printed
+    assert printed.count("User: Where is the parser?\nAssistant: In core/parser.py.") == 2

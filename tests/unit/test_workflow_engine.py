@@ -142,7 +142,6 @@ def nested(inner: Workflow, **options: Any) -> Node:
     return Node(id="sub", type=NodeType.WORKFLOW, workflow=inner, **options)
 
 
-AGENT = Node(id="a", type=NodeType.AGENT, query="Do it.", retries=1)
 INNER = flow(
     tool("a", {"x": "${inputs.x}"}),
     tool("b", {"y": "${nodes.a.output.given.x}"}),
@@ -419,24 +418,26 @@ class TestCancellation:
                     group.create_task(fail(error))
 
 
-class TestResumption:
-    async def test_an_interrupted_try_can_be_joined(self) -> None:
-        begun = NodeUpdated(node_id="a", status=NodeStatus.RUNNING, attempt=2, failures=1, execution_id="a#2")
-        world = World(begun)
-        state = await world.go(flow(AGENT))
-        assert world.calls == [("a", 3, "a#2", {"query": "Do it."})]
-        assert (state.nodes["a"].execution_id, state.nodes["a"].failures) == ("a#2", 1)
-
-    async def test_what_was_joined_and_failed_is_not_joined_again(self) -> None:
-        world = World(NodeUpdated(node_id="a", status=NodeStatus.RUNNING, execution_id="a#1"), a=1)
-        await world.go(flow(AGENT))
-        assert [(attempt, earlier) for _, attempt, earlier, _ in world.calls] == [(2, "a#1"), (3, "")]
-        assert world.log[-1].execution_id == "a#3"
-
-    async def test_the_wait_before_a_further_try_is_kept(self) -> None:
-        world = World(NodeUpdated(node_id="a", status=NodeStatus.PENDING, attempt=2, failures=2))
-        await world.go(flow(tool("a", retries=2, retry_seconds=3)))
-        assert (world.slept, world.calls[0][1]) == ([6], 3)
+@pytest.mark.parametrize(
+    ("begun", "fails", "calls", "slept"),
+    [
+        ({"status": NodeStatus.RUNNING, "attempt": 2, "failures": 1, "execution_id": "a#2"}, 0, [(3, "a#2")], []),
+        # What was joined and failed is not joined again.
+        ({"status": NodeStatus.RUNNING, "execution_id": "a#1"}, 1, [(2, "a#1"), (3, "")], [3]),
+        # The wait before a further try is kept.
+        ({"status": NodeStatus.PENDING, "attempt": 2, "failures": 2}, 0, [(3, "")], [6]),
+    ],
+)
+async def test_an_interrupted_try_is_joined_or_waited_for(
+    begun: dict[str, Any], fails: int, calls: list[tuple[int, str]], slept: list[float]
+) -> None:
+    world = World(NodeUpdated(node_id="a", **begun), a=fails)
+    state = await world.go(flow(Node(id="a", type=NodeType.AGENT, query="Do it.", retries=2, retry_seconds=3)))
+    assert [(attempt, earlier) for _, attempt, earlier, _ in world.calls] == calls
+    assert (state.status, world.slept, world.calls[0][3]) == (ExecutionStatus.COMPLETED, slept, {"query": "Do it."})
+    last = state.nodes["a"]
+    assert last.execution_id == (calls[0][1] if len(calls) == 1 and calls[0][1] else "a#3")
+    assert last.failures == begun.get("failures", 0) + fails
 
 
 @st.composite
