@@ -7,7 +7,7 @@ import json
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -183,26 +183,21 @@ class TestReferences:
         chosen = await chat.send("s", "The first, please")
         assert chosen.references[0].things[0].name == "src/a.py"
 
-    async def test_a_vague_one_is_the_models_to_ask_else_ours(self, chat: Chat) -> None:
-        await chat.send("s", "List the executions")
-        asked = await chat.send("s", "Tell me more about it")
-        assert asked.text == "Which one?"
-        unasked = await chat.send("s", "Then delete it")
-        assert unasked.text.startswith("Hello.\n\nWhat do you mean by “it”?")
-
 
 class TestTasks:
     async def test_a_task_starts_with_the_persons_yes_and_not_before(self, chat: Chat, fleet: Fleet) -> None:
         proposed = await chat.send("s", "Start a task that fixes the parser")
-        assert proposed.proposed
-        assert "Fix the parser" in proposed.text and "`/srv/app`" in proposed.text and "2 agents" in proposed.text
+        assert (proposed.proposed, fleet.started) == (True, [])
+        assert all(words in proposed.text for words in ("Fix the parser", "`/srv/app`", "2 agents"))
+        # A yes confirms what the person had seen.
+        await chat.send("s", "yes", seen_turn=proposed.turn - 1)
         assert fleet.started == []
+        await chat.send("s", "Start a task that fixes the parser")
         started = await chat.send("s", "Yes, please!")
         assert (started.stop_reason, started.execution_id) == ("started", "99999999-0000-4000-8000-000000000000")
         ((proposal, key),) = fleet.started
         assert (proposal.description, proposal.repository, proposal.agents) == ("Fix the parser", "/srv/app", 2)
-        assert key.startswith("chat-s-")
-        assert not started.proposed
+        assert key.startswith("chat-s-") and not started.proposed
         await chat.send("s", "yes")
         assert len(fleet.started) == 1
 
@@ -403,12 +398,6 @@ class TestSessions:
             await chat.session("a")
         assert [one.session_id for one in await chat.sessions()] == ["b"]
 
-    async def test_a_list_does_not_read_what_was_said(self, model: OpenAIChatModel) -> None:
-        kept = MemoryKeyValue()
-        chat = Chat(model=model, store=KeyValueChats(kept))
-        await chat.send("s", "Hello " * 2_000)
-        assert [len(entry.value) < 1_500 for entry in await kept.entries("card.default.")] == [True]
-
     async def test_whoever_answers_in_a_forgotten_session_does_not_replace_the_next(
         self, model: OpenAIChatModel, store: ChatStore
     ) -> None:
@@ -448,42 +437,41 @@ class TestSessions:
             await asyncio.gather(waiting, return_exceptions=True)
 
 
-class TestLibrary:
-    @asynccontextmanager
-    async def session(self, server: ScriptedModelServer, home: Path, **more: object) -> AsyncIterator[ChatSession]:
-        settings = Settings(home=home, model_url=server.url, model="scripted", embeddings="none")
-        async with ChatSession(settings=settings, **more) as opened:  # type: ignore[arg-type]
-            yield opened
+def library(server: ScriptedModelServer, home: Path, **more: object) -> ChatSession:
+    settings = Settings(home=home, model_url=server.url, model="scripted", embeddings="none")
+    return ChatSession(settings=settings, **more)  # type: ignore[arg-type]
 
-    async def test_a_chat_goes_on_in_another_process(self, server: ScriptedModelServer, tmp_path: Path) -> None:
-        program = (
-            "import asyncio, sys\n"
-            "from swe_ai_fleet import ChatSession\n"
-            "session = ChatSession(session_id='mine', namespaces=['agent:ada'])\n"
-            "print(asyncio.run(session.send('Remember that my favourite colour is green.')).text)\n"
-        )
-        named = {"HOME": str(tmp_path), "MODEL_URL": server.url, "MODEL": "scripted", "EMBEDDINGS": "none"}
-        environment = {f"FLEET_{name}": value for name, value in named.items()}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, env=environment, stdout=asyncio.subprocess.PIPE
-        )
-        output, _ = await process.communicate()
-        assert output.decode().strip() == "I will remember that."
-        async with self.session(server, tmp_path, session_id="later", namespaces=["agent:ada"]) as later:
-            assert (await later.send("What is my favourite colour?")).text == COLOUR
-        async with self.session(server, tmp_path, session_id="mine") as mine:
-            assert (await mine.send("Hello")).turn == 2
-            await mine.end()
-            assert await mine.session() is None
 
-    async def test_files_of_one_directory_can_be_read(self, server: ScriptedModelServer, tmp_path: Path) -> None:
-        (tmp_path / "notes.txt").write_text("the tests need NATS\n")
-        async with self.session(server, tmp_path / "home", files=tmp_path) as chat:
-            answer = await chat.send("Look into the notes")
-            kept = await chat.session()
-        assert answer.tools == ("file_reader",)
-        assert kept is not None and "the tests need NATS" in repr(kept.turns[0].messages)
-        assert [thing.name for thing in kept.things] == ["notes.txt"]
+async def test_a_chat_goes_on_in_another_process(server: ScriptedModelServer, tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from swe_ai_fleet import ChatSession\n"
+        "session = ChatSession(session_id='mine', namespaces=['agent:ada'])\n"
+        "print(asyncio.run(session.send('Remember that my favourite colour is green.')).text)\n"
+    )
+    named = {"HOME": str(tmp_path), "MODEL_URL": server.url, "MODEL": "scripted", "EMBEDDINGS": "none"}
+    environment = {f"FLEET_{name}": value for name, value in named.items()}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert output.decode().strip() == "I will remember that."
+    async with library(server, tmp_path, session_id="later", namespaces=["agent:ada"]) as later:
+        assert (await later.send("What is my favourite colour?")).text == COLOUR
+    async with library(server, tmp_path, session_id="mine") as mine:
+        assert (await mine.send("Hello")).turn == 2
+        await mine.end()
+        assert await mine.session() is None
+
+
+async def test_files_of_one_directory_can_be_read(server: ScriptedModelServer, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the tests need NATS\n")
+    async with library(server, tmp_path / "home", files=tmp_path) as chat:
+        answer = await chat.send("Look into the notes")
+        kept = await chat.session()
+    assert answer.tools == ("file_reader",)
+    assert kept is not None and "the tests need NATS" in repr(kept.turns[0].messages)
+    assert [thing.name for thing in kept.things] == ["notes.txt"]
 
 
 def test_sessions_kept_before_turns_had_references_still_load() -> None:

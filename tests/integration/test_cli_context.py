@@ -44,22 +44,16 @@ class Terminal:
 
 
 @pytest.fixture(scope="module")
-async def terminal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Terminal]:
-    home = tmp_path_factory.mktemp("home")
-    async with EmbeddedNats(tmp_path_factory.mktemp("nats")) as nats:
-        settings = Settings(
-            home=home,
-            nats_url=nats.address.url,
-            nats_token=nats.address.token,
-            context_listen="127.0.0.1:0",
-            embeddings="none",
-        )
-        async with connect_log(settings, name="test") as log:
-            await log.ensure_streams()
-            async with open_context(settings, log, token=TOKEN) as running:
-                card = {"address": "127.0.0.1:1", "token": TOKEN, "pid": os.getpid(), "context": running.address}
-                (home / "fleet.json").write_text(json.dumps(card))
-                yield Terminal(home=home, running=running)
+async def terminal(nats_server: EmbeddedNats, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Terminal]:
+    home, nats = tmp_path_factory.mktemp("home"), nats_server.address
+    where = {"nats_url": nats.url, "nats_token": nats.token, "context_listen": "127.0.0.1:0"}
+    settings = Settings(home=home, embeddings="none", **where)
+    async with connect_log(settings, name="test") as log:
+        await log.ensure_streams()
+        async with open_context(settings, log, token=TOKEN) as running:
+            card = {"address": "127.0.0.1:1", "token": TOKEN, "pid": os.getpid(), "context": running.address}
+            (home / "fleet.json").write_text(json.dumps(card))
+            yield Terminal(home=home, running=running)
 
 
 async def test_a_project_told_shown_and_related(terminal: Terminal) -> None:

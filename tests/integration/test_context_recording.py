@@ -21,7 +21,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream, WorkQueue
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.domain.context import Story, StoryTask, WorkRecorded
+from swe_ai_fleet.domain.context import WorkRecorded
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
@@ -34,7 +34,7 @@ from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
-from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 
 SECONDS = 40
@@ -44,16 +44,6 @@ SECONDS = 40
 async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
     async with EmbeddedNats(tmp_path_factory.mktemp("nats-recording")) as server:
         yield server
-
-
-def settings_for(home: Path, nats: EmbeddedNats) -> Settings:
-    return Settings(
-        home=home,
-        nats_url=nats.address.url,
-        nats_token=nats.address.token,
-        context_listen="127.0.0.1:0",
-        embeddings="none",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +126,8 @@ def a_name() -> str:
 
 @asynccontextmanager
 async def a_world(nats: EmbeddedNats, home: Path) -> AsyncIterator[World]:
-    settings = settings_for(home, nats)
+    where = {"nats_url": nats.address.url, "nats_token": nats.address.token}
+    settings = Settings(home=home, embeddings="none", **where)
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(connect_log(settings, name="recording-test"))
         await log.ensure_streams()
@@ -159,31 +150,6 @@ async def a_world(nats: EmbeddedNats, home: Path) -> AsyncIterator[World]:
 async def world(nats: EmbeddedNats, tmp_path: Path) -> AsyncIterator[World]:
     async with asyncio.timeout(SECONDS), a_world(nats, tmp_path) as made:
         yield made
-
-
-async def test_an_execution_leaves_its_work_its_outcome_and_its_lessons(world: World):
-    task_id, story_id = a_name(), a_name()
-    book = world.recorder.book
-    await book.create_story("default", Story(story_id=story_id, title="Greetings"))
-    await book.create_task("default", StoryTask(task_id=task_id, story_id=story_id, title="The page"))
-    async with open_recorder(world.recorder, queue=world.queue):
-        [execution_id] = await world.run(task_id, story_id=story_id)
-        [silent] = await world.run(a_name(), memory=MemoryOptions(), kind=TaskKind.DELIBERATE)
-        await world.idle()
-    work = book.graph("default").execution(execution_id)
-    assert work is not None
-    assert (work.record.task_id, work.record.story_id, work.record.status) == (task_id, story_id, "completed")
-    assert DELIVERED_COMMIT in work.record.commits
-    assert sum(work.record.operations.values()) >= 1
-    [outcome] = await world.outcomes_of(execution_id)
-    assert (outcome.success, outcome.approach, outcome.agents) == (True, "orchestrate", 3)
-    memories = await world.memories_of(execution_id)
-    assert memories
-    [first, *_] = await world.recorder.memories.recall(f"greeting page {task_id}", MemoryScope(), limit=1)
-    assert first.memory in memories
-    assert book.graph("default").execution(silent) is not None
-    assert await world.outcomes_of(silent)
-    assert not await world.memories_of(silent)
 
 
 class Part:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -193,57 +193,45 @@ def screen(*, as_json: bool = False) -> tuple[Screen, StringIO, StringIO]:
     return Screen(json=as_json, out=Console(file=out, width=160), err=Console(file=err, width=160)), out, err
 
 
-def order(**fields: object) -> ChatOrder:
-    return ChatOrder(**{"session_id": "cli", "channel": "plain", "namespaces": ()} | fields)  # type: ignore[arg-type]
-
-
-def lines(*texts: str) -> Callable[[], str]:
-    waiting = list(texts)
-
-    def read() -> str:
-        if not waiting:
-            raise EOFError
-        return waiting.pop(0)
-
-    return read
-
-
 class TestCommand:
     async def say(
-        self, service: Service, shown: Screen, what: ChatOrder, read: Callable[[], str] | None = None
-    ) -> Exit:
+        self, service: Service, *lines: str, as_json: bool = False, **fields: object
+    ) -> tuple[Exit, str, str]:
+        """What `fleet chat` ends with and says, to one message or to the lines of a person who then leaves."""
+        shown, out, err = screen(as_json=as_json)
+        order = ChatOrder(**{"session_id": "cli", "channel": "plain", "namespaces": ()} | fields)  # type: ignore[arg-type]
+        waiting = list(lines)
+
+        def read() -> str:
+            if not waiting:
+                raise EOFError
+            return waiting.pop(0)
+
         async with connect(service.address, TOKEN) as client:
-            return await converse(shown, client.calls, what, read)
+            code = await converse(shown, client.calls, order, read)
+        return code, out.getvalue(), err.getvalue()
 
     async def test_one_message_for_a_script(self, service: Service) -> None:
         await service.run("task-1")
-        shown, out, _ = screen(as_json=True)
-        assert await self.say(service, shown, order(once="What runs here?")) is Exit.ACCEPTED
-        document = json.loads(out.getvalue())
-        assert (document["text"], document["tools"], document["turn"]) == (
-            "Here is **everything**.", ["list_executions"], 1,
-        )  # fmt: skip
+        code, out, _ = await self.say(service, as_json=True, once="What runs here?")
+        document = json.loads(out)
+        assert (code, document["turn"], document["tools"]) == (Exit.ACCEPTED, 1, ["list_executions"])
+        assert document["text"] == "Here is **everything**."
         assert document["tables"][0]["columns"] == ["#", "status", "description", "execution_id", "started_at"]
+        _, out, _ = await self.say(service, as_json=True, list_all=True)
+        assert [one["session_id"] for one in json.loads(out)["conversations"]] == ["cli"]
+        await self.say(service, end=True)
+        with pytest.raises(CommandFault):
+            await self.say(service, end=True)
 
     async def test_a_conversation(self, service: Service) -> None:
         await service.run("task-1", "task-2")
-        shown, out, err = screen()
-        said_lines = ("What runs here?\n", "\n", "Show me the second one\n", "/list\n", "/new\n", "Hello\n", "/quit\n")
-        assert await self.say(service, shown, order(), lines(*said_lines)) is Exit.ACCEPTED
-        printed = out.getvalue()
-        assert "Here is everything." in printed and "Do task-1" in printed and "It won." in printed
-        assert ["cli", "2", "Show", "me", "the", "second", "one"] in [line.split() for line in printed.splitlines()]
-        assert "list_executions ..." in err.getvalue()
-
-    async def test_lists_and_ends(self, service: Service) -> None:
-        shown, _, _ = screen()
-        await self.say(service, shown, order(once="Hello"))
-        listing, out, _ = screen(as_json=True)
-        await self.say(service, listing, order(list_all=True))
-        assert [one["session_id"] for one in json.loads(out.getvalue())["conversations"]] == ["cli"]
-        await self.say(service, shown, order(end=True))
-        with pytest.raises(CommandFault):
-            await self.say(service, shown, order(end=True))
+        told = ("What runs here?\n", "\n", "Show me the second one\n", "/list\n", "/new\n", "Hello\n", "/quit\n")
+        code, out, err = await self.say(service, *told)
+        assert (code, "list_executions ..." in err) == (Exit.ACCEPTED, True)
+        for words in ("Here is everything.", "Do task-1", "It won."):
+            assert words in out
+        assert ["cli", "2", "Show", "me", "the", "second", "one"] in [line.split() for line in out.splitlines()]
 
 
 class TestTelegram:

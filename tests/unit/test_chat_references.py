@@ -8,11 +8,9 @@ from swe_ai_fleet.conversations.consent import MAX_REMEMBERED_CHARS, asks_to_rem
 from swe_ai_fleet.conversations.named_things import (
     ANSWER,
     MAX_PER_TURN,
-    MAX_THINGS,
     PERSON,
     NamedThing,
     ThingKind,
-    kept,
 )
 from swe_ai_fleet.conversations.naming import Naming
 from swe_ai_fleet.conversations.references import Standing, note, question, resolve, vague_question
@@ -38,7 +36,6 @@ def alone(kind: ThingKind, name: str, *, turn: int = 1, source: str = "tool") ->
 FILES = listed(FILE, "a.py", "b.py", "c.py")
 RUNS = listed(EXECUTION, "e1", "e2", "e3", group=2)
 TWO = listed(FILE, "a.py", "b.py")
-PERSONS = listed(PEOPLE, "Ada", "Grace", group=3)
 
 R, A, S, B, U = Standing.RESOLVED, Standing.AMBIGUOUS, Standing.STALE, Standing.BEYOND, Standing.UNKNOWN
 
@@ -46,30 +43,22 @@ CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
     # ordinals in words and digits
     ("show me the second one", FILES, 2, R, "b.py"),
     ("the first", FILES, 2, R, "a.py"),
-    ("Open the third, please", FILES, 2, R, "c.py"),
     ("the 2nd one", FILES, 2, R, "b.py"),
-    ("the 3rd file of them", FILES, 2, R, "c.py"),
     ("what about the last one?", FILES, 2, R, "c.py"),
     ("the second to last one", FILES, 2, R, "b.py"),
-    ("the penultimate file", FILES, 2, R, "b.py"),
     ("the twelfth one", listed(ITEM, *[f"i{n}" for n in range(1, 15)]), 2, R, "i12"),
     ("file 3", FILES, 2, R, "c.py"),
-    ("number 2", FILES, 2, R, "b.py"),
     ("#1 looks odd", FILES, 2, R, "a.py"),
     ("open option 2", FILES, 2, R, "b.py"),
     # several at once
     ("compare the first two", FILES, 2, R, "a.py b.py"),
     ("the last 2 files", FILES, 2, R, "b.py c.py"),
-    ("read those files", FILES, 2, R, "a.py b.py c.py"),
     ("read all of those files", FILES, 2, R, "a.py b.py c.py"),
-    ("compare both", TWO, 2, R, "a.py b.py"),
     ("both files please", TWO, 2, R, "a.py b.py"),
     # kinds agree
     ("the second file", FILES + RUNS, 2, R, "b.py"),
     ("the second execution", FILES + RUNS, 2, R, "e2"),
-    ("run 3", FILES + RUNS, 2, R, "e3"),
     ("that person", FILES + alone(PEOPLE, "Ada"), 2, R, "Ada"),
-    ("that link", FILES + alone(LINK, "https://a.b"), 2, R, "https://a.b"),
     ("write to him", FILES + alone(PEOPLE, "Ada"), 2, R, "Ada"),
     # recency
     ("that file", alone(FILE, "old.py") + alone(FILE, "new.py", turn=2), 3, R, "new.py"),
@@ -82,13 +71,11 @@ CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
     ("show it", FILES + alone(EXECUTION, "e2", turn=2), 3, R, "e2"),
     ("is it done?", alone(EXECUTION, "e2"), 2, R, "e2"),
     ("more details", alone(EXECUTION, "e2"), 2, R, "e2"),
-    ("tell me more", alone(FILE, "a.py"), 2, R, "a.py"),
     ("compare them", FILES, 2, R, "a.py b.py c.py"),
     # the other one, the next, the previous
     ("and the other one?", TWO + alone(FILE, "a.py", turn=2), 3, R, "b.py"),
     ("the other file", alone(FILE, "a.py") + alone(FILE, "b.py", turn=2), 3, R, "a.py"),
     ("the next one", FILES + alone(FILE, "a.py", turn=2), 3, R, "b.py"),
-    ("the previous file", FILES + alone(FILE, "c.py", turn=2), 3, R, "b.py"),
     # of the request's own names, those before the phrase
     ("open z.py and explain that file", FILES + alone(FILE, "z.py", turn=2, source=PERSON), 2, R, "z.py"),
     # ambiguous
@@ -100,22 +87,16 @@ CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
     ("the other one", FILES + alone(FILE, "a.py", turn=2), 3, A, "b.py c.py"),
     ("the first two", FILES + RUNS, 2, A, "a.py b.py c.py e1 e2 e3"),
     ("show it", FILES, 2, A, "a.py b.py c.py"),
-    ("that person", PERSONS, 2, A, "Ada Grace"),
     # stale
     ("that file", alone(FILE, "a.py"), 8, S, "a.py"),
     ("the second one", FILES, 9, S, "b.py"),
-    ("those files", FILES, 20, S, "a.py b.py c.py"),
-    ("delete it", alone(FILE, "a.py"), 7, S, "a.py"),
     ("the first execution", RUNS + FILES, 7, S, "e1"),
     # no such place
     ("the fifth one", FILES, 2, B, "a.py b.py c.py"),
-    ("file 7", FILES, 2, B, "a.py b.py c.py"),
     ("the first four", FILES, 2, B, "a.py b.py c.py"),
     ("the next one", FILES + alone(FILE, "c.py", turn=2), 3, B, "a.py b.py c.py"),
     # nothing that fits
     ("that file", RUNS, 2, U, ""),
-    ("the second story", FILES, 2, U, ""),
-    ("the third one", [], 1, U, ""),
     ("the other one", alone(FILE, "a.py"), 2, U, ""),
 ]
 
@@ -219,13 +200,6 @@ class TestNaming:
         naming = Naming(1)
         naming.person("Look at `src/x.py`, https://a.b/c. and e.g. example.com")
         assert self.named(naming) == [("file", "src/x.py", 0, 0), ("link", "https://a.b/c", 0, 0)]
-
-    def test_memory_is_bounded_and_no_list_loses_a_part(self) -> None:
-        many = [thing for group in range(1, 40) for thing in listed(FILE, *"abcdefgh", turn=group, group=group)]
-        left = kept(many)
-        assert len(left) <= MAX_THINGS
-        assert left[0].position == 1
-        assert left[-1] == many[-1]
 
     def test_a_flood_is_bounded(self) -> None:
         naming = Naming(1)

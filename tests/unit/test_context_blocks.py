@@ -175,15 +175,6 @@ async def test_what_fits_the_words_goes_first(book: ContextBook) -> None:
 # --- which story ---
 
 
-async def test_a_story_that_was_only_worked_on_has_its_history(book: ContextBook) -> None:
-    await book.record_work(
-        DEFAULT_TENANT, replace(WORK[0], execution_id="cccccccc-3", story_id="OLD", task_id="X", verdict="unverified")
-    )
-    for request in (ContextRequest(story_id="OLD"), ContextRequest(task_id="X")):
-        gathered = await gatherer(book).gather(request)
-        assert "execution cccccccc (completed, unverified, 2026-11-20): Number the invoices" in titles(gathered)
-
-
 # --- memories ---
 
 

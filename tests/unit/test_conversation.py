@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.function_calling.conversation import read_conversation, with_system, write_conversation
-from swe_ai_fleet.domain.message import SystemMessage, UserMessage
+from swe_ai_fleet.agents.function_calling.conversation import read_conversation, write_conversation
+from swe_ai_fleet.domain.message import UserMessage
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -55,12 +55,6 @@ def test_parts_of_text_and_pictures() -> None:
     (message,) = read_conversation([{"role": "user", "content": parts}], known_tools=())
     assert message == UserMessage(content="What is it?", images=("https://a.test/x.png", "data:image/png;base64,AA=="))
     assert write_conversation([message])[0]["content"][0] == parts[0]  # type: ignore[index]
-
-
-def test_a_system_message_is_ensured() -> None:
-    assert with_system((), "Ours.") == (SystemMessage(content="Ours."),)
-    theirs = read_conversation([{"role": "developer", "content": "Theirs."}, USER], known_tools=())
-    assert with_system(theirs, "Ours.") == theirs
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
 )
 from swe_ai_fleet.workflows import ExecutionState, NodeApproval, NodeDecision
-from swe_ai_fleet.workflows.endings import NodeFailed, together
 from swe_ai_fleet.workflows.engine import WorkflowRun
 from swe_ai_fleet.workflows.runner import NodeOutcome
 from swe_ai_fleet.workflows.steering import Steering
@@ -407,15 +406,6 @@ class TestCancellation:
             await task
         assert world.told("a") == DONE
         assert run.state.nodes["a"].status is NodeStatus.COMPLETED
-
-    async def test_a_fault_comes_before_what_ends_a_run_by_itself(self) -> None:
-        async def fail(error: Exception) -> None:
-            raise error
-
-        with pytest.raises(Fenced):
-            async with together() as group:
-                for error in (NodeFailed("a", "broke"), Fenced("gone"), NodeFailed("b", "broke")):
-                    group.create_task(fail(error))
 
 
 @pytest.mark.parametrize(

@@ -225,24 +225,12 @@ class TestDrawing:
             "    class n2_left running\n"
         )
 
-    def test_svg_is_well_formed_and_the_same_each_time(self) -> None:
-        drawn = svg(WORKFLOW, STANDING)
-        assert drawn == svg(WORKFLOW, STANDING)
-        root = ET.fromstring(drawn)
-        space = "{http://www.w3.org/2000/svg}"
-        texts = {each.text for each in root.iter(f"{space}text")}
-        assert {'say "hi" ]; click<script>', 'x"<y>'} <= texts
-        tags = {each.tag.removeprefix(space) for each in root.iter()}
-        assert tags == {"svg", "title", "defs", "marker", "path", "g", "rect", "text"}
-        assert next(each.text for each in root.iter(f"{space}title")) == "a <b> & 'c'"
-        assert sum("#e3f2fd" in str(each.attrib) for each in root.iter(f"{space}rect")) == 1
-
     @settings(max_examples=50)
     @given(st.text(max_size=60), st.text(max_size=60))
     def test_any_text_is_drawn_safely(self, tool: str, label: str) -> None:
         nodes = (Node(id="a", type=NodeType.TOOL, tool=tool), Node(id="b", type=NodeType.TOOL, tool="t"))
         made = Workflow(name=label, nodes=nodes, edges=(Edge(source="a", target="b", label=label),))
-        ET.fromstring(svg(made).encode())
+        assert ET.fromstring(svg(made).encode()).tag == "{http://www.w3.org/2000/svg}svg"
         lines = mermaid(made).splitlines()
         assert len(lines) == 4
         assert lines[1].count('"') == 2

@@ -225,17 +225,6 @@ LEAF = Workflow(name="leaf", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),)
 
 
 class TestPython:
-    def test_names_are_resolved_all_the_way_down(self) -> None:
-        item = Node(id="s", type=NodeType.WORKFLOW, workflow="other", inputs={"x": "${item}"})
-        middle = Workflow(
-            name="middle",
-            inputs=(WorkflowInput(name="l", type="array", default=[1]),),
-            nodes=(Node(id="m", type=NodeType.MAP, over="${inputs.l}", node=item),),
-        )
-        found = checked(calling("outer", "middle"), workflows={"middle": middle, "other": OTHER})
-        inner: Any = found.nodes[0].workflow
-        assert inner.nodes[0].node.workflow == OTHER
-
     def test_lists_and_plain_words_will_do(self) -> None:
         config: Any = AgentConfig(mode="deliberate")  # type: ignore[arg-type]
         nodes: Any = [Node(id="a", type="agent", agent_config=config), Node(id="b", type="tool", tool="t")]  # type: ignore[arg-type]
