@@ -146,9 +146,6 @@ async def test_changes_are_followed_as_they_come(log: ChangeLog) -> None:
             assert await anext(following) == written
 
 
-# --- on JetStream: answers that get lost, strangers, limits, a server that is killed ---
-
-
 @pytest.mark.parametrize("overtaken", [False, True])
 async def test_a_change_whose_answer_got_lost_is_stored_once(nats_server: EmbeddedNats, overtaken: bool) -> None:
     tenant, address = a_tenant(), nats_server.address
@@ -205,8 +202,6 @@ async def test_a_change_too_large_or_a_server_away_is_said(tmp_path: Path) -> No
                 await book.record_work("acme", WorkRecord(execution_id="e", task_id="T"))
             assert book.graph("acme").version("S.1") == 1
 
-
-# --- what was written must be readable for ever ---
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "golden_changes"
 KINDS = {kind.__dataclass_fields__["type"].default: kind for kind in get_args(ChangeBody)}

@@ -140,9 +140,6 @@ def titles(gathered: GatheredContext) -> list[str]:
     return [block.title for block in gathered.blocks]
 
 
-# --- who sees what ---
-
-
 async def test_a_developer_sees_the_task_at_hand_and_no_decisions_of_other_roles(book: ContextBook) -> None:
     gathered = await gatherer(book).gather(ContextRequest(task_id="T-2", role=Role.DEV))
     names = titles(gathered)
@@ -170,9 +167,6 @@ async def test_what_fits_the_words_goes_first(book: ContextBook) -> None:
         relevances = [block.relevance for block in gathered.blocks]
         assert relevances == sorted(relevances, reverse=True)
         assert all(0 < one <= 1 for one in relevances)
-
-
-# --- which story ---
 
 
 # --- memories ---
@@ -219,8 +213,6 @@ async def test_what_names_an_entity_is_recalled_whatever_the_query_is() -> None:
         asked = ContextRequest(query="greet", namespaces=("fleet",), entities=("Invoice",), token_budget=260)
         assert (await gatherer(book, Remembered([totals, *crowd])).gather(asked)).blocks[0].text == totals
 
-
-# --- the budget and the version ---
 
 TEXTS = st.text(st.sampled_from("ab é\n\t\x00\ud800☃<>#x1"), max_size=400) | st.text(max_size=200)
 DRAFTS = st.lists(
@@ -301,9 +293,6 @@ async def test_the_version_changes_with_the_content_only(book: ContextBook) -> N
     assert await version() != first
 
 
-# --- scope ---
-
-
 async def test_a_scope_is_what_role_and_phase_need_and_may_see(book: ContextBook) -> None:
     graph = book.graph(DEFAULT_TENANT)
     fits = validate_scope(graph, Role.QA, Phase.TEST, ("criteria", "tests", "files", "story"), story_id="S-1")
@@ -326,9 +315,6 @@ async def test_a_scope_is_what_role_and_phase_need_and_may_see(book: ContextBook
     for role, phase in itertools.product(Role, Phase):
         told = {section.value for section in sections(book, role, phase)}
         assert validate_scope(graph, role, phase, told, story_id="S-1").allowed, (role, phase)
-
-
-# --- sessions ---
 
 
 async def test_a_lost_session_goes_on_where_it_was(book: ContextBook) -> None:
@@ -358,9 +344,6 @@ async def test_a_case_is_begun_again_with_all_of_its_stories(book: ContextBook) 
     with pytest.raises(InvalidRequest) as refusal:
         await rehydrate(graph, story_id="S-1", case_id="C-2", mask=MASK)
     assert refusal.value.field == "case_id"
-
-
-# --- the document ---
 
 
 def test_the_document_says_what_each_role_needs() -> None:

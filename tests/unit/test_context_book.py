@@ -94,9 +94,6 @@ def record(execution_id: str = "e-1", **fields: object) -> WorkRecord:
     )
 
 
-# --- stories and tasks ---
-
-
 async def test_a_story_is_created_once(book: ContextBook) -> None:
     story = book.graph(TENANT).story("S-1")
     assert (story.version, len(story.tasks)) == (4, 3)
@@ -107,9 +104,6 @@ async def test_a_story_is_created_once(book: ContextBook) -> None:
     assert refusal.value.field == "story_id"
     with pytest.raises(NotFound):
         book.graph("other").story("S-1")
-
-
-# --- updates ---
 
 
 ACCEPT = StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED)
@@ -160,9 +154,6 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(book: ContextBook) 
     # Control characters are no text: nothing is left of these, and a note without text is none.
     same = await book.update(TENANT, "S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}))
     assert (same.version, list(book.graph(TENANT).stories)) == (4, ["S-1", "S-2"])
-
-
-# --- phases and decisions ---
 
 
 async def test_phases_go_on_one_by_one_and_back_with_a_reason(book: ContextBook) -> None:
@@ -236,9 +227,6 @@ async def test_a_proposed_decision_holds_once_it_is_accepted(book: ContextBook) 
     await book.add_decision(TENANT, Decision(decision_id="P-1", story_id="", title="Python", state=second))
     common = await book.update(TENANT, "", StoryUpdated(decision_id="P-1", decision_state=first))
     assert (common.story_id, common.decisions["P-1"].state) == (NO_STORY, first)
-
-
-# --- work, relations, masking ---
 
 
 async def test_an_execution_is_recorded_once_and_makes_no_version(book: ContextBook) -> None:
@@ -319,9 +307,6 @@ def test_a_file_is_named_by_its_repositorys_owner_and_name() -> None:
         ("///..", ""),
     ):
         assert file_node(location, "src/a.py") == (f"file:{name}/src/a.py" if name else "file:src/a.py"), location
-
-
-# --- replicas ---
 
 
 Action = Callable[[ContextBook], Awaitable[object]]
