@@ -112,19 +112,13 @@ class TestTurns:
     async def test_secrets_are_masked_in_answers_and_on_the_way(self, model: OpenAIChatModel) -> None:
         chat = Chat(model=model, tools=[leak], secrets=Secrets(["hunter2-hunter2"]))
         told = [one async for one in chat.stream("s", "Tell me the secret")]
-        shown = "".join(one.text for one in told)
-        assert "hunter2" not in shown
+        assert "hunter2" not in "".join(one.text for one in told) + repr(await chat.session("s"))
         assert "[masked]" in told[-1].text
-        assert "hunter2" not in repr(await chat.session("s"))
-
-    @pytest.mark.parametrize("channel", [Channel.PLAIN, Channel.TELEGRAM])
-    async def test_marks_within_a_secret_do_not_bring_it_through(
-        self, model: OpenAIChatModel, channel: Channel
-    ) -> None:
-        chat = Chat(model=model, secrets=Secrets(["hunter2-hunter2"]))
-        answer = await chat.send("s", "a marked secret", channel=channel)
-        assert all("hunter2-hunter2" not in unmarked(page) for page in answer.pages)
-        assert "It says" in answer.text
+        # Marks within it do not bring it through.
+        for channel in (Channel.PLAIN, Channel.TELEGRAM):
+            answer = await chat.send("s", "a marked secret", channel=channel)
+            assert all("hunter2-hunter2" not in unmarked(page) for page in answer.pages)
+            assert "It says" in answer.text
 
     async def test_history_is_bounded(self, model: OpenAIChatModel, server: ScriptedModelServer) -> None:
         chat = Chat(model=model, rules=ChatRules(mode=PlanningMode.AGENTIC, retry_waits=()))
@@ -249,10 +243,12 @@ class TestTasks:
         assert (answer.success, answer.proposed) == (False, True)
         assert "longer than I can wait for" in answer.text
 
-    async def test_no_html_hides_what_is_proposed(self, chat: Chat) -> None:
+    async def test_nothing_hides_what_is_proposed(self, chat: Chat) -> None:
         answer = await chat.send("s", "Conceal", channel=Channel.MARKDOWN)
         assert answer.proposed and "Delete everything" in answer.text
         assert "<!--" not in answer.pages[0] and "<details" not in answer.pages[0]
+        answer = await chat.send("t", "Hide something")
+        assert (answer.text, answer.proposed) == ("It is refused.", False)
 
     async def test_a_poisoned_result_starts_nothing_and_is_not_remembered(
         self, model: OpenAIChatModel, fleet: Fleet
@@ -267,10 +263,6 @@ class TestTasks:
         await chat.send("s", "What was that about?")
         await chat.send("s", "yes")
         assert fleet.started == []
-
-    async def test_nothing_invisible_is_proposed(self, chat: Chat) -> None:
-        answer = await chat.send("s", "Hide something")
-        assert (answer.text, answer.proposed) == ("It is refused.", False)
 
 
 class TestLongTermMemory:
@@ -374,28 +366,22 @@ class TestSessions:
         now += timedelta(seconds=6)
         assert (await chat.send("s", "Hello")).turn == 2
 
-    async def test_the_same_message_is_answered_once(
+    async def test_sessions_are_listed_and_ended_and_the_same_message_is_answered_once(
         self, model: OpenAIChatModel, server: ScriptedModelServer, store: ChatStore
     ) -> None:
         chat = Chat(model=model, store=store)
-        first = await chat.send("s", "Hello", message_id="m1")
+        await chat.send("a", "Hello")
+        first = await chat.send("b", "Hello", message_id="m1")
         before = server.requests
-        again = await chat.send("s", "Hello", message_id="m1")
-        assert (again.text, again.turn, again.repeated) == (first.text, 1, True)
-        assert server.requests == before
-        assert (await chat.send("s", "Hello", message_id="m2")).turn == 2
-
-    async def test_sessions_are_listed_and_ended(self, model: OpenAIChatModel, store: ChatStore) -> None:
-        chat = Chat(model=model, store=store)
-        for name in ("a", "b"):
-            await chat.send(name, "Hello")
+        again = await chat.send("b", "Hello", message_id="m1")
+        assert (again.text, again.turn, again.repeated, server.requests) == (first.text, 1, True, before)
         assert [one.session_id for one in await chat.sessions()] == ["b", "a"]
         (last,) = (await chat.sessions())[0].turns
         assert (last.text, last.answer, last.messages) == ("Hello", "", ())
-        assert await chat.end("a")
-        assert not await chat.end("a")
+        assert [await chat.end("a"), await chat.end("a")] == [True, False]
         with pytest.raises(NotFound):
             await chat.session("a")
+        assert (await chat.send("b", "Hello", message_id="m2")).turn == 2
         assert [one.session_id for one in await chat.sessions()] == ["b"]
 
     async def test_whoever_answers_in_a_forgotten_session_does_not_replace_the_next(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -30,14 +29,13 @@ from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, T
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
-
-SECONDS = 40
 
 
 @pytest.fixture(scope="module")
@@ -55,101 +53,77 @@ class World:
     queue: WorkQueue
     jetstream: JetStreamContext
 
-    async def run(self, *task_ids: str, **fields: object) -> list[str]:
-        """Carry out tasks with agents that follow a script; the ids of their executions."""
+    async def run(self) -> str:
+        """Carry out a task with agents that follow a script; the id of its execution."""
         surroundings = Surroundings(
-            log=self.log,
-            blobs=self.log,
-            results=self.log,
-            fleet=ScriptedFleet(storage=self.log),
-            workspaces=ScriptedWorkspaces(),
-            model=ScriptedModel(),
-            owner="test",
-            pauses=(0.0,),
+            log=self.log, blobs=self.log, results=self.log, fleet=ScriptedFleet(storage=self.log), owner="test",
+            workspaces=ScriptedWorkspaces(), model=ScriptedModel(), pauses=(0.0,),
             context=ContextGatherer(self.recorder.book, self.recorder.memories, mask=Secrets()),
-        )
+        )  # fmt: skip
         async with Executions(surroundings) as executions:
-            submitted = [await executions.submit(a_task(task_id, **fields)) for task_id in task_ids]
-            for one in submitted:
-                await executions.wait("default", one.execution_id)
-        return [one.execution_id for one in submitted]
+            execution_id = (await executions.submit(a_task())).execution_id
+            await executions.wait("default", execution_id)
+        return execution_id
 
     async def idle(self) -> None:
         """Wait until the consumer has had everything there is, and said so of each."""
-        async with asyncio.timeout(SECONDS):
-            while True:
-                with suppress(NotFoundError):
-                    info = await self.jetstream.consumer_info(self.queue.stream, self.queue.consumer)
-                    if not info.num_pending and not info.num_ack_pending:
-                        return
-                await asyncio.sleep(0.02)
+        while True:
+            with suppress(NotFoundError):
+                info = await self.jetstream.consumer_info(self.queue.stream, self.queue.consumer)
+                if not info.num_pending and not info.num_ack_pending:
+                    return
+            await asyncio.sleep(0.02)
 
-    async def recorded(self) -> Counter[str]:
-        """How often the work of each execution is in the stream."""
-        found: Counter[str] = Counter()
-        async with aclosing(self.log.changes().read()) as changes:
-            async for stored in changes:
-                if stored is not None and isinstance(stored.change.body, WorkRecorded):
-                    found[stored.change.body.record.execution_id] += 1
-        return found
+    async def recorded(self, execution_id: str) -> int:
+        """How often the work of an execution is in the stream."""
+        bodies = [one.change.body async for one in self.log.changes().read() if one is not None]
+        return sum(isinstance(body, WorkRecorded) and body.record.execution_id == execution_id for body in bodies)
 
-    async def kept(self, bucket: str) -> list[bytes]:
-        return [entry.value for entry in await (await self.log.bucket(bucket)).entries("default.")]
+    async def kept(self, bucket: str) -> Sequence[KeyValueEntry]:
+        return await (await self.log.bucket(bucket)).entries("default.")
 
     async def revisions(self) -> list[tuple[str, int]]:
-        buckets = [await self.log.bucket(name) for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)]
-        return [(entry.key, entry.revision) for one in buckets for entry in await one.entries("default.")]
+        kept = [*await self.kept(MEMORIES_BUCKET), *await self.kept(OUTCOMES_BUCKET)]
+        return [(entry.key, entry.revision) for entry in kept]
 
     async def memories_of(self, execution_id: str) -> list[Memory]:
-        memories = [from_json(Memory, value) for value in await self.kept(MEMORIES_BUCKET)]
+        memories = [from_json(Memory, entry.value) for entry in await self.kept(MEMORIES_BUCKET)]
         return [one for one in memories if one.source == f"execution:{execution_id}"]
 
     async def outcomes_of(self, execution_id: str) -> list[Outcome]:
-        outcomes = [from_json(Outcome, value) for value in await self.kept(OUTCOMES_BUCKET)]
+        outcomes = [from_json(Outcome, entry.value) for entry in await self.kept(OUTCOMES_BUCKET)]
         return [one for one in outcomes if one.subject_id == execution_id]
 
 
-def a_task(task_id: str, **fields: object) -> Task:
-    task = Task(
-        task_id=task_id,
-        kind=TaskKind.ORCHESTRATE,
-        description=f"Add a greeting to the page {task_id}",
-        repo=RepoRef(location=f"/srv/{task_id}"),
-        memory=MemoryOptions(write=True),
-    )
-    return replace(task, **fields)
+def a_task() -> Task:
+    name = a_name()
+    repo, memory = RepoRef(location=f"/srv/{name}"), MemoryOptions(write=True)
+    return Task(task_id=name, kind=TaskKind.ORCHESTRATE, description=f"Greet {name}", repo=repo, memory=memory)
 
 
 def a_name() -> str:
     return f"t-{uuid4().hex[:10]}"
 
 
-@asynccontextmanager
-async def a_world(nats: EmbeddedNats, home: Path) -> AsyncIterator[World]:
-    where = {"nats_url": nats.address.url, "nats_token": nats.address.token}
-    settings = Settings(home=home, embeddings="none", **where)
-    async with AsyncExitStack() as stack:
-        log = await stack.enter_async_context(connect_log(settings, name="recording-test"))
+@pytest.fixture
+async def world(nats: EmbeddedNats, tmp_path: Path) -> AsyncIterator[World]:
+    settings = Settings(home=tmp_path, embeddings="none", nats_url=nats.address.url, nats_token=nats.address.token)
+    mask, delays = Secrets(), {"first_delay_seconds": 0.02, "last_delay_seconds": 0.1}
+    async with (
+        asyncio.timeout(40),
+        connect_log(settings, name="recording-test") as log,
+        await nats_client.connect(nats.address.url) as client,
+        AsyncExitStack() as stack,
+    ):
         await log.ensure_streams()
-        client = await nats_client.connect(nats.address.url)
-        stack.push_async_callback(client.close)
-        mask = Secrets()
         recorder = Recorder(
             log=log,
             book=await stack.enter_async_context(ContextBook(log.changes(), mask=mask)),
             outcomes=await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET), mask=mask)),
             memories=await stack.enter_async_context(open_memories(settings, log, mask=mask)),
         )
-        queue = replace(
-            RECORDER, consumer=f"recorder-{uuid4().hex[:8]}", first_delay_seconds=0.02, last_delay_seconds=0.1
-        )
+        queue = replace(RECORDER, consumer=f"recorder-{uuid4().hex[:8]}", **delays)
         yield World(log=log, recorder=recorder, queue=queue, jetstream=client.jetstream())
-
-
-@pytest.fixture
-async def world(nats: EmbeddedNats, tmp_path: Path) -> AsyncIterator[World]:
-    async with asyncio.timeout(SECONDS), a_world(nats, tmp_path) as made:
-        yield made
 
 
 class Part:
@@ -176,14 +150,14 @@ class Part:
 
 
 async def test_killed_anywhere_in_between_each_part_is_recorded_once(world: World):
-    [execution_id] = await world.run(a_name())
+    execution_id = await world.run()
     for method, part in (("remember", "memories"), ("record", "outcomes"), ("record_work", "book")):
         halting = Part(getattr(world.recorder, part), method)
         async with open_recorder(replace(world.recorder, **{part: halting}), queue=world.queue):
             await halting.asked.wait()
     async with open_recorder(world.recorder, queue=world.queue):
         await world.idle()
-    assert (await world.recorded())[execution_id] == 1
+    assert await world.recorded(execution_id) == 1
     assert len(await world.outcomes_of(execution_id)) == 1
     memories = await world.memories_of(execution_id)
     assert len({memory.memory_id for memory in memories}) == len(memories) >= 1
@@ -197,7 +171,7 @@ async def test_killed_anywhere_in_between_each_part_is_recorded_once(world: Worl
 
 @pytest.mark.parametrize("fault", [Unavailable("away"), InternalFault("followed no more"), PreconditionFailed("torn")])
 async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(world: World, fault: FleetError):
-    [execution_id] = await world.run(a_name())
+    execution_id = await world.run()
     away = Part(world.recorder.memories, "remember", fault=fault)
     async with open_recorder(replace(world.recorder, memories=away), queue=world.queue):
         await away.asked.wait()
@@ -208,7 +182,7 @@ async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(
         away.fault = None
         await world.idle()
     assert await world.memories_of(execution_id)
-    assert (await world.recorded())[execution_id] == 1
+    assert await world.recorded(execution_id) == 1
 
 
 async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(world: World):
@@ -218,17 +192,17 @@ async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(
     await world.log.tell(Writer(tenant="default", execution_id=lost, task_id=lost), end)
     await world.jetstream.publish(f"agent.events.default.{a_name()}._", b"execution_finished is only said here")
     # An end too large for a message is found where it lies.
-    task = a_task(a_name())
+    task = a_task()
     repository = PinnedRepository(tenant="default", location=task.repo.location, commit="0" * 40)
     writer = Writer(tenant="default", execution_id=large, task_id=task.task_id)
     async with world.log.journal(writer, fresh=True) as journal:
         await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint="f"))
         await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, error=400_000 * "x"))
-    [execution_id] = await world.run(a_name())
+    execution_id = await world.run()
     async with open_recorder(world.recorder, queue=world.queue):
         await world.idle()
     graph = world.recorder.book.graph("default")
-    assert (await world.recorded())[execution_id] == 1
+    assert await world.recorded(execution_id) == 1
     assert graph.execution(lost) is None
     work = graph.execution(large)
     assert work is not None and work.record.status == "failed"
