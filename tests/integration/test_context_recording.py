@@ -53,7 +53,7 @@ class World:
     queue: WorkQueue
     jetstream: JetStreamContext
 
-    async def run(self) -> str:
+    async def run(self, *, write: bool = True) -> str:
         """Carry out a task with agents that follow a script; the id of its execution."""
         surroundings = Surroundings(
             log=self.log, blobs=self.log, results=self.log, fleet=ScriptedFleet(storage=self.log), owner="test",
@@ -61,7 +61,7 @@ class World:
             context=ContextGatherer(self.recorder.book, self.recorder.memories, mask=Secrets()),
         )  # fmt: skip
         async with Executions(surroundings) as executions:
-            execution_id = (await executions.submit(a_task())).execution_id
+            execution_id = (await executions.submit(a_task(write))).execution_id
             await executions.wait("default", execution_id)
         return execution_id
 
@@ -95,9 +95,9 @@ class World:
         return [one for one in outcomes if one.subject_id == execution_id]
 
 
-def a_task() -> Task:
+def a_task(write: bool = True) -> Task:
     name = a_name()
-    repo, memory = RepoRef(location=f"/srv/{name}"), MemoryOptions(write=True)
+    repo, memory = RepoRef(location=f"/srv/{name}"), MemoryOptions(write=write)
     return Task(task_id=name, kind=TaskKind.ORCHESTRATE, description=f"Greet {name}", repo=repo, memory=memory)
 
 
@@ -150,7 +150,7 @@ class Part:
 
 
 async def test_killed_anywhere_in_between_each_part_is_recorded_once(world: World):
-    execution_id = await world.run()
+    execution_id, silent = await world.run(), await world.run(write=False)
     for method, part in (("remember", "memories"), ("record", "outcomes"), ("record_work", "book")):
         halting = Part(getattr(world.recorder, part), method)
         async with open_recorder(replace(world.recorder, **{part: halting}), queue=world.queue):
@@ -161,6 +161,7 @@ async def test_killed_anywhere_in_between_each_part_is_recorded_once(world: Worl
     assert len(await world.outcomes_of(execution_id)) == 1
     memories = await world.memories_of(execution_id)
     assert len({memory.memory_id for memory in memories}) == len(memories) >= 1
+    assert (len(await world.outcomes_of(silent)), await world.memories_of(silent)) == (1, [])
     # Whoever is told everything from the beginning brings nothing back.
     assert await world.recorder.memories.forget(MemoryScope(), [memories[0].memory_id]) == 1
     revisions = await world.revisions()

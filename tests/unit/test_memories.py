@@ -164,6 +164,9 @@ class TestForgetting:
             await memories.remember(fact(text))
         await memories.remember(fact("alpha four", namespace="fleet"))
         two = fact("alpha two").memory_id
+        elsewhere = ({"namespaces": ("fleet",)}, {"tenant": "other"}, {"namespaces": (ADA,), "metadata": {"a": "x"}})
+        for scope in elsewhere:
+            assert await memories.forget(MemoryScope(**scope), [two]) == 0  # type: ignore[arg-type]
         assert await memories.forget(HERS, [two]) == 1
         assert await memories.forget(HERS, [two]) == 0
         assert "alpha two" not in await texts(memories, "alpha two")
