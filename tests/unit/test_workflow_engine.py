@@ -29,7 +29,6 @@ from swe_ai_fleet.domain.workflow import (
 from swe_ai_fleet.workflows import ExecutionState, NodeApproval, NodeDecision
 from swe_ai_fleet.workflows.engine import WorkflowRun
 from swe_ai_fleet.workflows.runner import NodeOutcome
-from swe_ai_fleet.workflows.steering import Steering
 
 DONE = [NodeStatus.RUNNING, NodeStatus.COMPLETED]
 
@@ -366,23 +365,6 @@ async def test_a_decision_may_choose_the_way(decision: ApprovalDecision, ran: st
     ways = (tool("yes"), tool("no"), tool("other", {"how": "${nodes.ask.output.text}"}))
     state = await world.go(flow(ask, *ways, edges="ask-yes:approved ask-no:rejected ask-other:adjusted", inputs=ITEMS))
     assert (state.status, world.ran()) == (ExecutionStatus.COMPLETED, [ran])
-
-
-async def test_pause_holds_items_and_nodes_within() -> None:
-    world, steering = World(), Steering()
-
-    async def until(*paused: str) -> None:
-        async with asyncio.timeout(5):
-            while steering.paused != paused:
-                await asyncio.sleep(0)
-
-    workflow = flow(mapped("m", tool("x"), breakpoint=True), inputs=ITEMS)
-    task = asyncio.ensure_future(world.go(workflow, [1, 2], steering=steering))
-    await until("m")
-    steering.step("m")
-    await until("m[0]", "m[1]")
-    steering.proceed()
-    assert (await task).status is ExecutionStatus.COMPLETED
 
 
 class TestCancellation:
