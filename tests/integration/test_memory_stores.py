@@ -202,7 +202,7 @@ async def test_a_file_that_is_no_index_is_named_and_left_alone(tmp_path: Path, m
     path = tmp_path / FILE_NAME
     make(path)
     before = path.read_bytes() if path.is_file() else b""
-    assert str(path) in await refused("", tmp_path, PreconditionFailed, "")
+    assert str(path) in await refused("", tmp_path, PreconditionFailed, ".")
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 
@@ -238,7 +238,7 @@ async def test_what_is_forgotten_is_in_no_file(tmp_path: Path) -> None:
 
 async def test_other_places_are_refused_without_their_password(tmp_path: Path) -> None:
     for where in ("mysql://u:hunter2@h/d", "hunter2", "postgresql:hunter2", "chroma:", "postgresql://u:hun%zzter2@h"):
-        assert "hun" not in await refused(where, tmp_path, InvalidRequest, "")
+        assert "hun" not in await refused(where, tmp_path, InvalidRequest, ".")
     if importlib.util.find_spec("chromadb") is None:
         await refused(f"chroma:{tmp_path}/c", tmp_path, PreconditionFailed, "swe-ai-fleet\\[chroma\\]")
 
