@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from swe_ai_fleet import ChatSession
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.conversations.session import MAX_SHOWN_CHARS, MAX_TURNS
 from swe_ai_fleet.settings import Settings
@@ -24,6 +25,12 @@ def test_the_formatting_example_runs(capsys: pytest.CaptureFixture[str]) -> None
     exec(compile(example, "chat.md", "exec"), {})
     printed = capsys.readouterr().out
     assert printed.startswith("*Two cities*\n\n*Days*\n```\ncity  days")
+
+
+def test_the_library_example_names_what_there_is() -> None:
+    (example,) = [block for block in blocks("python") if "ChatSession" in block]
+    compile(example, "chat.md", "exec")
+    assert ChatSession(session_id="mine", namespaces=["agent:ada"], settings=Settings()).session_id == "mine"
 
 
 def test_the_commands_have_these_options() -> None:

@@ -204,7 +204,7 @@ asyncio.run(main(int(sys.argv[1])))
 """
 
 
-async def test_no_acknowledged_fact_is_lost(tmp_path: Path) -> None:
+async def test_no_acknowledged_fact_of_a_library_is_lost(tmp_path: Path) -> None:
     first, acknowledged = 0, list[int]()
     environment = {"FLEET_HOME": str(tmp_path), "FLEET_EMBEDDINGS": "none"}
     for count in (5, 20):
