@@ -49,15 +49,10 @@ SCRIPT = Script(
         ),
         *said("Look up", called("search_memory", queries=["deploys"], entities=["staging"]), answered("On Fridays.")),
         *said("Look into", called("file_reader", file_path="notes.txt"), answered("It needs NATS.")),
-        *said("add them", called("small_add", a=2, b=3), answered("Five.")),
         *said("marked secret", answered("It says hunter2\\-**hunter2**, `hunter2-`hunter2.")),
         *said("secret", called("leak"), answered("It says hunter2-hunter2.")),
         *said("for ever", called("calculator", expression="1 + 1"), called("calculator", expression="1 + 2")),
         *said("slow", Turn(content="Late.", delay_seconds=30)),
-        Conversation(
-            match="Investigate",
-            turns=(answered("1. look\n2. tell"), called("list_executions"), answered("All is well.")),
-        ),
     ),
     default=Conversation(turns=(answered("Hello."),)),
 )

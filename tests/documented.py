@@ -51,7 +51,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/intake.md": (LIBRARY,),
     "docs/kubernetes.md": (KUBECTL,) * 3,
     "docs/learning.md": (HERE, LIBRARY),
-    "docs/memory.md": ("integration/test_memory_document.py::test_the_example", HERE),
+    "docs/memory.md": ("unit/test_memory_manager.py::test_the_example", HERE),
     "docs/metrics.md": (HERE,),
     "docs/models.md": (
         "integration/test_model_pool.py",

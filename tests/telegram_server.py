@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
@@ -58,9 +57,7 @@ class TelegramServer:
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -104,10 +101,8 @@ class TelegramServer:
     def _send(self, asked: dict[str, Any]) -> web.Response:
         marked = asked.get("parse_mode") == "MarkdownV2"
         text = asked["text"]
-        if not text.strip():
-            return _fault(400, "Bad Request: message text is empty")
-        if units(text) > 4096:
-            return _fault(400, "Bad Request: message is too long")
+        if not text.strip() or units(text) > 4096:
+            return _fault(400, "Bad Request: message text is empty, or too long")
         try:
             if marked:
                 parse(text)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
 
+import nats
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     Change,
+    ChangeBody,
     Phase,
     PhaseChanged,
     StoredChange,
@@ -22,10 +32,11 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
     WorkRecorded,
 )
-from swe_ai_fleet.domain.errors import AlreadyExists, Fenced
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest, Unavailable
 from swe_ai_fleet.ports import ChangeLog
-from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
+from tests.lost_answers import Proxy
 
 AT = "2026-11-22T12:00:00.000+00:00"
 
@@ -35,8 +46,14 @@ async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> Asyn
     if request.param == "memory":
         yield MemoryChanges()
         return
-    address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=5.0) as jetstream:
+    async with connected(nats_server.address) as changes:
+        yield changes
+
+
+@asynccontextmanager
+async def connected(address: NatsAddress, *, url: str = "", patience: float = 15.0) -> AsyncGenerator[ChangeLog]:
+    credentials = Credentials(token=address.token)
+    async with JetStream.connect(url or address.url, credentials=credentials, patience=patience) as jetstream:
         await jetstream.ensure_streams()
         await jetstream.ensure_streams()
         yield jetstream.changes()
@@ -46,23 +63,15 @@ def a_tenant() -> str:
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
-def note(tenant: str, version: int, text: str = "", story_id: str = "S.1") -> Change:
-    return Change(
-        tenant=tenant, story_id=story_id, version=version, at=AT, body=StoryUpdated(notes={"n": text or str(version)})
-    )
+def note(tenant: str, version: int, text: str = "") -> Change:
+    body = StoryUpdated(notes={"n": text or str(version)})
+    return Change(tenant=tenant, story_id="S.1", version=version, at=AT, body=body)
 
 
 def record(tenant: str, execution_id: str, summary: str = "", story_id: str = "S.1") -> Change:
-    body = WorkRecorded(
-        record=WorkRecord(
-            execution_id=execution_id,
-            task_id="T-1",
-            summary=summary,
-            operations={"files_read_file": 3},
-            tests=candidate.TestSummary(passed=2, failed=1, failing=("a::b",)),
-        )
-    )
-    return Change(tenant=tenant, story_id=story_id, version=0, at=AT, body=body)
+    tests = candidate.TestSummary(passed=2, failed=1, failing=("a::b",))
+    work = WorkRecord(execution_id=execution_id, task_id="T-1", summary=summary, operations={"x": 3}, tests=tests)
+    return Change(tenant=tenant, story_id=story_id, version=0, at=AT, body=WorkRecorded(record=work))
 
 
 async def everything(log: ChangeLog, tenant: str, from_sequence: int = 0) -> list[StoredChange]:
@@ -88,17 +97,7 @@ async def test_changes_are_read_back_in_order_and_as_they_were(log: ChangeLog) -
     assert await everything(log, tenant, written[2].sequence) == written[2:]
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 4])
-async def test_only_the_next_version_is_written(log: ChangeLog, version: int) -> None:
-    tenant = a_tenant()
-    stands = [await log.append(note(tenant, 1)), await log.append(note(tenant, 2))]
-    with pytest.raises(Fenced):
-        await log.append(note(tenant, version, "late"))
-    assert await everything(log, tenant) == stands
-    await log.append(note(tenant, 3))
-
-
-async def test_of_two_who_write_the_same_version_one_gets_through(log: ChangeLog) -> None:
+async def test_only_the_next_version_is_written_and_by_one(log: ChangeLog) -> None:
     tenant = a_tenant()
 
     async def write(name: str) -> str:
@@ -111,6 +110,13 @@ async def test_of_two_who_write_the_same_version_one_gets_through(log: ChangeLog
     winners = [name for name in await asyncio.gather(*(write(f"w{number}") for number in range(6))) if name]
     assert [one.change.body for one in await everything(log, tenant)] == [StoryUpdated(notes={"n": winners[0]})]
     assert len(winners) == 1
+    await log.append(note(tenant, 2))
+    stands = await everything(log, tenant)
+    for version in (0, 1, 2, 4):
+        with pytest.raises(Fenced):
+            await log.append(note(tenant, version, "late"))
+    assert await everything(log, tenant) == stands
+    await log.append(note(tenant, 3))
 
 
 async def test_an_execution_is_recorded_once_beside_its_story(log: ChangeLog) -> None:
@@ -138,3 +144,84 @@ async def test_changes_are_followed_as_they_come(log: ChangeLog) -> None:
         for version in (2, 3):
             written = await log.append(note(tenant, version))
             assert await anext(following) == written
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+async def test_a_change_whose_answer_got_lost_is_stored_once(nats_server: EmbeddedNats, overtaken: bool) -> None:
+    tenant, address = a_tenant(), nats_server.address
+    proxy = Proxy(address.url, only=b'"stream":"CONTEXT_CHANGES"')
+    async with (
+        asyncio.timeout(20),
+        proxy.running(),
+        connected(address) as other,
+        connected(address, url=proxy.url) as log,
+    ):
+        ours, work, behind = note(tenant, 1, "ours"), record(tenant, "e-1"), [note(tenant, 2, "behind")][:overtaken]
+        for change, meanwhile in ((ours, behind), (work, [])):
+            proxy.swallowing = True
+            writing = asyncio.ensure_future(log.append(change))
+            await proxy.swallowed.wait()
+            for another in meanwhile:
+                await other.append(another)
+            proxy.swallowing = False
+            proxy.swallowed.clear()
+            proxy.cut()
+            assert (await writing).change == change
+        assert [one.change for one in await everything(other, tenant)] == [ours, *behind, work]
+        with pytest.raises(Fenced):
+            await log.append(ours)
+
+
+async def test_what_is_no_change_does_not_hide_the_others(nats_server: EmbeddedNats) -> None:
+    tenant = a_tenant()
+    async with connected(nats_server.address) as log, await nats.connect(nats_server.address.url) as stranger:
+        kept = (await stranger.jetstream().stream_info("CONTEXT_CHANGES")).config
+        # What is known does not grow old.
+        assert (kept.max_age, kept.storage, kept.discard) == (0, "file", "new")
+        await log.append(note(tenant, 1, "before"))
+        future = b'{"tenant": "t", "body": {"type": "from_the_future"}}'
+        await stranger.jetstream().publish(f"context.changes.{tenant}.S%2E1", future, headers={"Fleet-Version": "2"})
+        async with ContextBook(log, mask=str) as book:
+            assert book.graph(tenant).version("S.1") == 1
+        # Who cannot read the last change cannot go on behind it.
+        with pytest.raises(Fenced):
+            await log.append(note(tenant, 2, "late"))
+        await log.append(note(tenant, 3, "after"))
+        assert [one.change.version for one in await everything(log, tenant)] == [1, 3]
+
+
+async def test_a_change_too_large_or_a_server_away_is_said(tmp_path: Path) -> None:
+    async with EmbeddedNats(tmp_path) as server, connected(server.address, patience=0.5) as log:
+        with pytest.raises(InvalidRequest):
+            await log.append(note("acme", 1, "x" * 2_000_000))
+        await log.append(note("acme", 1, "x"))
+        async with ContextBook(log, mask=str) as book:
+            os.kill(server.address.pid, signal.SIGKILL)
+            await server.wait()
+            with pytest.raises(Unavailable):
+                await book.record_work("acme", WorkRecord(execution_id="e", task_id="T"))
+            assert book.graph("acme").version("S.1") == 1
+
+
+GOLDEN = Path(__file__).parents[1] / "unit" / "golden_changes"
+KINDS = {kind.__dataclass_fields__["type"].default: kind for kind in get_args(ChangeBody)}
+
+
+def test_every_kind_of_change_has_a_golden_file() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.json")} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_golden_changes_are_read_and_still_written_as_they_were(name: str) -> None:
+    stored = (GOLDEN / f"{name}.json").read_bytes()
+    change = from_json(Change, stored)
+    assert type(change.body) is KINDS[name]
+    # Fields may have been added since: what was written then is still written.
+    assert _within(json.loads(stored), json.loads(to_json(change)))
+    assert {one.name for one in fields(change.body)} & set(json.loads(stored)["body"])
+
+
+def _within(old: object, new: object) -> bool:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(key in new and _within(value, new[key]) for key, value in old.items())
+    return old == new

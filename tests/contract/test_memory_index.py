@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.memory_index import open_memory_index
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -123,14 +121,22 @@ async def test_vectors_find_what_points_the_same_way(index: MemoryIndex) -> None
 
 
 async def test_spaces_do_not_mix(index: MemoryIndex) -> None:
+    other = "other embedder: 3"
+    assert (await index.position(""), await index.position("s")) == (0, 0)
     await index.put([(MAKE, [1.0, 0.0])], space="s", position=5)
-    await index.put([(COLOUR, [1.0, 0.0, 0.0])], space="other embedder: 3", position=3)
+    await index.put([(COLOUR, [1.0, 0.0, 0.0])], space=other, position=3)
     assert await by_vector(index, [1.0, 0.0]) == [MAKE.text]
-    assert await by_vector(index, [1.0, 0.0, 0.0], space="other embedder: 3") == [COLOUR.text]
-    assert await by_vector(index, [1.0, 0.0, 0.0]) == []
-    assert await by_vector(index, [1.0, 0.0], space="none such") == []
+    assert await by_vector(index, [1.0, 0.0, 0.0], space=other) == [COLOUR.text]
+    assert await by_vector(index, [1.0, 0.0, 0.0]) == await by_vector(index, [1.0, 0.0], space="none such") == []
     assert len(await by_words(index, "tests colour")) == 2
-    assert [await index.position(space) for space in ("s", "other embedder: 3", "none such", "")] == [5, 3, 0, 5]
+    assert [await index.position(space) for space in ("s", other, "none such", "")] == [5, 3, 0, 5]
+    # A position is kept with what was put, and stays where nothing is said of it.
+    await index.put((), space="s", position=2**40)
+    await index.put([(COLOUR, None)], space="s")
+    assert (await index.position(""), await index.position("s")) == (2**40, 2**40)
+    await index.put((), space="s", position=7)
+    await put(index, MAKE, position=4)
+    assert (await index.position("s"), await index.position(other)) == (7, 3)
 
 
 async def test_a_vector_is_one(index: MemoryIndex) -> None:
@@ -218,20 +224,9 @@ async def test_what_was_removed_is_found_no_more(index: MemoryIndex) -> None:
     assert COLOUR.text not in await by_vector(index, [1.0, 1.0])
 
 
-async def test_positions_are_kept_with_what_was_put(index: MemoryIndex) -> None:
-    assert (await index.position(""), await index.position("s")) == (0, 0)
-    await put(index, MAKE, position=4)
-    assert (await index.position(""), await index.position("s")) == (4, 0)
-    await index.put((), space="s", position=2**40)
-    await index.put([(COLOUR, None)], space="s")
-    assert (await index.position(""), await index.position("s")) == (2**40, 2**40)
-    await index.put((), space="s", position=7)
-    assert await index.position("s") == 7
-
-
 async def test_limits(index: MemoryIndex) -> None:
     await index.put([(one, [1.0, 0.0]) for one in THREE], space="s")
-    for limit, expected in ((-1, 0), (0, 0), (1, 1), (2, 2), (10**9, 3)):
+    for limit, expected in ((-1, 0), (0, 0), (1, 1), (10**9, 3)):
         assert len(await index.search(ALL, words="tests colour resolver", limit=limit)) == expected
         assert len(await index.search(ALL, vector=[1.0, 0.0], space="s", limit=limit)) == expected
         assert len(await index.listed(ALL, limit=limit)) == expected
@@ -250,15 +245,6 @@ async def test_a_query_is_never_syntax(index: MemoryIndex) -> None:
     for text in HOSTILE:
         assert await by_words(index, f"{text} linter {text}") == [MAKE.text], ascii(text)
         await by_words(index, text)
-    await by_words(index, "linter " + "x" * 100_000)
     assert await by_words(index, "linter " + "nothing-of-it " * 10_000) == [MAKE.text]
     assert await by_words(index, "linter " + '"' * 100_000) == [MAKE.text]
     assert await index.search(MemoryScope(tenant="\ud800\0", metadata={"\0": "\ud800"}), words="linter") == ()
-
-
-@given(text=st.text(max_size=60))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_any_text_can_be_searched_for(index: MemoryIndex, text: str) -> None:
-    await put(index, MAKE)
-    assert MAKE.text in await by_words(index, f"{text[:20]} linter")
-    await by_words(index, text)

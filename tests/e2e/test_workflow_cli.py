@@ -64,41 +64,21 @@ async def test_a_run_waits_for_people_and_is_stepped(shell: Shell, tmp_path: Pat
     assert (told["ask"]["label"], told["two"]["output"]["answer"]) == ("approved", "At once.")
     late = await shell.fleet("workflow", "steer", task_id, "pause")
     assert (late.code, "has ended" in late.err) == (2, True)
+    assert "question: string" in (await shell.fleet("workflow", "list")).out
     shown = await shell.fleet("show", task_id)
     assert (shown.code, "At once." in shown.out) == (0, True)
 
 
-async def test_a_rejected_run_has_an_exit_code_of_its_own(shell: Shell, tmp_path: Path) -> None:
-    file = tmp_path / "held.yaml"
-    file.write_text(HELD_FILE)
-    task_id = f"held-{uuid.uuid4().hex[:8]}"
-    watching = await shell.start("workflow", "run", str(file), "--task-id", task_id)
-    while (await shell.fleet("reject", task_id, "--text", "not now")).code not in (0, 5):
-        pass
-    ran = await ended(watching)
-    assert ran.code == 5, ran.out + ran.err
-    assert "not now" in ran.out + ran.err or "rejected" in ran.out
-
-
 async def test_files_are_checked_and_drawn_without_a_fleet(tmp_path: Path) -> None:
     shell = Shell(home=tmp_path / "nobody", model_url="")
-    bad = tmp_path / "bad.yaml"
+    bad, picture = tmp_path / "bad.yaml", tmp_path / "picture.mmd"
     bad.write_text('name: bad\nnodes:\n  - {id: one, type: agent}\n  - {id: two, type: agent, query: "${nodes.x.y}"}\n')
     ran = await shell.fleet("workflow", "validate", str(bad))
-    assert ran.code == 2
-    assert f"{bad}:4: node two: " in ran.out
-    told = (await shell.fleet("workflow", "validate", str(bad), "--json")).document
-    assert {one["line"] for one in told["faults"]} >= {4}
-    assert (await shell.fleet("workflow", "validate", str(tmp_path / "gone.yaml"))).code == 2
+    assert (ran.code, f"{bad}:4: node two: " in ran.out) == (2, True)
+    faults = (await shell.fleet("workflow", "validate", str(bad), "--json")).document["faults"]
+    assert 4 in [one["line"] for one in faults]
     drawn = await shell.fleet("workflow", "graph", "fix-issue")
     assert (drawn.code, drawn.out.startswith("flowchart")) == (0, True)
-    picture = tmp_path / "picture.mmd"
     assert (await shell.fleet("workflow", "graph", "fix-issue", "-o", str(picture))).code == 0
     assert picture.read_text() == drawn.out
     assert (await shell.fleet("workflow", "graph", "nowhere")).code == 2
-
-
-async def test_what_a_fleet_has(shell: Shell) -> None:
-    listed = (await shell.fleet("workflow", "list", "--json")).document
-    assert "fix-issue" in [one["name"] for one in listed["workflows"]]
-    assert "question: string" in (await shell.fleet("workflow", "list")).out

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -41,6 +44,14 @@ outputs:
 """
 
 
+@asynccontextmanager
+async def connected(card: dict[str, str]) -> AsyncGenerator[tuple[Any, Any, dict[str, Any]]]:
+    """Both services of a fleet, and what every call takes."""
+    async with grpc.aio.insecure_channel(card["address"]) as channel:
+        call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 120}
+        yield pb_grpc.WorkflowServiceStub(channel), orchestrator_grpc.OrchestratorServiceStub(channel), call
+
+
 @pytest.mark.slow
 async def test_a_workflow_survives_its_orchestrator(model_server: ScriptedModelServer, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", CART_FILES)
@@ -49,48 +60,32 @@ async def test_a_workflow_survives_its_orchestrator(model_server: ScriptedModelS
     request = pb.RunWorkflowRequest(
         task_id="survivor", definition=DEFINITION, repo=orchestrator.RepoRef(path=str(repository))
     )
-    async with serving(home, model_server.url) as (process, card):
-        async with grpc.aio.insecure_channel(card["address"]) as channel:
-            call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 120}
-            accepted = await pb_grpc.WorkflowServiceStub(channel).RunWorkflow(request, **call)
-            executions = orchestrator_grpc.OrchestratorServiceStub(channel)
-            watched = executions.StreamExecution(
-                orchestrator.StreamExecutionRequest(execution_id=accepted.execution_id), **call
-            )
-            async for event in watched:
-                if event.type == "tool_started" and event.agent_id == "node-slow-1":
-                    break
-            process.kill()
+    async with serving(home, model_server.url) as (process, card), connected(card) as (workflows, executions, call):
+        accepted = await workflows.RunWorkflow(request, **call)
+        watch = orchestrator.StreamExecutionRequest(execution_id=accepted.execution_id)
+        async for event in executions.StreamExecution(watch, **call):
+            if event.type == "tool_started" and event.agent_id == "node-slow-1":
+                break
+        process.kill()
         await process.wait()
     (home / "fleet.json").unlink()
 
-    async with serving(home, model_server.url) as (_, card), grpc.aio.insecure_channel(card["address"]) as channel:
-        call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 120}
-        executions = orchestrator_grpc.OrchestratorServiceStub(channel)
-        watched = executions.StreamExecution(
-            orchestrator.StreamExecutionRequest(execution_id=accepted.execution_id), **call
-        )
-        events = [event async for event in watched]
-        workflows = pb_grpc.WorkflowServiceStub(channel)
+    async with serving(home, model_server.url) as (_, card), connected(card) as (workflows, executions, call):
+        events = [event async for event in executions.StreamExecution(watch, **call)]
         run = (await workflows.GetRun(pb.GetRunRequest(execution_id=accepted.execution_id), **call)).run
     assert (run.status, run.error_message) == (orchestrator.DELIBERATION_STATUS_COMPLETED, "")
     outputs = json.loads(run.outputs_json)
     assert outputs["slept"] == "Slept well."
     assert git(repository, "branch", "--list", "fleet/*").split() == ["fleet/survivor.fix-1"]
     assert git(repository, "rev-parse", "fleet/survivor.fix-1") == outputs["commit"]
-    claims = [json.loads(e.payload_json)["generation"] for e in events if e.type == "execution_claimed"]
-    assert claims == [1, 2]
-    completed = [
-        json.loads(e.payload_json)["node_id"]
-        for e in events
-        if e.type == "node_updated" and json.loads(e.payload_json)["status"] == "completed"
-    ]
+    told = [(e.type, e.agent_id, json.loads(e.payload_json)) for e in events]
+    assert [payload["generation"] for kind, _, payload in told if kind == "execution_claimed"] == [1, 2]
+    updates = [payload for kind, _, payload in told if kind == "node_updated"]
+    completed = [one["node_id"] for one in updates if one["status"] == "completed"]
     assert sorted(completed) == ["first", "fix", "slow", "tests"]
     # The first one was asked once, and the slow one went on in the run that it had.
-    assert {e.agent_id for e in events if e.type == "run_claimed"} == {
-        f"node-{name}-1" for name in ("first", "slow", "tests")
-    }
-    assert sum(e.type == "run_started" and e.agent_id == "node-first-1" for e in events) == 1
-    slow = [e for e in events if e.agent_id == "node-slow-1"]
-    assert [json.loads(e.payload_json)["resumes"] for e in slow if e.type == "run_claimed"] == [False, True]
-    assert sum(e.type == "run_started" for e in slow) == 1
+    claimed = [(name, payload["resumes"]) for kind, name, payload in told if kind == "run_claimed"]
+    assert {name for name, _ in claimed} == {"node-first-1", "node-slow-1", "node-tests-1"}
+    assert [resumes for name, resumes in claimed if name == "node-slow-1"] == [False, True]
+    started = [name for kind, name, _ in told if kind == "run_started"]
+    assert [started.count(name) for name in ("node-first-1", "node-slow-1")] == [1, 1]

@@ -135,16 +135,10 @@ async def test_a_report_is_researched_without_a_repository(client: Client, searc
 
 async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     listed = await client.workflows.ListWorkflows(pb.ListWorkflowsRequest(), **client.call)
-    assert [one.name for one in listed.workflows] == [
-        "fix-issue",
-        "research-report",
-        "review-pull-request",
-        "upgrade-dependency",
-    ]
-    assert not listed.broken
+    names = ["fix-issue", "research-report", "review-pull-request", "upgrade-dependency"]
+    assert ([one.name for one in listed.workflows], list(listed.broken)) == (names, [])
     found = await client.workflows.GetWorkflow(pb.GetWorkflowRequest(name="fix-issue"), **client.call)
-    assert found.mermaid.startswith("flowchart")
-    assert found.svg.startswith("<svg")
+    assert found.mermaid.startswith("flowchart") and found.svg.startswith("<svg")
     assert "name: fix-issue" in found.definition
     nodes = {one.id: (one.type, one.label, one.breakpoint, one.line > 1) for one in found.graph.nodes}
     assert (list(nodes), nodes["verify"]) == (
@@ -155,16 +149,15 @@ async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     bad = "name: bad\nnodes:\n  - id: one\n    type: tool\n    tool: no_such_tool\n"
     told = await client.workflows.ValidateWorkflow(pb.ValidateWorkflowRequest(definition=bad), **client.call)
     assert [(one.line, one.node) for one in told.faults] == [(5, "one")]
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.begin(bad, {})
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     # Half a surrogate pair is JSON, but nothing that a log can keep.
     odd = bad.replace("no_such_tool", "git_log").replace("nodes:", "inputs: {said: string}\nnodes:")
     run = await client.ended(await client.begin(odd, {"said": "so\ud800"}))
     assert (json.loads(run.inputs_json), _statuses(run)) == ({"said": "so?"}, {"one": pb.NODE_STATUS_COMPLETED})
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.begin("nowhere", {})
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.begin("fix-issue", {"issue": "x"})
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    for name, inputs, code in (
+        (bad, {}, grpc.StatusCode.INVALID_ARGUMENT),
+        ("nowhere", {}, grpc.StatusCode.NOT_FOUND),
+        ("fix-issue", {"issue": "x"}, grpc.StatusCode.INVALID_ARGUMENT),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.begin(name, inputs)
+        assert caught.value.code() is code

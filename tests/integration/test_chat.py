@@ -7,7 +7,7 @@ import json
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,14 +18,12 @@ from swe_ai_fleet import ChatSession
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.conversations.answer import Answer, ProgressKind
 from swe_ai_fleet.conversations.chat import Chat
-from swe_ai_fleet.conversations.formatting import Channel, Table
+from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.conversations.formatting.telegram import unmarked
-from swe_ai_fleet.conversations.named_things import NamedThing, ThingKind
-from swe_ai_fleet.conversations.references import Reference, Standing
+from swe_ai_fleet.conversations.references import Standing
 from swe_ai_fleet.conversations.rules import ChatRules
-from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, MAX_SHOWN_CHARS, Session, shown_again
+from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, MAX_SHOWN_CHARS, Session
 from swe_ai_fleet.conversations.session import Turn as SaidTurn
 from swe_ai_fleet.conversations.store import MAX_SESSION_BYTES, ChatsInMemory, ChatStore, KeyValueChats, encoded
 from swe_ai_fleet.domain.budget import Limits
@@ -34,7 +32,6 @@ from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.runtime.chat_files import ChatFiles
-from swe_ai_fleet.runtime.chat_service import open_chat
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
@@ -78,23 +75,17 @@ def leak() -> str:
 
 
 class TestTurns:
-    async def test_numbers_come_from_the_calculator(self, chat: Chat) -> None:
-        answer = await chat.send("s", "Work out 15 * 23 + 17 for me")
-        assert (answer.text, answer.tools, answer.success) == ("It is 362.", ("calculator",), True)
-        kept = (await chat.session("s")).turns[0]
-        assert any("= 362" in message.content for message in kept.messages)
-
-    async def test_the_squares_come_from_the_python_executor(self, chat: Chat) -> None:
-        answer = await chat.send("s", "Add the squares of 1 to 10")
-        assert (answer.text, answer.tools) == ("The sum is 385.", ("python_executor",))
-        kept = (await chat.session("s")).turns[0]
-        assert any("result: 385" in message.content for message in kept.messages)
-
-    async def test_a_single_operation_needs_no_model(self, chat: Chat, server: ScriptedModelServer) -> None:
-        before = server.requests
-        answer = await chat.send("s", "What is 15 * 23 + 17?")
-        assert (answer.text, answer.tools) == ("15 * 23 + 17 = 362", ("calculator",))
-        assert server.requests == before
+    @pytest.mark.parametrize(
+        ("asked", "text", "tool", "given"),
+        [
+            ("Work out 15 * 23 + 17 for me", "It is 362.", "calculator", "= 362"),
+            ("Add the squares of 1 to 10", "The sum is 385.", "python_executor", "result: 385"),
+        ],
+    )
+    async def test_numbers_come_from_tools(self, chat: Chat, asked: str, text: str, tool: str, given: str) -> None:
+        answer = await chat.send("s", asked)
+        assert (answer.text, answer.tools, answer.success) == (text, (tool,), True)
+        assert any(given in message.content for message in (await chat.session("s")).turns[0].messages)
 
     async def test_earlier_turns_are_the_beginning_of_the_next_prompt(
         self, chat: Chat, server: ScriptedModelServer
@@ -107,29 +98,8 @@ class TestTurns:
         assert server.bodies[-1]["messages"] == first["messages"]
         assert second["messages"][: len(first["messages"])] == first["messages"]
         assert second["tools"] == first["tools"]
-        assert [message["role"] for message in second["messages"]] == [
-            "system", "user", "assistant", "user", "assistant", "tool",
-        ]  # fmt: skip
-
-    async def test_what_happens_is_told_as_it_happens(self, chat: Chat) -> None:
-        async with aclosing(chat.stream("s", "Work out 15 * 23 + 17 for me")) as updates:
-            told = [one async for one in updates]
-        kinds = [one.kind for one in told[:-1]]
-        assert kinds[:2] == [ProgressKind.TOOL, ProgressKind.RESULT]
-        assert "".join(one.text for one in told[2:-1]) == "It is 362."
-        assert isinstance(told[-1], Answer)
-
-    async def test_a_complex_request_begins_with_an_outline_where_the_mode_is_hybrid(
-        self, model: OpenAIChatModel, fleet: Fleet, server: ScriptedModelServer
-    ) -> None:
-        chat = Chat(model=model, fleet=fleet, rules=ChatRules(mode=PlanningMode.HYBRID, retry_waits=()))
-        before = server.requests
-        answer = await chat.send("s", "Investigate why all of the executions sometimes fail and compare each of them")
-        assert answer.text == "All is well."
-        assert server.requests == before + 3
-        await chat.send("s", "Hello")
-        roles = [message["role"] for message in server.bodies[-1]["messages"]]
-        assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
+        roles = [message["role"] for message in second["messages"]]
+        assert roles == ["system", "user", "assistant", "user", "assistant", "tool"]
 
     async def test_limits_end_the_work_with_an_answer(self, model: OpenAIChatModel) -> None:
         limits = Limits(max_iterations=2, max_tool_calls=20, timeout_seconds=30)
@@ -142,19 +112,13 @@ class TestTurns:
     async def test_secrets_are_masked_in_answers_and_on_the_way(self, model: OpenAIChatModel) -> None:
         chat = Chat(model=model, tools=[leak], secrets=Secrets(["hunter2-hunter2"]))
         told = [one async for one in chat.stream("s", "Tell me the secret")]
-        shown = "".join(one.text for one in told)
-        assert "hunter2" not in shown
+        assert "hunter2" not in "".join(one.text for one in told) + repr(await chat.session("s"))
         assert "[masked]" in told[-1].text
-        assert "hunter2" not in repr(await chat.session("s"))
-
-    @pytest.mark.parametrize("channel", [Channel.PLAIN, Channel.TELEGRAM])
-    async def test_marks_within_a_secret_do_not_bring_it_through(
-        self, model: OpenAIChatModel, channel: Channel
-    ) -> None:
-        chat = Chat(model=model, secrets=Secrets(["hunter2-hunter2"]))
-        answer = await chat.send("s", "a marked secret", channel=channel)
-        assert all("hunter2-hunter2" not in unmarked(page) for page in answer.pages)
-        assert "It says" in answer.text
+        # Marks within it do not bring it through.
+        for channel in (Channel.PLAIN, Channel.TELEGRAM):
+            answer = await chat.send("s", "a marked secret", channel=channel)
+            assert all("hunter2-hunter2" not in unmarked(page) for page in answer.pages)
+            assert "It says" in answer.text
 
     async def test_history_is_bounded(self, model: OpenAIChatModel, server: ScriptedModelServer) -> None:
         chat = Chat(model=model, rules=ChatRules(mode=PlanningMode.AGENTIC, retry_waits=()))
@@ -213,26 +177,21 @@ class TestReferences:
         chosen = await chat.send("s", "The first, please")
         assert chosen.references[0].things[0].name == "src/a.py"
 
-    async def test_a_vague_one_is_the_models_to_ask_else_ours(self, chat: Chat) -> None:
-        await chat.send("s", "List the executions")
-        asked = await chat.send("s", "Tell me more about it")
-        assert asked.text == "Which one?"
-        unasked = await chat.send("s", "Then delete it")
-        assert unasked.text.startswith("Hello.\n\nWhat do you mean by “it”?")
-
 
 class TestTasks:
     async def test_a_task_starts_with_the_persons_yes_and_not_before(self, chat: Chat, fleet: Fleet) -> None:
         proposed = await chat.send("s", "Start a task that fixes the parser")
-        assert proposed.proposed
-        assert "Fix the parser" in proposed.text and "`/srv/app`" in proposed.text and "2 agents" in proposed.text
+        assert (proposed.proposed, fleet.started) == (True, [])
+        assert all(words in proposed.text for words in ("Fix the parser", "`/srv/app`", "2 agents"))
+        # A yes confirms what the person had seen.
+        await chat.send("s", "yes", seen_turn=proposed.turn - 1)
         assert fleet.started == []
+        await chat.send("s", "Start a task that fixes the parser")
         started = await chat.send("s", "Yes, please!")
         assert (started.stop_reason, started.execution_id) == ("started", "99999999-0000-4000-8000-000000000000")
         ((proposal, key),) = fleet.started
         assert (proposal.description, proposal.repository, proposal.agents) == ("Fix the parser", "/srv/app", 2)
-        assert key.startswith("chat-s-")
-        assert not started.proposed
+        assert key.startswith("chat-s-") and not started.proposed
         await chat.send("s", "yes")
         assert len(fleet.started) == 1
 
@@ -263,11 +222,9 @@ class TestTasks:
         await chat.send("s", "Start a task that fixes the parser")
         fleet.hangs = asyncio.Event()
         yes = asyncio.create_task(chat.send("s", "yes"))
-        async with asyncio.timeout(10):
-            await fleet.hangs.wait()
+        await fleet.hangs.wait()
         yes.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await yes
+        await asyncio.gather(yes, return_exceptions=True)
         await chat.send("s", "no")
         told = server.bodies[-1]["messages"][-1]["content"]
         assert "not known whether it was started" in told and "it is not started" not in told
@@ -286,25 +243,12 @@ class TestTasks:
         assert (answer.success, answer.proposed) == (False, True)
         assert "longer than I can wait for" in answer.text
 
-    @pytest.mark.parametrize(
-        "reply", ["start it?", "ok?", "yes \U0001f44e", "> yes", "~~yes~~", "ye\u0455", "o\u212a", "yes/no"]
-    )
-    async def test_what_only_looks_like_a_yes_starts_nothing(self, chat: Chat, fleet: Fleet, reply: str) -> None:
-        await chat.send("s", "Start a task that fixes the parser")
-        await chat.send("s", reply)
-        assert fleet.started == []
-
-    async def test_a_yes_confirms_what_the_person_had_seen(self, chat: Chat, fleet: Fleet) -> None:
-        proposed = await chat.send("s", "Start a task that fixes the parser")
-        await chat.send("s", "yes", seen_turn=proposed.turn - 1)
-        assert fleet.started == []
-        proposed = await chat.send("s", "Start a task that fixes the parser")
-        assert (await chat.send("s", "yes", seen_turn=proposed.turn)).execution_id
-
-    async def test_no_html_hides_what_is_proposed(self, chat: Chat) -> None:
+    async def test_nothing_hides_what_is_proposed(self, chat: Chat) -> None:
         answer = await chat.send("s", "Conceal", channel=Channel.MARKDOWN)
         assert answer.proposed and "Delete everything" in answer.text
         assert "<!--" not in answer.pages[0] and "<details" not in answer.pages[0]
+        answer = await chat.send("t", "Hide something")
+        assert (answer.text, answer.proposed) == ("It is refused.", False)
 
     async def test_a_poisoned_result_starts_nothing_and_is_not_remembered(
         self, model: OpenAIChatModel, fleet: Fleet
@@ -320,45 +264,18 @@ class TestTasks:
         await chat.send("s", "yes")
         assert fleet.started == []
 
-    async def test_nothing_invisible_is_proposed(self, chat: Chat) -> None:
-        answer = await chat.send("s", "Hide something")
-        assert (answer.text, answer.proposed) == ("It is refused.", False)
-
-
-class TestMcpServers:
-    async def test_their_tools_that_only_read_are_there(self, server: ScriptedModelServer, tmp_path: Path) -> None:
-        small = {
-            "name": "small",
-            "command": [sys.executable, str(Path(__file__).with_name("small_mcp_server.py"))],
-            "tools": ["*"],
-            "read_only_tools": ["add"],
-            "confined": False,
-        }
-        settings = Settings(home=tmp_path, model_url=server.url, model="scripted", mcp_servers=(small,))
-        async with open_chat(settings, store=MemoryKeyValue()) as chat:
-            answer = await chat.send("s", "Please add them")
-            offered = {tool["function"]["name"] for tool in server.bodies[-1]["tools"]}
-            kept = await chat.session("s")
-        assert (answer.text, answer.tools) == ("Five.", ("small_add",))
-        assert "small_add" in offered and not any(name.startswith("small_") for name in offered - {"small_add"})
-        assert any(message.content.strip() == "5" for message in kept.turns[0].messages if message.role == "tool")
-
 
 class TestLongTermMemory:
     async def test_what_one_session_was_told_another_recalls(self, model: OpenAIChatModel) -> None:
-        memories = Kept()
+        memories, asked = Kept(), "What is my favourite colour?"
         chat = Chat(model=model, memories=memories)
         await chat.send("one", "Remember that my favourite colour is green.", namespaces=["agent:ada"])
         (kept,) = memories.memories
-        assert (kept.text, kept.namespace, kept.source) == (
-            "my favourite colour is green.",
-            "agent:ada",
-            "agent:chat-one",
-        )
-        assert (await chat.send("two", "What is my favourite colour?", namespaces=["agent:ada"])).text == COLOUR
-        assert (await chat.send("three", "What is my favourite colour?")).text == "You have not told me."
-        other = await chat.send("four", "What is my favourite colour?", namespaces=["agent:grace"])
-        assert other.text == "You have not told me."
+        assert (kept.text, kept.namespace) == ("my favourite colour is green.", "agent:ada")
+        assert kept.source == "agent:chat-one"
+        assert (await chat.send("two", asked, namespaces=["agent:ada"])).text == COLOUR
+        for session, others in (("three", []), ("four", ["agent:grace"])):
+            assert (await chat.send(session, asked, namespaces=others)).text == "You have not told me."
 
     async def test_the_model_can_look_further(self, model: OpenAIChatModel) -> None:
         memories = Kept([Memory(namespace="fleet", text="deploys happen on Fridays", source="chat:old")])
@@ -449,35 +366,23 @@ class TestSessions:
         now += timedelta(seconds=6)
         assert (await chat.send("s", "Hello")).turn == 2
 
-    async def test_the_same_message_is_answered_once(
+    async def test_sessions_are_listed_and_ended_and_the_same_message_is_answered_once(
         self, model: OpenAIChatModel, server: ScriptedModelServer, store: ChatStore
     ) -> None:
         chat = Chat(model=model, store=store)
-        first = await chat.send("s", "Hello", message_id="m1")
+        await chat.send("a", "Hello")
+        first = await chat.send("b", "Hello", message_id="m1")
         before = server.requests
-        again = await chat.send("s", "Hello", message_id="m1")
-        assert (again.text, again.turn, again.repeated) == (first.text, 1, True)
-        assert server.requests == before
-        assert (await chat.send("s", "Hello", message_id="m2")).turn == 2
-
-    async def test_sessions_are_listed_and_ended(self, model: OpenAIChatModel, store: ChatStore) -> None:
-        chat = Chat(model=model, store=store)
-        for name in ("a", "b"):
-            await chat.send(name, "Hello")
+        again = await chat.send("b", "Hello", message_id="m1")
+        assert (again.text, again.turn, again.repeated, server.requests) == (first.text, 1, True, before)
         assert [one.session_id for one in await chat.sessions()] == ["b", "a"]
         (last,) = (await chat.sessions())[0].turns
         assert (last.text, last.answer, last.messages) == ("Hello", "", ())
-        assert await chat.end("a")
-        assert not await chat.end("a")
+        assert [await chat.end("a"), await chat.end("a")] == [True, False]
         with pytest.raises(NotFound):
             await chat.session("a")
+        assert (await chat.send("b", "Hello", message_id="m2")).turn == 2
         assert [one.session_id for one in await chat.sessions()] == ["b"]
-
-    async def test_a_list_does_not_read_what_was_said(self, model: OpenAIChatModel) -> None:
-        kept = MemoryKeyValue()
-        chat = Chat(model=model, store=KeyValueChats(kept))
-        await chat.send("s", "Hello " * 2_000)
-        assert [len(entry.value) < 1_500 for entry in await kept.entries("card.default.")] == [True]
 
     async def test_whoever_answers_in_a_forgotten_session_does_not_replace_the_next(
         self, model: OpenAIChatModel, store: ChatStore
@@ -491,25 +396,21 @@ class TestSessions:
         with pytest.raises(Fenced):
             await store.put(old.session, revision=old.revision)
 
-    @pytest.mark.parametrize("filler", ["x", "\U0001f600", "\x01"], ids=["ascii", "emoji", "control"])
-    async def test_a_turn_too_long_to_be_kept_is_kept_in_part(self, store: ChatStore, filler: str) -> None:
-        long = (
-            UserMessage(content="Hello"),
-            AssistantMessage(content=filler * 2_000_000),
-            AssistantMessage(content="Hi"),
-        )
-        turn = SaidTurn(
-            number=1,
-            text=filler * 16_000,
-            answer=filler * MAX_ANSWER_CHARS,
-            at="2026-01-01T00:00:00+00:00",
-            messages=long,
-        )
-        session = Session(session_id="s", started_at="2026-01-01T00:00:00+00:00", nonce="n").with_turn(turn, (), None)
-        assert len(encoded(session)) <= MAX_SESSION_BYTES
-        await store.put(session, revision=0)
-        kept = await store.get("default", "s")
-        assert kept is not None and kept.session.turns[0].answer == turn.answer
+    async def test_a_turn_too_long_to_be_kept_is_kept_in_part(self, store: ChatStore) -> None:
+        at = "2026-01-01T00:00:00+00:00"
+        for filler in ("x", "\U0001f600", "\x01"):
+            long = (
+                UserMessage(content="Hello"),
+                AssistantMessage(content=filler * 2_000_000),
+                AssistantMessage(content="Hi"),
+            )
+            answer = filler * MAX_ANSWER_CHARS
+            turn = SaidTurn(number=1, text=filler * 16_000, answer=answer, at=at, messages=long)
+            session = Session(session_id=f"s{ord(filler)}", started_at=at, nonce="n").with_turn(turn, (), None)
+            assert len(encoded(session)) <= MAX_SESSION_BYTES
+            await store.put(session, revision=0)
+            kept = await store.get("default", session.session_id)
+            assert kept is not None and kept.session.turns[0].answer == answer
 
     async def test_too_many_at_once_are_refused(self, model: OpenAIChatModel) -> None:
         chat = Chat(model=model, rules=ChatRules(at_once=1))
@@ -522,80 +423,47 @@ class TestSessions:
             await asyncio.gather(waiting, return_exceptions=True)
 
 
-class TestLibrary:
-    @asynccontextmanager
-    async def session(self, server: ScriptedModelServer, home: Path, **more: object) -> AsyncIterator[ChatSession]:
-        settings = Settings(home=home, model_url=server.url, model="scripted", embeddings="none")
-        async with ChatSession(settings=settings, **more) as opened:  # type: ignore[arg-type]
-            yield opened
-
-    async def test_a_chat_goes_on_in_another_process(self, server: ScriptedModelServer, tmp_path: Path) -> None:
-        program = (
-            "import asyncio, sys\n"
-            "from pathlib import Path\n"
-            "from swe_ai_fleet import ChatSession\n"
-            "from swe_ai_fleet.settings import Settings\n"
-            "settings = Settings(home=Path(sys.argv[1]), model_url=sys.argv[2], model='scripted', embeddings='none')\n"
-            "session = ChatSession(session_id='mine', settings=settings, namespaces=['agent:ada'])\n"
-            "answer = asyncio.run(session.send('Remember that my favourite colour is green.'))\n"
-            "print(answer.text)\n"
-        )
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, str(tmp_path), server.url, stdout=asyncio.subprocess.PIPE
-        )
-        output, _ = await process.communicate()
-        assert output.decode().strip() == "I will remember that."
-        async with self.session(server, tmp_path, session_id="later", namespaces=["agent:ada"]) as later:
-            assert (await later.send("What is my favourite colour?")).text == COLOUR
-        async with self.session(server, tmp_path, session_id="mine") as mine:
-            assert (await mine.send("Hello")).turn == 2
-            await mine.end()
-            assert await mine.session() is None
-
-    async def test_files_of_one_directory_can_be_read(self, server: ScriptedModelServer, tmp_path: Path) -> None:
-        (tmp_path / "notes.txt").write_text("the tests need NATS\n")
-        async with self.session(server, tmp_path / "home", files=tmp_path) as chat:
-            answer = await chat.send("Look into the notes")
-            kept = await chat.session()
-        assert answer.tools == ("file_reader",)
-        assert kept is not None and "the tests need NATS" in repr(kept.turns[0].messages)
-        assert [thing.name for thing in kept.things] == ["notes.txt"]
+def library(server: ScriptedModelServer, home: Path, **more: object) -> ChatSession:
+    settings = Settings(home=home, model_url=server.url, model="scripted", embeddings="none")
+    return ChatSession(settings=settings, **more)  # type: ignore[arg-type]
 
 
-# --- what a turn keeps ---
-
-AT = "2026-11-22T13:55:00+00:00"
-
-
-def thing(number: int, *, label: str = "") -> NamedThing:
-    return NamedThing(kind=ThingKind.FILE, name=f"src/{number}.py", turn=1, source="answer", label=label)
-
-
-def reference(*things: NamedThing, phrase: str = "that file") -> Reference:
-    return Reference(phrase=phrase, standing=Standing.AMBIGUOUS, things=things, turns_ago=2)
-
-
-def a_session(turn: SaidTurn) -> Session:
-    return Session(session_id="s", started_at=AT, nonce="n").with_turn(turn, (), None)
-
-
-def test_a_turn_is_read_back_with_its_tables_and_references() -> None:
-    turn = SaidTurn(
-        number=1,
-        text="Show that file",
-        answer="Which?",
-        at=AT,
-        tables=(Table(columns=("a",), rows=(("1",),), title="T"),),
-        references=shown_again([reference(thing(1), thing(2, label="what it is about"))]),
+async def test_a_chat_goes_on_in_another_process(server: ScriptedModelServer, tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from swe_ai_fleet import ChatSession\n"
+        "session = ChatSession(session_id='mine', namespaces=['agent:ada'])\n"
+        "print(asyncio.run(session.send('Remember that my favourite colour is green.')).text)\n"
     )
-    kept = from_json(Session, to_json(a_session(turn)))
-    assert kept == a_session(turn)
-    assert [one.name for one in kept.turns[0].references[0].things] == ["src/1.py", "src/2.py"]
-    assert kept.card.turns[0].references == kept.card.turns[0].tables == ()
+    named = {"HOME": str(tmp_path), "MODEL_URL": server.url, "MODEL": "scripted", "EMBEDDINGS": "none"}
+    environment = {f"FLEET_{name}": value for name, value in named.items()}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert output.decode().strip() == "I will remember that."
+    async with library(server, tmp_path, session_id="later", namespaces=["agent:ada"]) as later:
+        assert (await later.send("What is my favourite colour?")).text == COLOUR
+    async with library(server, tmp_path, session_id="mine") as mine:
+        assert (await mine.send("Hello")).turn == 2
+        await mine.end()
+        assert await mine.session() is None
+
+
+async def test_files_of_one_directory_can_be_read(server: ScriptedModelServer, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the tests need NATS\n")
+    async with library(server, tmp_path / "home", files=tmp_path) as chat:
+        answer = await chat.send("Look into the notes")
+        kept = await chat.session()
+    assert answer.tools == ("file_reader",)
+    assert kept is not None and "the tests need NATS" in repr(kept.turns[0].messages)
+    assert [thing.name for thing in kept.things] == ["notes.txt"]
 
 
 def test_sessions_kept_before_turns_had_references_still_load() -> None:
-    old = json.loads(to_json(a_session(SaidTurn(number=1, text="Hello", answer="Hi.", at=AT))))
+    at = "2026-11-22T13:55:00+00:00"
+    turn = SaidTurn(number=1, text="Hello", answer="Hi.", at=at)
+    old = json.loads(to_json(Session(session_id="s", started_at=at, nonce="n").with_turn(turn, (), None)))
     del old["turns"][0]["references"]
     kept = from_json(Session, json.dumps(old).encode())
     assert (kept.turns[0].answer, kept.turns[0].references) == ("Hi.", ())

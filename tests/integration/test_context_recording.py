@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import sys
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
-import grpc.aio
 import nats as nats_client
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
 from services.context.recorder import RECORDER, Recorder, open_recorder
 from services.context.store import MEMORIES_BUCKET, open_memories
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream, WorkQueue
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.context.graph import fold
-from swe_ai_fleet.domain.context import ContextRequest, Story, StoryTask, WorkRecorded
+from swe_ai_fleet.domain.context import WorkRecorded
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
@@ -38,33 +29,19 @@ from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, T
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
-from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
-
-SECONDS = 40
-TOKEN = "a-token-for-tests"
-HALTING = ("remember", "record", "record_work")
 
 
 @pytest.fixture(scope="module")
 async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
     async with EmbeddedNats(tmp_path_factory.mktemp("nats-recording")) as server:
         yield server
-
-
-def settings_for(home: Path, nats: EmbeddedNats) -> Settings:
-    return Settings(
-        home=home,
-        nats_url=nats.address.url,
-        nats_token=nats.address.token,
-        context_listen="127.0.0.1:0",
-        embeddings="none",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,227 +53,160 @@ class World:
     queue: WorkQueue
     jetstream: JetStreamContext
 
-    async def run(self, *task_ids: str, **fields: object) -> list[str]:
-        """Carry out tasks with agents that follow a script; the ids of their executions."""
+    async def run(self, *, write: bool = True) -> str:
+        """Carry out a task with agents that follow a script; the id of its execution."""
         surroundings = Surroundings(
-            log=self.log,
-            blobs=self.log,
-            results=self.log,
-            fleet=ScriptedFleet(storage=self.log),
-            workspaces=ScriptedWorkspaces(),
-            model=ScriptedModel(),
-            owner="test",
-            pauses=(0.0,),
+            log=self.log, blobs=self.log, results=self.log, fleet=ScriptedFleet(storage=self.log), owner="test",
+            workspaces=ScriptedWorkspaces(), model=ScriptedModel(), pauses=(0.0,),
             context=ContextGatherer(self.recorder.book, self.recorder.memories, mask=Secrets()),
-        )
+        )  # fmt: skip
         async with Executions(surroundings) as executions:
-            submitted = [await executions.submit(a_task(task_id, **fields)) for task_id in task_ids]
-            for one in submitted:
-                await executions.wait("default", one.execution_id)
-        return [one.execution_id for one in submitted]
+            execution_id = (await executions.submit(a_task(write))).execution_id
+            await executions.wait("default", execution_id)
+        return execution_id
 
     async def idle(self) -> None:
         """Wait until the consumer has had everything there is, and said so of each."""
-        async with asyncio.timeout(SECONDS):
-            while True:
-                with suppress(NotFoundError):
-                    info = await self.jetstream.consumer_info(self.queue.stream, self.queue.consumer)
-                    if not info.num_pending and not info.num_ack_pending:
-                        return
-                await asyncio.sleep(0.02)
+        while True:
+            with suppress(NotFoundError):
+                info = await self.jetstream.consumer_info(self.queue.stream, self.queue.consumer)
+                if not info.num_pending and not info.num_ack_pending:
+                    return
+            await asyncio.sleep(0.02)
 
-    async def recorded(self) -> Counter[str]:
-        """How often the work of each execution is in the stream."""
-        found: Counter[str] = Counter()
-        async with aclosing(self.log.changes().read()) as changes:
-            async for stored in changes:
-                if stored is not None and isinstance(stored.change.body, WorkRecorded):
-                    found[stored.change.body.record.execution_id] += 1
-        return found
+    async def recorded(self, execution_id: str) -> int:
+        """How often the work of an execution is in the stream."""
+        bodies = [one.change.body async for one in self.log.changes().read() if one is not None]
+        return sum(isinstance(body, WorkRecorded) and body.record.execution_id == execution_id for body in bodies)
 
-    async def kept(self, bucket: str) -> list[bytes]:
-        return [entry.value for entry in await (await self.log.bucket(bucket)).entries("default.")]
+    async def kept(self, bucket: str) -> Sequence[KeyValueEntry]:
+        return await (await self.log.bucket(bucket)).entries("default.")
+
+    async def revisions(self) -> list[tuple[str, int]]:
+        kept = [*await self.kept(MEMORIES_BUCKET), *await self.kept(OUTCOMES_BUCKET)]
+        return [(entry.key, entry.revision) for entry in kept]
 
     async def memories_of(self, execution_id: str) -> list[Memory]:
-        memories = [from_json(Memory, value) for value in await self.kept(MEMORIES_BUCKET)]
+        memories = [from_json(Memory, entry.value) for entry in await self.kept(MEMORIES_BUCKET)]
         return [one for one in memories if one.source == f"execution:{execution_id}"]
 
     async def outcomes_of(self, execution_id: str) -> list[Outcome]:
-        outcomes = [from_json(Outcome, value) for value in await self.kept(OUTCOMES_BUCKET)]
+        outcomes = [from_json(Outcome, entry.value) for entry in await self.kept(OUTCOMES_BUCKET)]
         return [one for one in outcomes if one.subject_id == execution_id]
 
 
-def a_task(task_id: str, **fields: object) -> Task:
-    task = Task(
-        task_id=task_id,
-        kind=TaskKind.ORCHESTRATE,
-        description=f"Add a greeting to the page {task_id}",
-        repo=RepoRef(location=f"/srv/{task_id}"),
-        memory=MemoryOptions(write=True),
-    )
-    return replace(task, **fields)
+def a_task(write: bool = True) -> Task:
+    name = a_name()
+    repo, memory = RepoRef(location=f"/srv/{name}"), MemoryOptions(write=write)
+    return Task(task_id=name, kind=TaskKind.ORCHESTRATE, description=f"Greet {name}", repo=repo, memory=memory)
 
 
 def a_name() -> str:
     return f"t-{uuid4().hex[:10]}"
 
 
-@asynccontextmanager
-async def a_world(nats: EmbeddedNats, home: Path) -> AsyncIterator[World]:
-    settings = settings_for(home, nats)
-    async with AsyncExitStack() as stack:
-        log = await stack.enter_async_context(connect_log(settings, name="recording-test"))
+@pytest.fixture
+async def world(nats: EmbeddedNats, tmp_path: Path) -> AsyncIterator[World]:
+    settings = Settings(home=tmp_path, embeddings="none", nats_url=nats.address.url, nats_token=nats.address.token)
+    mask, delays = Secrets(), {"first_delay_seconds": 0.02, "last_delay_seconds": 0.1}
+    async with (
+        asyncio.timeout(40),
+        connect_log(settings, name="recording-test") as log,
+        await nats_client.connect(nats.address.url) as client,
+        AsyncExitStack() as stack,
+    ):
         await log.ensure_streams()
-        client = await nats_client.connect(nats.address.url)
-        stack.push_async_callback(client.close)
-        mask = Secrets()
         recorder = Recorder(
             log=log,
             book=await stack.enter_async_context(ContextBook(log.changes(), mask=mask)),
             outcomes=await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET), mask=mask)),
             memories=await stack.enter_async_context(open_memories(settings, log, mask=mask)),
         )
-        queue = replace(
-            RECORDER, consumer=f"recorder-{uuid4().hex[:8]}", first_delay_seconds=0.02, last_delay_seconds=0.1
-        )
+        queue = replace(RECORDER, consumer=f"recorder-{uuid4().hex[:8]}", **delays)
         yield World(log=log, recorder=recorder, queue=queue, jetstream=client.jetstream())
 
 
-@pytest.fixture
-async def world(nats: EmbeddedNats, tmp_path: Path) -> AsyncIterator[World]:
-    async with asyncio.timeout(SECONDS), a_world(nats, tmp_path) as made:
-        yield made
+class Part:
+    """A part whose method fails as long as it has a fault; without one it does what it is told and never says so."""
 
-
-async def test_an_execution_leaves_its_work_its_outcome_and_its_lessons(world: World):
-    task_id, story_id = a_name(), a_name()
-    book = world.recorder.book
-    await book.create_story("default", Story(story_id=story_id, title="Greetings"))
-    await book.create_task("default", StoryTask(task_id=task_id, story_id=story_id, title="The page"))
-    async with open_recorder(world.recorder, queue=world.queue):
-        [execution_id] = await world.run(task_id, story_id=story_id)
-        [silent] = await world.run(a_name(), memory=MemoryOptions(), kind=TaskKind.DELIBERATE)
-        await world.idle()
-    work = book.graph("default").execution(execution_id)
-    assert work is not None
-    assert (work.record.task_id, work.record.story_id, work.record.status) == (task_id, story_id, "completed")
-    assert DELIVERED_COMMIT in work.record.commits
-    assert sum(work.record.operations.values()) >= 1
-    [outcome] = await world.outcomes_of(execution_id)
-    assert (outcome.success, outcome.approach, outcome.agents) == (True, "orchestrate", 3)
-    memories = await world.memories_of(execution_id)
-    assert memories
-    [first, *_] = await world.recorder.memories.recall(f"greeting page {task_id}", MemoryScope(), limit=1)
-    assert first.memory in memories
-    assert book.graph("default").execution(silent) is not None
-    assert await world.outcomes_of(silent)
-    assert not await world.memories_of(silent)
-
-
-class Halting:
-    """A part that does what it is told, and then never says so."""
-
-    def __init__(self, inner: object, method: str) -> None:
-        self._inner = inner
-        self._method = method
-        self.done = asyncio.Event()
+    def __init__(self, inner: object, method: str, *, fault: FleetError | None = None) -> None:
+        self._inner, self._method, self.fault = inner, method, fault
+        self.halts = fault is None
+        self.asked = asyncio.Event()
 
     def __getattr__(self, name: str) -> object:
-        found = getattr(self._inner, name)
+        inner = getattr(self._inner, name)
         if name != self._method:
-            return found
+            return inner
 
-        async def halts(*arguments: object) -> object:
-            await found(*arguments)
-            self.done.set()
-            return await asyncio.Event().wait()
+        async def called(*arguments: object) -> object:
+            done = None if self.fault else await inner(*arguments)
+            self.asked.set()
+            if self.fault is not None:
+                raise self.fault
+            return await asyncio.Event().wait() if self.halts else done
 
-        return halts
+        return called
 
 
 async def test_killed_anywhere_in_between_each_part_is_recorded_once(world: World):
-    [execution_id] = await world.run(a_name())
-    parts = {"remember": "memories", "record": "outcomes", "record_work": "book"}
-    for method in HALTING:
-        halting = Halting(getattr(world.recorder, parts[method]), method)
-        async with open_recorder(replace(world.recorder, **{parts[method]: halting}), queue=world.queue):
-            await halting.done.wait()
+    execution_id, silent = await world.run(), await world.run(write=False)
+    for method, part in (("remember", "memories"), ("record", "outcomes"), ("record_work", "book")):
+        halting = Part(getattr(world.recorder, part), method)
+        async with open_recorder(replace(world.recorder, **{part: halting}), queue=world.queue):
+            await halting.asked.wait()
     async with open_recorder(world.recorder, queue=world.queue):
         await world.idle()
-    assert (await world.recorded())[execution_id] == 1
+    assert await world.recorded(execution_id) == 1
     assert len(await world.outcomes_of(execution_id)) == 1
     memories = await world.memories_of(execution_id)
     assert len({memory.memory_id for memory in memories}) == len(memories) >= 1
+    assert (len(await world.outcomes_of(silent)), await world.memories_of(silent)) == (1, [])
     # Whoever is told everything from the beginning brings nothing back.
     assert await world.recorder.memories.forget(MemoryScope(), [memories[0].memory_id]) == 1
-    revisions = await every_revision(world)
+    revisions = await world.revisions()
     async with open_recorder(world.recorder, queue=replace(world.queue, consumer="somebody-new")):
         await replace(world, queue=replace(world.queue, consumer="somebody-new")).idle()
-    assert await every_revision(world) == revisions
-
-
-class Away:
-    """A memory that cannot be reached, as long as that is so."""
-
-    def __init__(self, inner: Memories, fault: FleetError) -> None:
-        self._inner = inner
-        self._fault = fault
-        self.asked = asyncio.Event()
-        self.back = False
-
-    async def remember(self, memory: Memory) -> bool:
-        self.asked.set()
-        if not self.back:
-            raise self._fault
-        return await self._inner.remember(memory)
+    assert await world.revisions() == revisions
 
 
 @pytest.mark.parametrize("fault", [Unavailable("away"), InternalFault("followed no more"), PreconditionFailed("torn")])
 async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(world: World, fault: FleetError):
-    [execution_id] = await world.run(a_name())
-    away = Away(world.recorder.memories, fault)
+    execution_id = await world.run()
+    away = Part(world.recorder.memories, "remember", fault=fault)
     async with open_recorder(replace(world.recorder, memories=away), queue=world.queue):
         await away.asked.wait()
         while world.recorder.book.graph("default").execution(execution_id) is None:
             await asyncio.sleep(0.01)
         assert await world.outcomes_of(execution_id)
         assert not await world.memories_of(execution_id)
-        away.back = True
+        away.fault = None
         await world.idle()
     assert await world.memories_of(execution_id)
-    assert (await world.recorded())[execution_id] == 1
-
-
-async def every_revision(world: World) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET):
-        found += [(entry.key, entry.revision) for entry in await (await world.log.bucket(name)).entries("default.")]
-    return found
-
-
-async def test_replicas_share_the_work_and_catch_up_with_what_they_missed(world: World, nats: EmbeddedNats, tmp_path):
-    names = [a_name() for _ in range(12)]
-    executions = await world.run(*names)
-    async with a_world(nats, tmp_path / "other") as other:
-        async with open_recorder(world.recorder, queue=world.queue), open_recorder(other.recorder, queue=world.queue):
-            await world.idle()
-        recorded = await world.recorded()
-        assert [recorded[name] for name in executions] == 12 * [1]
-        for name in executions:
-            assert len(await world.outcomes_of(name)) == 1
+    assert await world.recorded(execution_id) == 1
 
 
 async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(world: World):
-    broken, lost = a_name(), a_name()
+    broken, lost, large = a_name(), a_name(), str(uuid4())
     await world.jetstream.publish(f"agent.events.default.{broken}._", b'{"type": "execution_finished"')
     end = ExecutionFinished(status=ExecutionStatus.COMPLETED)
     await world.log.tell(Writer(tenant="default", execution_id=lost, task_id=lost), end)
     await world.jetstream.publish(f"agent.events.default.{a_name()}._", b"execution_finished is only said here")
-    [execution_id] = await world.run(a_name())
+    # An end too large for a message is found where it lies.
+    task = a_task()
+    repository = PinnedRepository(tenant="default", location=task.repo.location, commit="0" * 40)
+    writer = Writer(tenant="default", execution_id=large, task_id=task.task_id)
+    async with world.log.journal(writer, fresh=True) as journal:
+        await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint="f"))
+        await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, error=400_000 * "x"))
+    execution_id = await world.run()
     async with open_recorder(world.recorder, queue=world.queue):
         await world.idle()
-    assert (await world.recorded())[execution_id] == 1
-    assert world.recorder.book.graph("default").execution(lost) is None
+    graph = world.recorder.book.graph("default")
+    assert await world.recorded(execution_id) == 1
+    assert graph.execution(lost) is None
+    work = graph.execution(large)
+    assert work is not None and work.record.status == "failed"
     letters = await dead_letters(world)
     assert {subject.rsplit(".", 2)[1] for subject in letters} >= {broken, lost}
     assert "cannot be read" in letters[f"agent.events.default.{broken}._"]
@@ -313,139 +223,3 @@ async def dead_letters(world: World) -> dict[str, str]:
         found[headers["Fleet-Subject"]] = headers["Fleet-Reason"]
     await subscription.unsubscribe()
     return found
-
-
-async def test_an_end_too_large_for_a_message_is_found_where_it_lies(world: World):
-    execution_id = str(uuid4())
-    task = a_task(a_name())
-    repository = PinnedRepository(tenant="default", location=task.repo.location, commit="0" * 40)
-    writer = Writer(tenant="default", execution_id=execution_id, task_id=task.task_id)
-    async with world.log.journal(writer, fresh=True) as journal:
-        await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint="f"))
-        await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, error=400_000 * "x"))
-    async with open_recorder(world.recorder, queue=world.queue):
-        await world.idle()
-    work = world.recorder.book.graph("default").execution(execution_id)
-    assert work is not None
-    assert work.record.status == "failed"
-
-
-# --- kill -9 ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
-class Served:
-    """The service in a process of its own."""
-
-    process: asyncio.subprocess.Process
-    address: str
-
-    async def kill(self) -> None:
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL)
-        await self.process.wait()
-
-
-async def served(home: Path, nats_url: str, nats_token: str, *, listen: str = "127.0.0.1:0") -> Served:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLEET_")}
-    environment |= {
-        "FLEET_HOME": str(home),
-        "FLEET_NATS_URL": nats_url,
-        "FLEET_NATS_TOKEN": nats_token,
-        "FLEET_CONTEXT_LISTEN": listen,
-        "FLEET_CONTEXT_TOKEN": TOKEN,
-        "FLEET_EMBEDDINGS": "none",
-    }
-    card = home / "context.json"
-    card.unlink(missing_ok=True)
-    with (home / "service.log").open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.context.main"),
-            env=environment,
-            cwd=Path(__file__).parents[2],
-            stdout=output,
-            stderr=output,
-        )
-    async with asyncio.timeout(SECONDS):
-        while not card.exists():
-            assert process.returncode is None, (home / "service.log").read_text()[-3000:]
-            await asyncio.sleep(0.02)
-    return Served(process=process, address=json.loads(card.read_text())["address"])
-
-
-async def until_health(address: str, wanted: int) -> None:
-    async with asyncio.timeout(SECONDS), grpc.aio.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        while (await stub.Check(health_pb2.HealthCheckRequest())).status != wanted:
-            await asyncio.sleep(0.05)
-
-
-@pytest.mark.slow
-async def test_nothing_acknowledged_is_lost_when_the_service_and_nats_are_killed(tmp_path: Path):
-    home = tmp_path / "home"
-    home.mkdir()
-    acknowledged: list[str] = []
-    story_id = a_name()
-    async with AsyncExitStack() as stack, AsyncExitStack() as first:
-        server = await first.enter_async_context(EmbeddedNats(tmp_path / "nats"))
-        url, token = server.address.url, server.address.token
-        service = await served(home, url, token)
-        stack.push_async_callback(service.kill)
-        client = await stack.enter_async_context(ContextServiceClient(service.address, TOKEN, seconds=2.0))
-        async with a_world(server, tmp_path / "world") as world:
-            await world.recorder.book.create_story("default", Story(story_id=story_id, title="Outlives everything"))
-        known = ContextRequest(story_id=story_id)
-        told = await client.gather(known)
-        assert "Outlives everything" in told.text
-        stop = asyncio.Event()
-
-        async def remember() -> None:
-            for number in range(100_000):
-                if stop.is_set():
-                    return
-                memory = Memory(namespace=f"agent:{story_id}", text=f"fact number {number} of {story_id}")
-                while True:
-                    try:
-                        await client.remember(memory)
-                    except Unavailable:
-                        continue
-                    break
-                acknowledged.append(memory.memory_id)
-
-        writing = asyncio.create_task(remember())
-        async with a_world(server, tmp_path / "world") as world:
-            executions = await world.run(*(a_name() for _ in range(5)))
-        await service.kill()
-        service = await served(home, url, token, listen=service.address)
-        stack.push_async_callback(service.kill)
-        async with a_world(server, tmp_path / "world") as world:
-            executions += await world.run(*(a_name() for _ in range(5)))
-        before = len(acknowledged)
-        os.kill(server.address.pid, signal.SIGKILL)
-        await server.wait()
-        await until_health(service.address, health_pb2.HealthCheckResponse.NOT_SERVING)
-        await first.aclose()
-        again = await stack.enter_async_context(EmbeddedNats(tmp_path / "nats"))
-        assert again.address.url == url
-        async with asyncio.timeout(SECONDS):
-            while len(acknowledged) < before + 20:
-                await asyncio.sleep(0.02)
-        await until_health(service.address, health_pb2.HealthCheckResponse.SERVING)
-        stop.set()
-        await writing
-        async with a_world(again, tmp_path / "world") as world:
-            await replace(world, queue=RECORDER).idle()
-            recorded = await world.recorded()
-            assert {name: recorded[name] for name in executions} == dict.fromkeys(executions, 1)
-            for name in executions:
-                assert len(await world.outcomes_of(name)) == 1
-                assert await world.memories_of(name)
-            kept = {from_json(Memory, value).memory_id for value in await world.kept(MEMORIES_BUCKET)}
-            assert set(acknowledged) <= kept
-            changes = [one async for one in world.log.changes().read() if one is not None]
-            assert world.recorder.book.graph("default") == fold(changes)["default"]
-        found = await client.recall(f"fact number 0 of {story_id}", MemoryScope(namespaces=(f"agent:{story_id}",)))
-        assert found
-        assert await client.gather(known) == told
-        service.process.terminate()
-        assert await service.process.wait() == 0

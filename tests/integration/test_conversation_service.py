@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import Message
 from rich.console import Console
 
 from fleet.conversation.v1 import conversation_pb2 as pb
@@ -29,7 +30,6 @@ from swe_ai_fleet.cli.telegram import serve as serve_telegram
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chat
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -44,6 +44,7 @@ from tests.telegram_server import TOKEN as BOT_TOKEN
 from tests.telegram_server import TelegramServer
 
 TOKEN = "a-token-for-tests"
+METADATA = (("authorization", f"Bearer {TOKEN}"),)
 SCRIPT = Script(
     conversations=(
         *said("What runs", called("list_executions"), answered("Here is **everything**.")),
@@ -68,10 +69,13 @@ class Service:
     def stub(self) -> ConversationServiceStub:
         return ConversationServiceStub(self.channel)
 
+    async def call(self, request: Message):
+        method = type(request).__name__.removesuffix("Request")
+        return await getattr(self.stub, method)(request, metadata=METADATA)
+
     async def send(self, session_id: str, text: str, **fields: object) -> list[pb.SendResponse]:
         request = pb.SendRequest(session_id=session_id, text=text, **fields)  # type: ignore[arg-type]
-        metadata = (("authorization", f"Bearer {TOKEN}"),)
-        return [update async for update in self.stub.Send(request, metadata=metadata)]
+        return [update async for update in self.stub.Send(request, metadata=METADATA)]
 
     async def answer(self, session_id: str, text: str, **fields: object) -> pb.Answer:
         return (await self.send(session_id, text, **fields))[-1].answer
@@ -79,14 +83,8 @@ class Service:
     async def run(self, *task_ids: str) -> None:
         """Carry tasks out, one after the other."""
         for task_id in task_ids:
-            task = Task(
-                task_id=task_id,
-                kind=TaskKind.ORCHESTRATE,
-                description=f"Do {task_id}",
-                repo=RepoRef(location="/srv/app"),
-                num_agents=2,
-            )
-            accepted = await self.executions.submit(task)
+            common = {"kind": TaskKind.ORCHESTRATE, "repo": RepoRef(location="/srv/app"), "num_agents": 2}
+            accepted = await self.executions.submit(Task(task_id=task_id, description=f"Do {task_id}", **common))
             await self.executions.wait(DEFAULT_TENANT, accepted.execution_id)
 
 
@@ -140,9 +138,7 @@ class TestRpcs:
         await service.run("task-1", "task-2")
         first = await service.answer("s", "What runs here?")
         second = await service.answer("s", "Show me the second one")
-        metadata = (("authorization", f"Bearer {TOKEN}"),)
-        found = await service.stub.GetConversation(pb.GetConversationRequest(session_id="s"), metadata=metadata)
-        turns = found.conversation.turns
+        turns = (await service.call(pb.GetConversationRequest(session_id="s"))).conversation.turns
         assert [list(turn.tables) for turn in turns] == [list(first.tables), list(second.tables)]
         assert all(turn.tables for turn in turns)
         assert [list(turn.references) for turn in turns] == [[], list(second.references)]
@@ -159,72 +155,37 @@ class TestRpcs:
         )  # fmt: skip
 
     async def test_a_caller_that_goes_away_ends_the_work_and_frees_the_session(self, service: Service) -> None:
-        metadata = (("authorization", f"Bearer {TOKEN}"),)
-        call = service.stub.Send(pb.SendRequest(session_id="s", text="a slow one"), metadata=metadata)
-        reading = asyncio.ensure_future(anext(aiter(call)))
-        while True:
-            found = await service.stub.ListConversations(pb.ListConversationsRequest(), metadata=metadata)
-            if found.conversations:
-                break
-        with pytest.raises(grpc.aio.AioRpcError) as busy:
-            await service.answer("s", "Hi")
-        assert busy.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        call.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        answer: pb.Answer | None = None
-        while answer is None:
+        async def answer() -> pb.Answer | None:
             try:
-                answer = await service.answer("s", "Hi")
+                return await service.answer("s", "Hi")
             except grpc.aio.AioRpcError as fault:
                 assert fault.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert (answer.turn, answer.text) == (1, "Hello.")
+                return None
+
+        slow = asyncio.ensure_future(service.send("s", "a slow one"))
+        while not (await service.call(pb.ListConversationsRequest())).conversations:
+            pass
+        assert await answer() is None
+        slow.cancel()
+        while (answered_ := await answer()) is None:
+            pass
+        assert (answered_.turn, answered_.text) == (1, "Hello.")
 
     async def test_sessions_are_shown_listed_and_ended(self, service: Service) -> None:
-        metadata = (("authorization", f"Bearer {TOKEN}"),)
         for name in ("a", "b", "c"):
             await service.answer(name, f"Hi from {name}", memory_namespaces=["fleet"] if name == "a" else [])
-        shown = await service.stub.GetConversation(pb.GetConversationRequest(session_id="a"), metadata=metadata)
-        turn = shown.conversation.turns[0]
+        shown = (await service.call(pb.GetConversationRequest(session_id="a"))).conversation
+        (turn,) = shown.turns
         assert (turn.number, turn.text, turn.answer, turn.success) == (1, "Hi from a", "Hello.", True)
-        assert list(shown.conversation.memory_namespaces) == ["fleet"]
-        found: list[str] = []
-        token = ""
-        while True:
-            request = pb.ListConversationsRequest(page_size=2, page_token=token)
-            page = await service.stub.ListConversations(request, metadata=metadata)
-            found += [one.session_id for one in page.conversations]
-            token = page.next_page_token
-            if not token:
-                break
-        assert found == ["c", "b", "a"]
-        ended = await service.stub.EndConversation(pb.EndConversationRequest(session_id="a"), metadata=metadata)
-        assert ended.existed
+        assert list(shown.memory_namespaces) == ["fleet"]
+        first = await service.call(pb.ListConversationsRequest(page_size=2))
+        last = await service.call(pb.ListConversationsRequest(page_size=2, page_token=first.next_page_token))
+        assert [one.session_id for one in (*first.conversations, *last.conversations)] == ["c", "b", "a"]
+        assert not last.next_page_token
+        assert (await service.call(pb.EndConversationRequest(session_id="a"))).existed
         with pytest.raises(grpc.aio.AioRpcError) as gone:
-            await service.stub.GetConversation(pb.GetConversationRequest(session_id="a"), metadata=metadata)
+            await service.call(pb.GetConversationRequest(session_id="a"))
         assert gone.value.code() is grpc.StatusCode.NOT_FOUND
-
-    @pytest.mark.parametrize(
-        ("fields", "named"),
-        [
-            ({"session_id": "a.b", "text": "Hi"}, "session_id"),
-            ({"session_id": "a", "text": ""}, "text"),
-            ({"session_id": "a", "text": "Hi\0"}, "text"),
-            ({"session_id": "a", "text": "Hi", "channel": 9}, "channel"),
-            ({"session_id": "a", "text": "Hi", "memory_namespaces": ["x"]}, "memory_namespaces"),
-            ({"session_id": "a", "text": "Hi", "message_id": "x" * 200}, "message_id"),
-        ],
-    )
-    async def test_what_is_wrong_is_named(self, service: Service, fields: dict[str, object], named: str) -> None:
-        with pytest.raises(grpc.aio.AioRpcError) as fault:
-            await service.send(**fields)  # type: ignore[arg-type]
-        assert fault.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert named_field(fault.value) == named
-
-    async def test_nobody_comes_in_without_the_token(self, service: Service) -> None:
-        with pytest.raises(grpc.aio.AioRpcError) as fault:
-            async for _ in service.stub.Send(pb.SendRequest(session_id="a", text="Hi")):
-                pass
-        assert fault.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def screen(*, as_json: bool = False) -> tuple[Screen, StringIO, StringIO]:
@@ -232,57 +193,45 @@ def screen(*, as_json: bool = False) -> tuple[Screen, StringIO, StringIO]:
     return Screen(json=as_json, out=Console(file=out, width=160), err=Console(file=err, width=160)), out, err
 
 
-def order(**fields: object) -> ChatOrder:
-    return ChatOrder(**{"session_id": "cli", "channel": "plain", "namespaces": ()} | fields)  # type: ignore[arg-type]
-
-
-def lines(*texts: str) -> Callable[[], str]:
-    waiting = list(texts)
-
-    def read() -> str:
-        if not waiting:
-            raise EOFError
-        return waiting.pop(0)
-
-    return read
-
-
 class TestCommand:
     async def say(
-        self, service: Service, shown: Screen, what: ChatOrder, read: Callable[[], str] | None = None
-    ) -> Exit:
+        self, service: Service, *lines: str, as_json: bool = False, **fields: object
+    ) -> tuple[Exit, str, str]:
+        """What `fleet chat` ends with and says, to one message or to the lines of a person who then leaves."""
+        shown, out, err = screen(as_json=as_json)
+        order = ChatOrder(**{"session_id": "cli", "channel": "plain", "namespaces": ()} | fields)  # type: ignore[arg-type]
+        waiting = list(lines)
+
+        def read() -> str:
+            if not waiting:
+                raise EOFError
+            return waiting.pop(0)
+
         async with connect(service.address, TOKEN) as client:
-            return await converse(shown, client.calls, what, read)
+            code = await converse(shown, client.calls, order, read)
+        return code, out.getvalue(), err.getvalue()
 
     async def test_one_message_for_a_script(self, service: Service) -> None:
         await service.run("task-1")
-        shown, out, _ = screen(as_json=True)
-        assert await self.say(service, shown, order(once="What runs here?")) is Exit.ACCEPTED
-        document = json.loads(out.getvalue())
-        assert (document["text"], document["tools"], document["turn"]) == (
-            "Here is **everything**.", ["list_executions"], 1,
-        )  # fmt: skip
+        code, out, _ = await self.say(service, as_json=True, once="What runs here?")
+        document = json.loads(out)
+        assert (code, document["turn"], document["tools"]) == (Exit.ACCEPTED, 1, ["list_executions"])
+        assert document["text"] == "Here is **everything**."
         assert document["tables"][0]["columns"] == ["#", "status", "description", "execution_id", "started_at"]
+        _, out, _ = await self.say(service, as_json=True, list_all=True)
+        assert [one["session_id"] for one in json.loads(out)["conversations"]] == ["cli"]
+        await self.say(service, end=True)
+        with pytest.raises(CommandFault):
+            await self.say(service, end=True)
 
     async def test_a_conversation(self, service: Service) -> None:
         await service.run("task-1", "task-2")
-        shown, out, err = screen()
-        said_lines = ("What runs here?\n", "\n", "Show me the second one\n", "/list\n", "/new\n", "Hello\n", "/quit\n")
-        assert await self.say(service, shown, order(), lines(*said_lines)) is Exit.ACCEPTED
-        printed = out.getvalue()
-        assert "Here is everything." in printed and "Do task-1" in printed and "It won." in printed
-        assert ["cli", "2", "Show", "me", "the", "second", "one"] in [line.split() for line in printed.splitlines()]
-        assert "list_executions ..." in err.getvalue()
-
-    async def test_lists_and_ends(self, service: Service) -> None:
-        shown, _, _ = screen()
-        await self.say(service, shown, order(once="Hello"))
-        listing, out, _ = screen(as_json=True)
-        await self.say(service, listing, order(list_all=True))
-        assert [one["session_id"] for one in json.loads(out.getvalue())["conversations"]] == ["cli"]
-        await self.say(service, shown, order(end=True))
-        with pytest.raises(CommandFault):
-            await self.say(service, shown, order(end=True))
+        told = ("What runs here?\n", "\n", "Show me the second one\n", "/list\n", "/new\n", "Hello\n", "/quit\n")
+        code, out, err = await self.say(service, *told)
+        assert (code, "list_executions ..." in err) == (Exit.ACCEPTED, True)
+        for words in ("Here is everything.", "Do task-1", "It won."):
+            assert words in out
+        assert ["cli", "2", "Show", "me", "the", "second", "one"] in [line.split() for line in out.splitlines()]
 
 
 class TestTelegram:
@@ -322,15 +271,9 @@ class TestTelegram:
 
     async def test_the_command_serves_until_it_is_ended(self, service: Service, nats_server: EmbeddedNats) -> None:
         async with TelegramServer() as telegram:
-            settings = service.settings.model_copy(
-                update={
-                    "nats_url": nats_server.address.url,
-                    "nats_token": nats_server.address.token,
-                    "telegram_url": telegram.url,
-                    "telegram_token": BOT_TOKEN,
-                    "telegram_chats": "7",
-                }
-            )
+            nats = {"nats_url": nats_server.address.url, "nats_token": nats_server.address.token}
+            bot = {"telegram_url": telegram.url, "telegram_token": BOT_TOKEN, "telegram_chats": "7"}
+            settings = service.settings.model_copy(update={**nats, **bot})
             shown, _, err = screen()
             serving = asyncio.create_task(serve_telegram(shown, settings, server=service.address, token=TOKEN))
             telegram.say(7, "Hello")

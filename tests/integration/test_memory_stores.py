@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -43,6 +43,10 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+def fleets(text: str, **fields: object) -> Memory:
+    return Memory(namespace="fleet", text=text, **fields)  # type: ignore[arg-type]
+
+
 async def writer(path: Path, name: str, batches: int) -> asyncio.subprocess.Process:
     arguments = (str(path), name, str(batches), str(BATCH))
     return await asyncio.create_subprocess_exec(
@@ -74,7 +78,7 @@ async def holds_whole_batches(path: Path, at_least: int) -> None:
         if position:
             [newest] = await index.search(ALL, words=f"b{position} e7", limit=1)
             assert newest.memory.text == f"crash batch b{position} entry e7"
-        await index.put([(Memory(namespace="fleet", text="after"), [0.0, 1.0])], space="crash", position=position + 1)
+        await index.put([(fleets("after"), [0.0, 1.0])], space="crash", position=position + 1)
         assert await index.position("crash") == position + 1
 
 
@@ -99,7 +103,7 @@ async def test_two_processes_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "index.db"
     processes = [await writer(path, name, 15) for name in ("left", "right")]
     async with SqliteMemoryIndex.open(path) as index:
-        await index.put([(Memory(namespace="fleet", text="here"), None)])
+        await index.put([(fleets("here"), None)])
         assert [await process.wait() for process in processes] == [0, 0]
         assert [await index.position(name) for name in ("left", "right")] == [15, 15]
         assert len(await index.listed(ALL)) == 2 * 15 * BATCH + 1
@@ -109,10 +113,10 @@ async def test_two_processes_write_one_file(tmp_path: Path) -> None:
 async def test_reads_and_the_loop_go_on_while_somebody_holds_the_file(tmp_path: Path) -> None:
     path = tmp_path / "index.db"
     async with SqliteMemoryIndex.open(path) as index:
-        await index.put([(Memory(namespace="fleet", text="early words"), None)])
+        await index.put([(fleets("early words"), None)])
         stranger = apsw.Connection(str(path))
         stranger.execute("BEGIN IMMEDIATE")
-        putting = asyncio.create_task(index.put([(Memory(namespace="fleet", text="late words"), None)], position=2))
+        putting = asyncio.create_task(index.put([(fleets("late words"), None)], position=2))
         async with asyncio.timeout(5):
             for _ in range(20):
                 assert [one.memory.text for one in await index.search(ALL, words="words")] == ["early words"]
@@ -122,21 +126,20 @@ async def test_reads_and_the_loop_go_on_while_somebody_holds_the_file(tmp_path: 
         async with asyncio.timeout(30):
             await putting
         assert len(await index.search(ALL, words="words")) == 2
-        putting = asyncio.create_task(index.put([(Memory(namespace="fleet", text="never mind"), None)]))
+        putting = asyncio.create_task(index.put([(fleets("never mind"), None)]))
         await asyncio.sleep(0)
         putting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await putting
-        await index.put([(Memory(namespace="fleet", text="still works"), None)])
+        await index.put([(fleets("still works"), None)])
 
 
 async def test_vectors_beyond_the_candidates_are_found_nearly_as_well(tmp_path: Path) -> None:
     draw = random.Random(7)
     centres = [[draw.gauss(0, 1) for _ in range(64)] for _ in range(20)]
     vectors = [[number + draw.gauss(0, 0.6) for number in draw.choice(centres)] for _ in range(1_500)]
-    texts = [Memory(namespace="fleet", text=f"entry {number}") for number in range(1_500)]
     async with SqliteMemoryIndex.open(tmp_path / "index.db", candidates=100) as index:
-        await index.put(list(zip(texts, vectors, strict=True)), space="s")
+        await index.put([(fleets(f"entry {number}"), one) for number, one in enumerate(vectors)], space="s")
         found = 0
         for wanted in vectors[::100]:
             exact = await index.search(ALL, vector=wanted, space="s", limit=375)
@@ -149,8 +152,8 @@ async def test_vectors_beyond_the_candidates_are_found_nearly_as_well(tmp_path: 
 
 async def common_words_do_not_hide_anything(index: MemoryIndex) -> None:
     """For an index that weighs 30 memories of these at once."""
-    common = [Memory(namespace="fleet", text=f"deploy the service number{number}") for number in range(60)]
-    rare = Memory(namespace="fleet", text="deploy the zeppelin")
+    common = [fleets(f"deploy the service number{number}") for number in range(60)]
+    rare = fleets("deploy the zeppelin")
     elsewhere = Memory(namespace="agent:a", text="deploy by hand")
     await index.put([(one, None) for one in (*common, rare, elsewhere)])
     assert (await index.search(ALL, words="deploy zeppelin", limit=1))[0].memory == rare
@@ -167,16 +170,19 @@ async def test_common_words_do_not_hide_anything_in_a_file(tmp_path: Path) -> No
         await common_words_do_not_hide_anything(index)
 
 
-def foreign_database(path: Path) -> None:
+def executed(path: Path, statements: str) -> None:
     connection = apsw.Connection(str(path))
-    connection.execute("CREATE TABLE precious (a); INSERT INTO precious VALUES (1)")
+    connection.execute(statements)
     connection.close()
 
 
-def other_version(path: Path) -> None:
-    connection = apsw.Connection(str(path))
-    connection.execute(f"PRAGMA application_id = {0x464D454D}; PRAGMA user_version = 99; CREATE TABLE memory (a)")
-    connection.close()
+async def refused(where: str, home: Path, kind: type[FleetError], match: str) -> str:
+    """What is said of a store that cannot be opened."""
+    with pytest.raises(kind, match=match) as fault:
+        async with open_memory_index(where, home):
+            pass
+    assert fault.value.field == "memory_store"
+    return str(fault.value)
 
 
 @pytest.mark.parametrize(
@@ -184,27 +190,25 @@ def other_version(path: Path) -> None:
     [
         lambda path: path.write_text("no database at all, but a text of some length " * 20),
         lambda path: path.write_bytes(b"SQLite format 3\0" + os.urandom(8_000)),
-        foreign_database,
-        other_version,
+        lambda path: executed(path, "CREATE TABLE precious (a); INSERT INTO precious VALUES (1)"),
+        lambda path: executed(
+            path, f"PRAGMA application_id = {0x464D454D}; PRAGMA user_version = 99; CREATE TABLE memory (a)"
+        ),
         lambda path: path.mkdir(),
     ],
 )
-async def test_a_file_that_is_no_index_is_named_and_left_alone(tmp_path: Path, make: object) -> None:
+async def test_a_file_that_is_no_index_is_named_and_left_alone(tmp_path: Path, make: Callable[[Path], object]) -> None:
     path = tmp_path / FILE_NAME
-    make(path)  # type: ignore[operator]
+    make(path)
     before = path.read_bytes() if path.is_file() else b""
-    with pytest.raises(PreconditionFailed) as refused:
-        async with open_memory_index("", tmp_path):
-            pass
-    assert str(path) in refused.value.message
-    assert refused.value.field == "memory_store"
+    assert str(path) in await refused("", tmp_path, PreconditionFailed, ".")
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 
 async def test_damage_that_shows_later_is_told_too(tmp_path: Path) -> None:
     path = tmp_path / "index.db"
     async with SqliteMemoryIndex.open(path) as index:
-        await index.put([(Memory(namespace="fleet", text=f"word {number} " * 30), None) for number in range(500)])
+        await index.put([(fleets(f"word {number} " * 30), None) for number in range(500)])
     content = bytearray(path.read_bytes())
     content[8_192:] = os.urandom(len(content) - 8_192)
     path.write_bytes(content)
@@ -216,8 +220,8 @@ async def test_damage_that_shows_later_is_told_too(tmp_path: Path) -> None:
 
 
 async def test_what_is_forgotten_is_in_no_file(tmp_path: Path) -> None:
-    secret = Memory(namespace="fleet", text="the zygomorphic passphrase is quixotry", metadata={"who": "xylophonist"})
-    others = [Memory(namespace="fleet", text=f"ordinary {number} thing") for number in range(50)]
+    secret = fleets("the zygomorphic passphrase is quixotry", metadata={"who": "xylophonist"})
+    others = [fleets(f"ordinary {number} thing") for number in range(50)]
 
     def found() -> list[str]:
         everything = b"".join(file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm"))
@@ -231,16 +235,12 @@ async def test_what_is_forgotten_is_in_no_file(tmp_path: Path) -> None:
         assert len(await index.listed(ALL)) == 50
 
 
-@pytest.mark.parametrize(
-    "where",
-    ["mysql://user:hunter2@host/db", "hunter2", "postgresql:hunter2", "chroma:/srv/hun", "postgresql://u:hun%zzter2@h"],
-)
-async def test_other_places_are_refused_without_their_password(tmp_path: Path, where: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        async with open_memory_index(where, tmp_path):
-            pass
-    assert refused.value.field == "memory_store"
-    assert "hun" not in str(refused.value)
+async def test_other_places_are_refused_without_their_password(tmp_path: Path) -> None:
+    for where in (
+        *("mysql://u:hunter2@h/d", "hunter2", "postgresql:hunter2", "chroma:/srv/hun"),
+        "postgresql://u:hun%zzter2@h",
+    ):
+        assert "hun" not in await refused(where, tmp_path, InvalidRequest, ".")
 
 
 @pytest.fixture(scope="module")
@@ -249,16 +249,9 @@ def server() -> Iterator[PostgresqlServer]:
         yield opened
 
 
-@pytest.fixture
-async def postgresql(server: PostgresqlServer) -> AsyncIterator[tuple[PostgresqlMemoryIndex, str]]:
-    url = server.database()
-    async with PostgresqlMemoryIndex.open(url) as index:
-        yield index, url
-
-
 async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: PostgresqlServer) -> None:
     url = server.database()
-    memory = Memory(namespace="fleet", text="of one fleet")
+    memory = fleets("of one fleet")
     async with (
         PostgresqlMemoryIndex.open(url, source="0123456789abcdef") as one,
         PostgresqlMemoryIndex.open(url, source="fedcba9876543210") as other,
@@ -282,9 +275,13 @@ async def test_common_words_do_not_hide_anything_in_a_database(server: Postgresq
         await common_words_do_not_hide_anything(index)
 
 
-async def test_lost_connections_are_made_again(postgresql: tuple[PostgresqlMemoryIndex, str]) -> None:
-    index, url = postgresql
-    await index.put([(Memory(namespace="fleet", text="kept"), None)], position=4)
+async def test_lost_connections_are_made_again(server: PostgresqlServer) -> None:
+    async with PostgresqlMemoryIndex.open(url := server.database()) as index:
+        await lost_connections_are_made_again(index, url)
+
+
+async def lost_connections_are_made_again(index: PostgresqlMemoryIndex, url: str) -> None:
+    await index.put([(fleets("kept"), None)], position=4)
     async with asyncio.TaskGroup() as group:
         for _ in range(6):
             group.create_task(index.position(""))
@@ -294,7 +291,7 @@ async def test_lost_connections_are_made_again(postgresql: tuple[PostgresqlMemor
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
     assert await index.position("") == 4
-    await index.put([(Memory(namespace="fleet", text="kept too"), None)])
+    await index.put([(fleets("kept too"), None)])
     waiting = asyncio.create_task(index.search(ALL, words="kept"))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -307,14 +304,10 @@ async def test_a_database_that_cannot_be_used_is_explained(server: PostgresqlSer
     url = server.database()
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as administrator:
         await administrator.execute("CREATE ROLE nobody_much LOGIN PASSWORD 'hunter2'")
-    attempts: dict[str, type[FleetError]] = {
-        url.replace("postgres@", "nobody_much:hunter2@"): PreconditionFailed,
-        url.replace("/test_", "/absent_"): Unavailable,
-        "postgresql://user:hunter2@127.0.0.1:1/db": Unavailable,
-    }
-    for where, kind in attempts.items():
-        with pytest.raises(kind, match=r"the role|cannot be used now") as refused:
-            async with open_memory_index(where, Path("/nonexistent")):
-                pass
-        assert refused.value.field == "memory_store"
-        assert "hunter2" not in str(refused.value)
+    for where, kind in (
+        (url.replace("postgres@", "nobody_much:hunter2@"), PreconditionFailed),
+        (url.replace("/test_", "/absent_"), Unavailable),
+        ("postgresql://user:hunter2@127.0.0.1:1/db", Unavailable),
+    ):
+        told = await refused(where, Path("/nonexistent"), kind, r"the role|cannot be used now")
+        assert "hunter2" not in told

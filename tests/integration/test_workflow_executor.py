@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-import swe_ai_fleet.workflows
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
 from swe_ai_fleet.domain.workflow import (
     AgentConfig,
-    AgentMode,
     Edge,
     Node,
     NodeStatus,
@@ -31,8 +29,8 @@ from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelSer
 from swe_ai_fleet.tools import FunctionTool, ToolRegistry
 from swe_ai_fleet.workflows import (
     ApprovalDecision,
+    ExecutionState,
     ExecutionStatus,
-    InvalidWorkflow,
     LLMAgent,
     NodeApproval,
     NodeDecision,
@@ -111,30 +109,20 @@ async def until(condition: Any) -> None:
 
 class TestAgents:
     async def test_the_calculator(self, chosen: Settings) -> None:
-        workflow = one(
-            agent("sum", tools=["calculator"], use_tools=True), outputs={"text": "${nodes.sum.output.answer}"}
-        )
-        state = await WorkflowExecutor(workflow, settings=chosen).execute({"query": "What is 15 times 23, plus 17?"})
-        assert state.status is ExecutionStatus.COMPLETED
-        assert state.outputs == {"text": "15 * 23 + 17 = 362"}
+        node = agent("sum", tools=["calculator"], use_tools=True)
+        executor = WorkflowExecutor(one(node, outputs={"text": "${nodes.sum.output.answer}"}), settings=chosen)
+        state = await executor.execute({"query": "What is 15 times 23, plus 17?"})
+        assert (state.status, state.outputs) == (ExecutionStatus.COMPLETED, {"text": "15 * 23 + 17 = 362"})
         assert json.loads(state.nodes["sum"].output)["tools"] == ["calculator"]
         assert state.usage.model_calls == 2
 
-    async def test_the_python_executor(self, chosen: Settings) -> None:
+    async def test_the_python_executor(self, chosen: Settings, server: ScriptedModelServer) -> None:
         node = agent("squares", tools=["python_executor"])
         found = await LLMAgent(node, use_tools=True, settings=chosen).execute({"query": "Sum the squares of 1..10"})
-        assert found["data"] == {"sum": 385}
-        assert found["tools"] == ["python_executor"]
-
-    async def test_tools_are_offered_only_where_they_are_on(
-        self, chosen: Settings, server: ScriptedModelServer
-    ) -> None:
-        for on in (False, True):
-            await LLMAgent(agent("a", tools=["calculator"]), use_tools=on, settings=chosen).execute(
-                {"query": f"Hm {on}"}
-            )
-            body = next(b for b in reversed(server.bodies) if f"Hm {on}" in str(b["messages"]))
-            assert ("calculator" in str(body.get("tools"))) is on
+        assert (found["data"], found["tools"]) == ({"sum": 385}, ["python_executor"])
+        # Tools are offered only where they are on.
+        await LLMAgent(node, use_tools=False, settings=chosen).execute({"query": "Hm"})
+        assert "python_executor" not in str(server.bodies[-1].get("tools"))
 
     async def test_a_colour_told_once_is_known_to_a_later_process(self, chosen: Settings) -> None:
         chat = one(agent("chat", use_memory=True))
@@ -145,7 +133,7 @@ class TestAgents:
         forgetful = await WorkflowExecutor(one(agent("chat")), settings=chosen).execute(asked)
         assert forgetful.outputs["chat"]["answer"] == "You never told me."
         program = (
-            "import asyncio, sys\n"
+            "import asyncio\n"
             "from swe_ai_fleet.workflows import AgentConfig, Node, NodeType, Workflow, WorkflowInput\n"
             "from swe_ai_fleet.workflows import WorkflowExecutor\n"
             "node = Node(id='chat', type=NodeType.AGENT, agent_config=AgentConfig(use_memory=True))\n"
@@ -153,19 +141,12 @@ class TestAgents:
             "state = asyncio.run(WorkflowExecutor(flow).execute({'query': 'What is my favourite colour?'}))\n"
             "print(state.outputs['chat']['answer'])\n"
         )
-        environment = {
-            "FLEET_HOME": str(chosen.home), "FLEET_MODEL_URL": chosen.model_url, "FLEET_MODEL": "scripted",
-            "FLEET_EMBEDDINGS": "none",
-        }  # fmt: skip
+        named = {"HOME": str(chosen.home), "MODEL_URL": chosen.model_url, "MODEL": "scripted", "EMBEDDINGS": "none"}
+        environment = {f"FLEET_{name}": value for name, value in named.items()}
         piped: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, env=environment, **piped)
         out, err = await process.communicate()
         assert (out.decode().strip(), process.returncode) == ("Teal.", 0), err.decode()
-
-    async def test_an_agent_that_comes_to_no_answer(self, chosen: Settings) -> None:
-        state = await WorkflowExecutor(one(agent("a", "[down]")), settings=chosen).execute()
-        assert state.status is ExecutionStatus.FAILED
-        assert "no such model" in state.error
 
     async def test_secrets_are_hidden(self, chosen: Settings, tmp_path: Path) -> None:
         workflow = one(agent("a", "[secret] ${inputs.query}"))
@@ -176,19 +157,6 @@ class TestAgents:
         assert SECRET not in str(state.outputs)
         assert SECRET not in file.read_text()
         assert [each["type"] for each in told if SECRET in str(each)] == ["node_update"] * 2
-
-    @pytest.mark.parametrize(
-        ("node", "said"), [(tool("t"), "is no agent"), (agent("a", mode=AgentMode.DELIBERATE), "takes a fleet")]
-    )
-    def test_what_is_no_agent_here(self, node: Node, said: str) -> None:
-        with pytest.raises(InvalidRequest, match=said):
-            LLMAgent(node)
-
-    def test_an_unknown_tool(self) -> None:
-        with pytest.raises(NotFound, match="abacus"):
-            LLMAgent(agent("a", tools=["abacus"]), use_tools=True)
-        with pytest.raises(InvalidWorkflow, match="abacus"):
-            WorkflowExecutor(one(agent("a", tools=["abacus"])))
 
 
 ALL = """
@@ -273,18 +241,14 @@ class TestTogether:
         assert "not now" in failed["error"]
 
     @pytest.mark.parametrize(
-        ("decided", "status"), [(True, "completed"), (False, "rejected"), (ApprovalDecision.ADJUSTED, "completed")]
+        ("decided", "status"),
+        [(True, "completed"), (False, "rejected"), (ApprovalDecision.ADJUSTED, "completed"), (None, "failed")],
     )
     async def test_decisions_in_short(self, chosen: Settings, decided: Any, status: str) -> None:
         ask = Node(id="ask", type=NodeType.APPROVAL, prompt="?")
-        state = await WorkflowExecutor(one(ask), settings=chosen, approve=lambda _: decided).execute()
-        assert state.status == status
-
-    async def test_nobody_to_ask(self, chosen: Settings) -> None:
-        state = await WorkflowExecutor(
-            one(Node(id="ask", type=NodeType.APPROVAL, prompt="?")), settings=chosen
-        ).execute()
-        assert state.error.startswith("ask: there is nobody to ask")
+        approve = None if decided is None else lambda _: decided
+        state = await WorkflowExecutor(one(ask), settings=chosen, approve=approve).execute()
+        assert (state.status, "ask: there is nobody to ask" in state.error) == (status, decided is None)
 
 
 class TestState:
@@ -293,42 +257,54 @@ class TestState:
             tool("first", expression="1 + 1"), tool("second", "flaky", number="${nodes.first.output.data.result}"),
             edges=(Edge(source="first", target="second"),),
         )  # fmt: skip
-        flaky, told = Flaky(1), list[Any]()
-        options: dict[str, Any] = {"settings": chosen, "state": tmp_path / "a/run.jsonl"}
-        failed = await WorkflowExecutor(workflow, registry=registry(flaky), **options).execute()
-        assert failed.status is ExecutionStatus.FAILED
-        again = WorkflowExecutor(workflow, registry=registry(flaky), on_update=told.append, **options)
-        state = await again.execute()
-        assert state.status is ExecutionStatus.COMPLETED
+        flaky, path = Flaky(1), tmp_path / "a/run.jsonl"
+
+        async def go(file: Path = path, **options: Any) -> ExecutionState:
+            executor = WorkflowExecutor(workflow, registry=registry(flaky), settings=chosen, state=file, **options)
+            return await executor.execute()
+
+        assert (await go()).status is ExecutionStatus.FAILED
+        told = list[Any]()
+        state = await go(on_update=told.append)
+        assert (state.status, state.nodes["second"].attempt) == (ExecutionStatus.COMPLETED, 2)
         assert state.outputs["second"]["data"] == {"value": 2}
         assert {u["node_id"] for u in told if u["type"] == "node_update"} == {"second"}
-        assert state.nodes["second"].attempt == 2
-        third = await WorkflowExecutor(workflow, registry=registry(flaky), **options).execute()
-        assert (third.outputs, flaky.calls) == (state.outputs, 2)
+        assert ((await go()).outputs, flaky.calls) == (state.outputs, 2)
+        # Whatever of the file is left, a run goes on from it to the same end, and does nothing again that is done.
+        whole = path.read_bytes()
+        for cut in range(0, len(whole), 23):
+            path.write_bytes(whole[:cut])
+            lines = whole[: whole[:cut].rfind(b"\n") + 1].splitlines()[1:]
+            done = {each["node_id"] for each in map(json.loads, lines) if each["status"] == "completed"}
+            before = flaky.calls
+            assert (await go()).outputs == state.outputs
+            assert flaky.calls - before == int("second" not in done)
+        link = tmp_path / "link.jsonl"
+        link.symlink_to(path)
+        with pytest.raises(OSError, match="symbolic"):
+            await go(link)
 
-    @pytest.mark.parametrize(
-        "text", ["nonsense\n", '{"version": 1}\n', "[]\n", '{"version":1,"execution_id":"x","run":"y"}\n']
-    )
-    async def test_a_file_of_something_else(self, chosen: Settings, tmp_path: Path, text: str) -> None:
+    async def test_a_file_of_something_else(self, chosen: Settings, tmp_path: Path) -> None:
         file = tmp_path / "run.jsonl"
-        file.write_text(text)
-        with pytest.raises(PreconditionFailed, match=r"no state of a workflow|another workflow"):
-            await WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=file).execute()
-        assert file.read_text() == text
+        for text in ("nonsense\n", '{"version": 1}\n', "[]\n", '{"version":1,"execution_id":"x","run":"y"}\n'):
+            file.write_text(text)
+            with pytest.raises(PreconditionFailed, match=r"no state of a workflow|another workflow"):
+                await WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=file).execute()
+            assert file.read_text() == text
 
     async def test_one_run_at_a_time(self, chosen: Settings, tmp_path: Path) -> None:
-        executors = [
-            WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=tmp_path / "run.jsonl")
-            for _ in "ab"
-        ]
-        executors[0].pause()
-        running = asyncio.create_task(executors[0].execute())
-        await until(lambda: executors[0].paused)
+        def executor() -> WorkflowExecutor:
+            return WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=tmp_path / "run.jsonl")
+
+        first = executor()
+        first.pause()
+        running = asyncio.create_task(first.execute())
+        await until(lambda: first.paused)
         with pytest.raises(PreconditionFailed, match="another run has"):
-            await executors[1].execute()
+            await executor().execute()
         with pytest.raises(PreconditionFailed, match="under way"):
-            executors[0].execute()
-        executors[0].continue_()
+            first.execute()
+        first.continue_()
         assert (await running).status is ExecutionStatus.COMPLETED
 
 
@@ -355,15 +331,6 @@ class TestSteering:
         state = await running
         assert state.outputs["c"]["data"]["result"] == 4
 
-    async def test_before_the_first_execution(self, chosen: Settings) -> None:
-        executor = WorkflowExecutor(one(tool("a", expression="2")), settings=chosen, stream_updates=False)
-        with pytest.raises(PreconditionFailed, match="no execution has begun"):
-            executor.inspect("a")
-        with pytest.raises(PreconditionFailed, match="updates are off"):
-            _ = [update async for update in executor.updates()]
-        with pytest.raises(InvalidRequest, match="no input 'x'"):
-            executor.execute({"x": 1})
-
 
 async def test_the_document(
     server: ScriptedModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -382,12 +349,3 @@ async def test_the_document(
     assert "completed The sum is 14." in printed
     assert "\n362\n" in printed
     assert "15 * 23 + 17 = 362 ['calculator']" in printed
-
-
-def test_the_names() -> None:
-    for name in ("Workflow", "Node", "Edge", "AgentConfig", "WorkflowExecutor", "LLMAgent"):
-        assert getattr(swe_ai_fleet.workflows, name) is not None
-    with pytest.raises(AttributeError):
-        swe_ai_fleet.workflows.nothing  # type: ignore[attr-defined]  # noqa: B018
-    stub = (Path(swe_ai_fleet.workflows.__file__).parent / "__init__.pyi").read_text()
-    assert {line.split(" as ")[1] for line in stub.splitlines()} == set(swe_ai_fleet.workflows._HOMES)

@@ -30,50 +30,35 @@ from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.settings import Settings
 
 CA = Path("/etc/fleet/ca.pem")
+CHANNELS: list[tuple[str, dict[str, Path], bool, bool]] = [
+    # An address, settings; whether TLS is spoken, whether it is told that a token goes elsewhere in the clear.
+    ("fleet.example:443", {}, False, True),
+    ("192.0.2.1:443", {}, False, True),
+    ("[2001:db8::1]:443", {}, False, True),
+    ("localhost.example:443", {}, False, True),
+    ("fleet.example:443", {"tls_ca": CA}, True, False),
+    ("fleet.example:443", {"tls_client_cert": CA, "tls_client_key": CA}, True, False),
+    ("grpcs://fleet.example:443", {}, True, False),
+    ("grpc://fleet.example:443", {}, False, False),
+    ("grpc://fleet.example:443", {"tls_ca": CA}, False, False),
+    ("127.0.0.1:443", {}, False, False),
+    ("[::1]:443", {}, False, False),
+    ("localhost:443", {}, False, False),
+    ("0.0.0.0:443", {}, False, False),
+]
 
 
-@pytest.mark.parametrize(
-    ("address", "named", "spoken"),
-    [
-        ("fleet.example:443", {}, False),
-        ("grpcs://fleet.example:443", {}, True),
-        ("fleet.example:443", {"tls_ca": CA}, True),
-        ("grpc://fleet.example:443", {"tls_ca": CA}, False),
-        ("fleet.example:443", {"tls_client_cert": CA, "tls_client_key": CA}, True),
-    ],
-)
-def test_tls_is_spoken_where_the_address_or_settings_say_so(
-    address: str, named: dict[str, Path], spoken: bool, tmp_path: Path
+@pytest.mark.parametrize(("address", "named", "spoken", "told"), CHANNELS)
+def test_tls_is_spoken_where_the_address_or_settings_say_so_and_else_it_is_told(
+    address: str, named: dict[str, Path], spoken: bool, told: bool, tmp_path: Path
 ) -> None:
-    found = channel_tls(Settings(home=tmp_path, **named), address)
+    with structlog.testing.capture_logs() as lines:
+        found = channel_tls(Settings(home=tmp_path, **named), address)
+    assert [line["server"] for line in lines] == ([address] if told else [])
     assert (found is not None) is spoken
     if found is not None:
         assert (found.ca, found.cert, found.name) == (named.get("tls_ca"), named.get("tls_client_cert"), "")
-    assert target(address) == "fleet.example:443"
-
-
-@pytest.mark.parametrize(
-    ("address", "settings", "told"),
-    [
-        ("fleet.example:443", {}, True),
-        ("192.0.2.1:443", {}, True),
-        ("[2001:db8::1]:443", {}, True),
-        ("localhost.example:443", {}, True),
-        ("fleet.example:443", {"tls_ca": CA}, False),
-        ("grpcs://fleet.example:443", {}, False),
-        ("grpc://fleet.example:443", {}, False),
-        ("127.0.0.1:443", {}, False),
-        ("[::1]:443", {}, False),
-        ("localhost:443", {}, False),
-        ("0.0.0.0:443", {}, False),
-    ],
-)
-def test_a_token_that_goes_elsewhere_in_the_clear_is_told_unless_the_address_says_so(
-    address: str, settings: dict[str, Path], told: bool, tmp_path: Path
-) -> None:
-    with structlog.testing.capture_logs() as lines:
-        channel_tls(Settings(home=tmp_path, **settings), address)
-    assert [line["server"] for line in lines] == ([address] if told else [])
+    assert target(address) == address.rpartition("/")[2]
 
 
 def test_a_server_of_this_process_is_called_as_its_certificate_says(tmp_path: Path) -> None:
@@ -97,6 +82,7 @@ def test_a_server_of_this_process_is_called_as_its_certificate_says(tmp_path: Pa
 @pytest.mark.parametrize("tls", [None, ChannelTls(), ChannelTls(ca=CA, cert=CA, key=CA, name="n")])
 def test_a_card_says_how_its_fleet_is_called(tls: ChannelTls | None, tmp_path: Path) -> None:
     assert read_channel_tls(json.loads(json.dumps(card_entry(tls)))) == tls
+    assert {read_channel_tls(broken) for broken in ("text", 5, ["a"], {"ca": 7})} <= {None, ChannelTls()}
     card = {"address": "h:1", "token": "t", "pid": os.getpid(), "context": "h:2", "tls": card_entry(tls)}
     (tmp_path / "fleet.json").write_text(json.dumps(card))
     settings = Settings(home=tmp_path)
@@ -140,12 +126,6 @@ def test_whoever_starts_first_all_take_the_same_token(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     write_private(path, "another")
     assert kept_token(path) == "another"
-
-
-@pytest.mark.parametrize("broken", ["text", 5, ["a"], {"ca": 7}])
-def test_a_card_that_somebody_broke_names_no_files(broken: object) -> None:
-    found = read_channel_tls(broken)
-    assert found is None or found == ChannelTls()
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

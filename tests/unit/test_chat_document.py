@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from swe_ai_fleet import ChatSession
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.conversations.session import MAX_SHOWN_CHARS, MAX_TURNS
 from swe_ai_fleet.settings import Settings
@@ -29,8 +30,6 @@ def test_the_formatting_example_runs(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_library_example_names_what_there_is() -> None:
     (example,) = [block for block in blocks("python") if "ChatSession" in block]
     compile(example, "chat.md", "exec")
-    from swe_ai_fleet import ChatSession
-
     assert ChatSession(session_id="mine", namespaces=["agent:ada"], settings=Settings()).session_id == "mine"
 
 

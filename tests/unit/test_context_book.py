@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.files import file_node
 from swe_ai_fleet.context.graph import ContextGraph, fold
 from swe_ai_fleet.context.relations import neighbourhood
-from swe_ai_fleet.context.story import StoryState, in_order
+from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -94,9 +94,6 @@ def record(execution_id: str = "e-1", **fields: object) -> WorkRecord:
     )
 
 
-# --- stories and tasks ---
-
-
 async def test_a_story_is_created_once(book: ContextBook) -> None:
     story = book.graph(TENANT).story("S-1")
     assert (story.version, len(story.tasks)) == (4, 3)
@@ -109,174 +106,54 @@ async def test_a_story_is_created_once(book: ContextBook) -> None:
         book.graph("other").story("S-1")
 
 
-@pytest.mark.parametrize(
-    ("story", "field"),
-    [
-        (Story(story_id="", title="t"), "story_id"),
-        (Story(story_id="_", title="t"), "story_id"),
-        (Story(story_id="a/b", title="t"), "story_id"),
-        (Story(story_id="S", title=" "), "title"),
-        (Story(story_id="S", title="t" * 301), "title"),
-        (Story(story_id="S", title="t", case_id="a b"), "case_id"),
-        (Story(story_id="S", title="t", description="d" * 20_001), "description"),
-        (Story(story_id="S", title="t", acceptance_criteria=("a",) * 51), "acceptance_criteria"),
-        (Story(story_id="S", title="t", acceptance_criteria=("a", "")), "acceptance_criteria[1]"),
-        (Story(story_id="S", title="t", notes={"a b": "x"}), "notes"),
-    ],
-)
-async def test_what_is_no_story_is_refused(book: ContextBook, story: Story, field: str) -> None:
-    with pytest.raises(InvalidRequest) as refusal:
-        await book.create_story(TENANT, story)
-    assert refusal.value.field == field
-    assert list(book.graph(TENANT).stories) == ["S-1"]
+ACCEPT = StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED)
+NEEDS = StoryUpdated(task_id="T-1")
+REFUSED: list[tuple[str, Story | StoryTask | StoryUpdated, type[FleetError], str]] = [
+    ("", Story(story_id="_", title="t"), InvalidRequest, "story_id"),
+    ("", Story(story_id="S", title="t", case_id="a b"), InvalidRequest, "case_id"),
+    ("", Story(story_id="S", title="t", description="d" * 20_001), InvalidRequest, "description"),
+    ("", Story(story_id="S", title="t", acceptance_criteria=("a",) * 51), InvalidRequest, "acceptance_criteria"),
+    ("", Story(story_id="S", title="t", acceptance_criteria=("a", "")), InvalidRequest, "acceptance_criteria[1]"),
+    ("", Story(story_id="S", title="t", notes={"a b": "x"}), InvalidRequest, "notes"),
+    ("", StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-8",)), NotFound, "depends_on"),
+    ("", StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-9",)), InvalidRequest, "depends_on"),
+    ("", StoryTask(task_id="T-1", story_id="S-1", title="another"), AlreadyExists, "task_id"),
+    ("", StoryTask(task_id="T-1", story_id="S-2", title="elsewhere"), AlreadyExists, "task_id"),
+    ("S-1", StoryUpdated(task_id="T-9", title="x"), NotFound, "task_id"),
+    ("S-1", StoryUpdated(state=TaskState.DONE), InvalidRequest, "state"),
+    ("S-1", replace(NEEDS, notes={"a": "b"}), InvalidRequest, "notes"),
+    ("S-1", StoryUpdated(notes={f"n{n}": "x" for n in range(51)}), InvalidRequest, "notes"),
+    ("S-1", StoryUpdated(role=Role.QA), InvalidRequest, "role"),
+    ("S-1", StoryUpdated(depends_on=()), InvalidRequest, "depends_on"),
+    ("S-1", replace(NEEDS, depends_on=("T-9",)), NotFound, "depends_on"),
+    ("S-1", replace(NEEDS, depends_on=("T-1",)), InvalidRequest, "depends_on"),
+    ("S-1", replace(NEEDS, depends_on=("T-3",)), InvalidRequest, "depends_on"),
+    ("S-1", replace(NEEDS, depends_on=("T-2",) * 51), InvalidRequest, "depends_on"),
+    ("S-1", replace(NEEDS, decision_state=DecisionState.ACCEPTED), InvalidRequest, "decision_state"),
+    ("S-1", StoryUpdated(decision_id="D-1"), InvalidRequest, "update"),
+    ("S-1", StoryUpdated(decision_id="D-1", title="x"), InvalidRequest, "title"),
+    ("S-1", ACCEPT, NotFound, "decision_id"),
+    ("", ACCEPT, NotFound, "decision_id"),
+    ("S-1", replace(ACCEPT, task_id="T-1"), InvalidRequest, "decision_id"),
+    ("", StoryUpdated(title="x"), NotFound, "story_id"),
+]
 
 
-@pytest.mark.parametrize(
-    ("task", "fault", "field"),
-    [
-        (StoryTask(task_id="T-9", story_id="S-9", title="t"), NotFound, "story_id"),
-        (StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-8",)), NotFound, "depends_on"),
-        (StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-9",)), InvalidRequest, "depends_on"),
-        (StoryTask(task_id="T-1", story_id="S-1", title="another"), AlreadyExists, "task_id"),
-        (StoryTask(task_id="T-1", story_id="S-2", title="elsewhere"), AlreadyExists, "task_id"),
-        (StoryTask(task_id="../x", story_id="S-1", title="t"), InvalidRequest, "task_id"),
-    ],
-)
-async def test_what_is_no_task_is_refused(
-    book: ContextBook, task: StoryTask, fault: type[FleetError], field: str
-) -> None:
+async def test_what_cannot_be_is_refused_and_changes_nothing(book: ContextBook) -> None:
     await book.create_story(TENANT, Story(story_id="S-2", title="Another"))
-    with pytest.raises(fault) as refusal:
-        await book.create_task(TENANT, task)
-    assert refusal.value.field == field
-
-
-@given(st.lists(st.tuples(st.integers(0, 11), st.sets(st.integers(0, 11), max_size=4)), max_size=12))
-def test_tasks_come_after_what_they_depend_on(drawn: list[tuple[int, set[int]]]) -> None:
-    # Acyclic by construction: only on tasks of a lower number; then in any order.
-    tasks = {
-        number: StoryTask(
-            task_id=f"T{number}",
-            story_id="S",
-            title="t",
-            depends_on=tuple(f"T{other}" for other in sorted(needs) if other < number),
-        )
-        for number, needs in drawn
-    }
-    ordered = in_order(tasks.values())
-    assert sorted(one.task_id for one in ordered) == sorted(one.task_id for one in tasks.values())
-    seen = set[str]()
-    known = {one.task_id for one in tasks.values()}
-    for task in ordered:
-        assert set(task.depends_on) & known <= seen
-        seen.add(task.task_id)
-
-
-# --- updates ---
-
-
-async def test_fields_are_changed_one_by_one(book: ContextBook) -> None:
-    await book.update(TENANT, "S-1", StoryUpdated(title="Greet all", notes={"api": "v2", "old": "x"}))
-    state = await book.update(TENANT, "S-1", StoryUpdated(notes={"old": ""}, acceptance_criteria=("says hello",)))
-    assert state.story is not None
-    assert (state.story.title, state.story.notes, state.story.acceptance_criteria) == (
-        "Greet all",
-        {"api": "v2"},
-        ("says hello",),
-    )
-    assert state.story.updated_at > state.story.created_at
-    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", state=TaskState.DONE))
-    assert state.tasks["T-1"].state is TaskState.DONE
-    assert state.tasks["T-1"].title == "do T-1"
-    same = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", state=TaskState.DONE))
-    assert same.version == state.version == 7
-
-
-@pytest.mark.parametrize(
-    ("story_id", "update", "fault", "field"),
-    [
-        ("S-9", StoryUpdated(title="x"), NotFound, "story_id"),
-        ("S-1", StoryUpdated(), InvalidRequest, "update"),
-        ("S-1", StoryUpdated(task_id="T-1"), InvalidRequest, "update"),
-        ("S-1", StoryUpdated(task_id="T-9", title="x"), NotFound, "task_id"),
-        ("S-1", StoryUpdated(state=TaskState.DONE), InvalidRequest, "state"),
-        ("S-1", StoryUpdated(title=""), InvalidRequest, "title"),
-        ("S-1", StoryUpdated(task_id="T-1", notes={"a": "b"}), InvalidRequest, "notes"),
-        ("S-1", StoryUpdated(notes={f"n{n}": "x" for n in range(51)}), InvalidRequest, "notes"),
-        ("S-1", StoryUpdated(role=Role.QA), InvalidRequest, "role"),
-        ("S-1", StoryUpdated(depends_on=()), InvalidRequest, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-9",)), NotFound, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-1",)), InvalidRequest, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-3",)), InvalidRequest, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-2",) * 51), InvalidRequest, "depends_on"),
-        ("S-1", StoryUpdated(task_id="T-1", decision_state=DecisionState.ACCEPTED), InvalidRequest, "decision_state"),
-        ("S-1", StoryUpdated(decision_id="D-1"), InvalidRequest, "update"),
-        ("S-1", StoryUpdated(decision_id="D-1", title="x"), InvalidRequest, "title"),
-        ("S-1", StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED), NotFound, "decision_id"),
-        ("", StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED), NotFound, "decision_id"),
-        (
-            "S-1",
-            StoryUpdated(task_id="T-1", decision_id="D-1", decision_state=DecisionState.ACCEPTED),
-            InvalidRequest,
-            "decision_id",
-        ),
-        ("", StoryUpdated(title="x"), NotFound, "story_id"),
-        ("S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}), None, ""),
-    ],
-)
-async def test_what_is_no_update_is_refused(
-    book: ContextBook, story_id: str, update: StoryUpdated, fault: type[FleetError] | None, field: str
-) -> None:
-    if fault is None:
-        # Control characters are no text: nothing is left of these, and a note without text is none.
-        assert (await book.update(TENANT, story_id, update)).version == 4
-        return
-    with pytest.raises(fault) as refusal:
-        await book.update(TENANT, story_id, update)
-    assert refusal.value.field == field
-    assert book.graph(TENANT).version("S-1") == 4
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), max_size=3)), max_size=12))
-async def test_whatever_is_tried_no_task_comes_to_depend_on_itself(drawn: list[tuple[int, set[int]]]) -> None:
-    async with opened() as book:
-        await book.create_story(TENANT, Story(story_id="S", title="t"))
-        for number in range(5):
-            await book.create_task(TENANT, StoryTask(task_id=f"T{number}", story_id="S", title="t"))
-        for number, needs in drawn:
-            tasks = book.graph(TENANT).story("S").tasks
-            update = StoryUpdated(task_id=f"T{number}", depends_on=tuple(f"T{other}" for other in sorted(needs)))
-            reached = closure(tasks, update.depends_on or ())
-            try:
-                await book.update(TENANT, "S", update)
-            except InvalidRequest:
-                assert f"T{number}" in reached
-                assert book.graph(TENANT).story("S").tasks == tasks
-            else:
-                assert f"T{number}" not in reached
-
-
-def closure(tasks: Mapping[str, StoryTask], names: Iterable[str]) -> set[str]:
-    """The tasks that are reached from some over what they depend on, by repeating until nothing is added."""
-    reached = set(names)
-    while more := {other for name in reached for other in tasks[name].depends_on} - reached:
-        reached |= more
-    return reached
-
-
-async def test_a_stale_version_is_refused_and_named(book: ContextBook) -> None:
-    await book.update(TENANT, "S-1", StoryUpdated(title="one"), expected_version=4)
-    with pytest.raises(PreconditionFailed, match="version 4 was expected; the story is at version 5") as refusal:
-        await book.update(TENANT, "S-1", StoryUpdated(title="two"), expected_version=4)
-    assert refusal.value.field == "expected_version"
-    assert "version 5" in refusal.value.hint
-    story = (await book.update(TENANT, "S-1", StoryUpdated(title="two"), expected_version=5)).story
-    assert story is not None
-    assert story.title == "two"
-
-
-# --- phases and decisions ---
+    for story_id, wrong, fault, field in REFUSED:
+        with pytest.raises(fault) as refusal:
+            match wrong:
+                case Story():
+                    await book.create_story(TENANT, wrong)
+                case StoryTask():
+                    await book.create_task(TENANT, wrong)
+                case _:
+                    await book.update(TENANT, story_id, wrong)
+        assert refusal.value.field == field, wrong
+    # Control characters are no text: nothing is left of these, and a note without text is none.
+    same = await book.update(TENANT, "S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}))
+    assert (same.version, list(book.graph(TENANT).stories)) == (4, ["S-1", "S-2"])
 
 
 async def test_phases_go_on_one_by_one_and_back_with_a_reason(book: ContextBook) -> None:
@@ -308,16 +185,16 @@ async def test_a_decision_is_superseded_once(book: ContextBook) -> None:
         ("D-2", DecisionState.ACCEPTED),
     ]
     third = Decision(decision_id="D-3", story_id="S-1", title="none")
-    for wrong, fault, field in (
-        (replace(third, supersedes="D-1"), PreconditionFailed, "supersedes"),
-        (replace(third, supersedes="D-9"), NotFound, "supersedes"),
-        (replace(third, supersedes="D-3"), NotFound, "supersedes"),
-        (replace(third, task_ids=("T-9",)), NotFound, "task_ids"),
-        (replace(third, state=DecisionState.SUPERSEDED), InvalidRequest, "state"),
-        (replace(third, decision_id="D-2"), AlreadyExists, "decision_id"),
+    for changes_, fault, field in (
+        ({"supersedes": "D-1"}, PreconditionFailed, "supersedes"),
+        ({"supersedes": "D-9"}, NotFound, "supersedes"),
+        ({"supersedes": "D-3"}, NotFound, "supersedes"),
+        ({"task_ids": ("T-9",)}, NotFound, "task_ids"),
+        ({"state": DecisionState.SUPERSEDED}, InvalidRequest, "state"),
+        ({"decision_id": "D-2"}, AlreadyExists, "decision_id"),
     ):
         with pytest.raises(fault) as refusal:
-            await book.add_decision(TENANT, wrong)
+            await book.add_decision(TENANT, replace(third, **changes_))
         assert refusal.value.field == field
     # Said again, also once it is superseded, a decision is what it was.
     again = await book.add_decision(
@@ -352,26 +229,16 @@ async def test_a_proposed_decision_holds_once_it_is_accepted(book: ContextBook) 
     assert (common.story_id, common.decisions["P-1"].state) == (NO_STORY, first)
 
 
-# --- work, relations, masking ---
-
-
 async def test_an_execution_is_recorded_once_and_makes_no_version(book: ContextBook) -> None:
     assert await book.record_work(TENANT, record(summary="first"))
     assert not await book.record_work(TENANT, record(summary="second"))
     work = book.graph(TENANT).execution("e-1")
     assert work is not None
-    assert work.record.summary == "first"
-    assert book.graph(TENANT).version("S-1") == 4
+    assert (work.record.summary, book.graph(TENANT).version("S-1")) == ("first", 4)
     # Nobody has to have created what an execution worked on.
     assert await book.record_work(TENANT, record("e-2", story_id="later", task_id="unknown"))
     assert [one.record.execution_id for one in book.graph(TENANT).work("story:later")] == ["e-2"]
-    for wrong in (
-        record(""),
-        record("a b"),
-        record("e-3", story_id="a.."),
-        record("e-3", story_id="_x"),
-        record("e-3", task_id="x y"),
-    ):
+    for wrong in (record("a b"), record("e-3", story_id="_x"), record("e-3", task_id="x y")):
         with pytest.raises(InvalidRequest):
             await book.record_work(TENANT, wrong)
 
@@ -380,24 +247,21 @@ async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> Non
     await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="x", task_ids=("T-2",)))
     await book.record_work(TENANT, record())
     await book.record_work(TENANT, record("e-2", parent_execution_id="e-1", commits=(), files_changed=()))
-    near = neighbourhood(book.graph(TENANT), "file:src/app.py")
+    graph = book.graph(TENANT)
+    near = neighbourhood(graph, "file:src/app.py")
     assert near.relations == (Relation(source="execution:e-1", kind=RelationKind.CHANGED, target="file:src/app.py"),)
-    far = neighbourhood(book.graph(TENANT), "file:src/app.py", depth=3)
-    assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:e-2"} <= set(far.nodes)
-    assert "decision:D-1" in far.nodes
+    far = neighbourhood(graph, "file:src/app.py", depth=3)
+    assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:e-2", "decision:D-1"} <= {*far.nodes}
     assert not far.truncated
-    only = neighbourhood(book.graph(TENANT), "task:T-3", depth=5, kinds=(RelationKind.DEPENDS_ON,))
+    only = neighbourhood(graph, "task:T-3", depth=5, kinds=(RelationKind.DEPENDS_ON,))
     assert only.nodes == ("task:T-3", "task:T-1", "task:T-2")
-    assert {(one.source, one.target) for one in only.relations} == {
-        ("task:T-3", "task:T-1"),
-        ("task:T-3", "task:T-2"),
-        ("task:T-2", "task:T-1"),
-    }
+    needs = {(one.source.removeprefix("task:"), one.target.removeprefix("task:")) for one in only.relations}
+    assert needs == {("T-3", "T-1"), ("T-3", "T-2"), ("T-2", "T-1")}
     # An edge is the same from both of its ends.
     for node in far.nodes:
-        for relation in neighbourhood(book.graph(TENANT), node).relations:
+        for relation in neighbourhood(graph, node).relations:
             other = relation.target if relation.source == node else relation.source
-            assert relation in neighbourhood(book.graph(TENANT), other).relations
+            assert relation in neighbourhood(graph, other).relations
 
 
 async def test_a_neighbourhood_is_bounded(book: ContextBook) -> None:
@@ -412,42 +276,26 @@ async def test_a_neighbourhood_is_bounded(book: ContextBook) -> None:
 
 async def test_secrets_and_control_characters_are_never_kept() -> None:
     log = MemoryChanges()
+    told = f"the key is {SECRET}\x1b[2J"
+    both = {"title": told, "description": told}
     async with opened(log) as book:
-        told = f"the key is {SECRET}\x1b[2J"
-        await book.create_story(
-            TENANT, Story(story_id="S", title=told, description=told, acceptance_criteria=(told,), notes={"n": told})
-        )
-        await book.create_task(TENANT, StoryTask(task_id="T", story_id="S", title=told, description=told))
-        await book.add_decision(
-            TENANT,
-            Decision(decision_id="D", story_id="S", title=told, rationale=told, alternatives=(told,), decided_by=told),
-        )
+        story = Story(story_id="S", acceptance_criteria=(told,), notes={"n": told}, **both)
+        await book.create_story(TENANT, story)
+        await book.create_task(TENANT, StoryTask(task_id="T", story_id="S", **both))
+        decision = Decision(decision_id="D", story_id="S", title=told, rationale=told, alternatives=(told,))
+        await book.add_decision(TENANT, replace(decision, decided_by=told))
         await book.change_phase(TENANT, "S", Phase.DESIGN, reason=told, by=told)
-        await book.update(TENANT, "S", StoryUpdated(title=told, description=told, notes={"m": told}))
-        await book.record_work(
-            TENANT,
-            record(
-                "e",
-                instruction=told,
-                summary=told * 1000,
-                branch=told,
-                repository=told,
-                files_changed=(told,),
-                operations={told: 1},
-                checks={told: told},
-                tests=candidate.TestSummary(failing=(told,)),
-            ),
-        )
+        await book.update(TENANT, "S", StoryUpdated(notes={"m": told}, **both))
+        texts = dict.fromkeys(("instruction", "branch", "repository"), told) | {"summary": told * 1000}
+        work = record("e", files_changed=(told,), operations={told: 1}, checks={told: told}, **texts)
+        await book.record_work(TENANT, replace(work, tests=candidate.TestSummary(failing=(told,))))
     stored = await changes(log)
-    assert len(stored) == 6
-    assert SECRET not in repr(stored)
-    assert "\\x1b" not in repr(stored)
+    assert (len(stored), SECRET in repr(stored), "\\x1b" in repr(stored)) == (6, False, False)
     assert repr(stored).count("[masked]") > 20
 
 
-@pytest.mark.parametrize(
-    ("location", "name"),
-    [
+def test_a_file_is_named_by_its_repositorys_owner_and_name() -> None:
+    for location, name in (
         ("https://git.example/acme/app.git", "acme/app"),
         ("https://git.example:8443/acme/app/", "acme/app"),
         ("git@git.example:acme/app.git", "acme/app"),
@@ -457,74 +305,47 @@ async def test_secrets_and_control_characters_are_never_kept() -> None:
         ("https://git.example/app", "git.example/app"),
         ("", ""),
         ("///..", ""),
-    ],
-)
-def test_a_file_is_named_by_its_repositorys_owner_and_name(location: str, name: str) -> None:
-    assert file_node(location, "src/a.py") == (f"file:{name}/src/a.py" if name else "file:src/a.py")
-
-
-# --- replicas ---
-
-
-async def test_what_another_replica_made_a_moment_ago_is_no_stranger() -> None:
-    log = MemoryChanges()
-    async with opened(log) as one, opened(log) as other:
-        await one.create_story(TENANT, Story(story_id="S", title="t"))
-        await one.create_task(TENANT, StoryTask(task_id="T-1", story_id="S", title="t"))
-        state = await other.create_task(TENANT, StoryTask(task_id="T-2", story_id="S", title="t", depends_on=("T-1",)))
-        assert list(state.tasks) == ["T-1", "T-2"]
-        await one.change_phase(TENANT, "S", Phase.DESIGN)
-        assert (await other.change_phase(TENANT, "S", Phase.BUILD)).version == 5
-        await one.record_work(TENANT, record("e"))
-        await one.catch_up()
-        assert not await other.record_work(TENANT, record("e"))
-        assert other.graph(TENANT) == one.graph(TENANT)
+    ):
+        assert file_node(location, "src/a.py") == (f"file:{name}/src/a.py" if name else "file:src/a.py"), location
 
 
 Action = Callable[[ContextBook], Awaitable[object]]
-STORIES = st.sampled_from(["S-1", "S-2"])
-TASKS = st.sampled_from(["T-1", "T-2", "T-3"])
-DECISIONS = st.sampled_from(["D-1", "D-2", "D-3"])
-TITLES = st.sampled_from(["one", "two"])
+STORIES, TASKS, DECISIONS = (st.sampled_from([f"{kind}-{n}" for n in (1, 2, 3)]) for kind in "STD")
 VERSIONS = st.none() | st.integers(0, 8)
 
 
-def _create_story(story_id: str, title: str) -> Action:
-    return lambda book: book.create_story(TENANT, Story(story_id=story_id, title=title, case_id="C"))
+def _act(method: str, *given: object, **options: object) -> Action:
+    return lambda book: getattr(book, method)(TENANT, *given, **options)
 
 
-def _create_task(story_id: str, task_id: str, needs: list[str], version: int | None) -> Action:
-    task = StoryTask(task_id=task_id, story_id=story_id, title="t", depends_on=tuple(needs))
-    return lambda book: book.create_task(TENANT, task, expected_version=version)
+@st.composite
+def actions(draw: st.DrawFn) -> Action:
+    story_id, version = draw(STORIES), {"expected_version": draw(VERSIONS)}
+    title, task_id = draw(st.sampled_from(["one", "two"])), draw(TASKS)
+    match draw(st.sampled_from(["story", "task", "decision", "phase", "update", "record"])):
+        case "story":
+            return _act("create_story", Story(story_id=story_id, title=title, case_id="C"))
+        case "task":
+            needs = tuple(draw(st.lists(TASKS, max_size=2)))
+            task = StoryTask(task_id=task_id, story_id=story_id, title="t", depends_on=needs)
+            return _act("create_task", task, **version)
+        case "decision":
+            of, supersedes = draw(st.sampled_from([story_id, ""])), draw(st.just("") | DECISIONS)
+            decision = Decision(decision_id=draw(DECISIONS), story_id=of, title="d", supersedes=supersedes)
+            return _act("add_decision", decision, **version)
+        case "phase":
+            phase, reason = draw(st.sampled_from(list(Phase))), draw(st.sampled_from(["", "why"]))
+            return _act("change_phase", story_id, phase, reason=reason, **version)
+        case "update":
+            update = StoryUpdated(title=title)
+            if draw(st.booleans()):
+                update = replace(update, task_id=task_id, state=TaskState.DONE)
+            return _act("update", story_id, update, **version)
+        case _:
+            return _act("record_work", record(f"e-{draw(st.integers(0, 3))}", story_id=story_id))
 
 
-def _add_decision(story_id: str, decision_id: str, supersedes: str, version: int | None) -> Action:
-    decision = Decision(decision_id=decision_id, story_id=story_id, title="d", supersedes=supersedes)
-    return lambda book: book.add_decision(TENANT, decision, expected_version=version)
-
-
-def _change_phase(story_id: str, phase: Phase, reason: str, version: int | None) -> Action:
-    return lambda book: book.change_phase(TENANT, story_id, phase, reason=reason, expected_version=version)
-
-
-def _update(story_id: str, task_id: str, title: str, version: int | None) -> Action:
-    update = StoryUpdated(task_id=task_id, title=title, state=TaskState.DONE if task_id else None)
-    return lambda book: book.update(TENANT, story_id, update, expected_version=version)
-
-
-def _record(number: int, story_id: str) -> Action:
-    return lambda book: book.record_work(TENANT, record(f"e-{number}", story_id=story_id))
-
-
-ACTIONS = st.one_of(
-    st.builds(_create_story, STORIES, TITLES),
-    st.builds(_create_task, STORIES, TASKS, st.lists(TASKS, max_size=2), VERSIONS),
-    st.builds(_add_decision, STORIES | st.just(""), DECISIONS, st.just("") | DECISIONS, VERSIONS),
-    st.builds(_change_phase, STORIES, st.sampled_from(list(Phase)), st.sampled_from(["", "why"]), VERSIONS),
-    st.builds(_update, STORIES, st.just("") | TASKS, TITLES, VERSIONS),
-    st.builds(_record, st.integers(0, 3), STORIES),
-)
-BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 1), ACTIONS), min_size=1, max_size=4), max_size=12)
+BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 1), actions()), min_size=1, max_size=4), max_size=12)
 
 
 @settings(max_examples=60)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.function_calling.conversation import read_conversation, with_system, write_conversation
-from swe_ai_fleet.agents.function_calling.transcript import transcript, with_whole_results
-from swe_ai_fleet.domain.message import SystemMessage, UserMessage
+from swe_ai_fleet.agents.function_calling.conversation import read_conversation, write_conversation
+from swe_ai_fleet.domain.message import UserMessage
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -58,12 +57,6 @@ def test_parts_of_text_and_pictures() -> None:
     assert write_conversation([message])[0]["content"][0] == parts[0]  # type: ignore[index]
 
 
-def test_a_system_message_is_ensured() -> None:
-    assert with_system((), "Ours.") == (SystemMessage(content="Ours."),)
-    theirs = read_conversation([{"role": "developer", "content": "Theirs."}, USER], known_tools=())
-    assert with_system(theirs, "Ours.") == theirs
-
-
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
@@ -72,14 +65,11 @@ def test_a_system_message_is_ensured() -> None:
         ([{"content": "x"}], "the role is None"),
         ([USER, {"role": "system", "content": "x"}], r"chat_history\[1\]: a system message stands at the head only"),
         ([{"role": "user", "content": 7}], "no text"),
-        ([{"role": "user", "content": [{"type": "audio"}]}], "no text"),
         ([{"role": "assistant", "content": None}], "content or tool_calls"),
-        ([{"role": "assistant", "tool_calls": "x"}], "no list"),
         ([{"role": "assistant", "tool_calls": [{"id": "a"}]}], "an id and a function"),
         ([calling("a", name="fly"), result("a")], "it calls 'fly'; the tools are: look"),
         ([calling("a", "a"), result("a")], "two calls have the id 'a'"),
         ([calling("a"), USER], r"chat_history\[1\]: nothing answers the calls a"),
-        ([calling("a")], "chat_history: nothing answers the calls a"),
         ([calling("a"), result("a"), result("a")], r"chat_history\[2\]: it answers 'a'"),
         ([result("a")], "no call before it asked for"),
     ],
@@ -99,16 +89,3 @@ def test_whatever_is_given_it_is_a_conversation_or_a_value_error(messages: list[
     else:
         assert read_conversation(write_conversation(read), known_tools=("look",)) is not None
     assert messages == before
-
-
-def test_a_transcript_with_whole_results_in_the_room_there_is() -> None:
-    messages = read_conversation(WHOLE, known_tools=("look",))
-    results = {"a": "a" * 5000, "b": "short"}
-    text = transcript(with_whole_results(messages, results, max_chars=10_000))
-    assert "a" * 5000 in text
-    assert "Be brief." not in text
-    assert text.index("[calls look with {}]") < text.index("[result of look]\nshort") < text.index("Seen.")
-    cut = transcript(with_whole_results(messages, results, max_chars=1_000))
-    assert "short" in cut
-    assert "of 5000 characters" in cut
-    assert len(cut) < 1_500

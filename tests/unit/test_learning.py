@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -24,17 +23,9 @@ NOW = "2026-11-22T12:00:00+00:00"
 
 def outcome(number: int = 0, **fields: object) -> Outcome:
     plain = Outcome(
-        subject_id=f"e{number}",
-        goal="Fix the crash",
-        goal_type="fix",
-        approach="deliberate",
-        model_profile="small",
-        agents=3,
-        success=True,
-        evidence=1.0,
-        usage=Usage(prompt_tokens=1000),
-        ended_at=NOW,
-    )
+        subject_id=f"e{number}", goal="Fix the crash", goal_type="fix", approach="deliberate", model_profile="small",
+        agents=3, success=True, evidence=1.0, usage=Usage(prompt_tokens=1000), ended_at=NOW,
+    )  # fmt: skip
     return replace(plain, **fields)  # type: ignore[arg-type]
 
 
@@ -44,23 +35,20 @@ def question(**fields: object) -> Question:
 
 def test_nothing_known_is_said_so_and_bounds_are_wide() -> None:
     found = recommend(question(model_profiles=("small", "large")), [])
-    assert found.goal_type == "fix"
-    assert found.outcomes == 0
-    assert "nothing was tried" in found.model_profile.reason
-    assert {one.value for one in found.model_profile.options} == {"small", "large"}
-    assert all(one.high - one.low > 0.7 for one in found.model_profile.options)
-    assert found.council.value == "default"
+    profiles = found.model_profile
+    assert (found.goal_type, found.outcomes, found.council.value) == ("fix", 0, "default")
+    assert "nothing was tried" in profiles.reason
+    assert {one.value for one in profiles.options} == {"small", "large"}
+    assert all(one.high - one.low > 0.7 for one in profiles.options)
 
 
 def test_what_worked_is_recommended_and_what_failed_is_not() -> None:
     tried = [outcome(number, model_profile="large") for number in range(30)]
     tried += [outcome(100 + number, model_profile="small", success=False) for number in range(30)]
     found = recommend(question(), tried).model_profile
-    assert found.value == "large"
     large, small = found.options
-    assert (large.value, small.value) == ("large", "small")
-    assert large.low > small.high
-    assert large.best > 0.99
+    assert (found.value, large.value, small.value) == ("large", "large", "small")
+    assert large.low > small.high and large.best > 0.99
 
 
 def test_little_tried_options_are_explored_now_and_then_but_not_often() -> None:
@@ -70,19 +58,11 @@ def test_little_tried_options_are_explored_now_and_then_but_not_often() -> None:
     assert 3 <= chosen.count("new") <= 35
 
 
-@pytest.mark.parametrize(
-    ("fields", "same", "other"),
-    [
-        ({"repository": "/app"}, {"repository": "/app"}, {"repository": "/shop"}),
-        ({"role": "QA"}, {"role": "QA"}, {"role": "DEV"}),
-    ],
-)
-def test_what_was_tried_elsewhere_or_by_others_counts_less(
-    fields: dict[str, object], same: dict[str, object], other: dict[str, object]
-) -> None:
-    tried = [outcome(number, approach="deliberate", **same) for number in range(10)]
-    tried += [outcome(50 + number, approach="orchestrate", **other) for number in range(10)]
-    near, far = recommend(question(**fields), tried).approach.options
+@pytest.mark.parametrize(("name", "here", "there"), [("repository", "/app", "/shop"), ("role", "QA", "DEV")])
+def test_what_was_tried_elsewhere_or_by_others_counts_less(name: str, here: str, there: str) -> None:
+    tried = [outcome(number, approach="deliberate", **{name: here}) for number in range(10)]
+    tried += [outcome(50 + number, approach="orchestrate", **{name: there}) for number in range(10)]
+    near, far = recommend(question(**{name: here}), tried).approach.options
     assert (near.value, near.tried, far.value, far.tried) == ("deliberate", 10.0, "orchestrate", 5.0)
     assert {one.tried for one in recommend(question(), tried).approach.options} == {10.0}
 
@@ -142,18 +122,6 @@ def test_of_very_many_options_the_most_tried_and_those_asked_about_are_weighed()
     assert len(options) <= 21
 
 
-def test_reasons_claim_no_more_than_is_so() -> None:
-    same = [outcome(1, model_profile="a"), outcome(2, model_profile="b")]
-    for seed in range(6):
-        reason = recommend(question(seed=seed), same).model_profile.reason
-        assert "and none of the 2 higher" in reason
-    old = [outcome(number, model_profile="a", ended_at="2026-09-01T12:00:00+00:00") for number in range(30)]
-    explored = [recommend(question(model_profiles=("b",), seed=seed), old).model_profile for seed in range(40)]
-    reasons = {one.value: one.reason for one in explored}
-    assert "it counts as 0 tries" in reasons["b"]
-    assert "in 0 %" not in reasons["b"]
-
-
 def test_old_outcomes_and_other_goals_count_less() -> None:
     fresh = outcome(1, model_profile="a")
     old = outcome(2, model_profile="b", ended_at="2025-11-22T12:00:00+00:00")
@@ -191,43 +159,12 @@ async def test_an_outcome_is_kept_once_and_a_rating_survives_a_repeated_record()
     store = MemoryKeyValue()
     async with LearningTracker(store) as tracker:
         await tracker.record(outcome(1))
-        await tracker.rate("default", "e1", 4, by="ana")
+        await tracker.rate("default", "e1", 4, by="ana", comment="x" * 2_000)
         again = await tracker.record(outcome(1))
-        assert (again.rating, again.rated_by) == (4, "ana")
+        assert (again.rating, again.rated_by, len(again.comment)) == (4, "ana", 2_000)
         await tracker.rate("default", "e1", 2, by="ben")
-        assert [(one.rating, one.rated_by) for one in tracker.outcomes()] == [(2, "ben")]
     async with LearningTracker(store) as reopened:
-        assert (await reopened.get("default", "e1")).rating == 2
-        assert [one.subject_id for one in reopened.outcomes()] == ["e1"]
-
-
-async def test_a_comment_stands_until_there_is_another_and_is_bounded() -> None:
-    async with LearningTracker(MemoryKeyValue()) as tracker:
-        await tracker.record(outcome(1))
-        await tracker.rate("default", "e1", 2, comment="x" * 2_000)
-        assert len((await tracker.rate("default", "e1", 4)).comment) == 2_000
-        assert len((await tracker.record(outcome(1))).comment) == 2_000
-        for attempt in (
-            tracker.rate("default", "e1", 4, comment="x" * 2_001),
-            tracker.record(outcome(1, comment="x" * 2_001)),
-        ):
-            with pytest.raises(InvalidRequest) as refused:
-                await attempt
-            assert refused.value.field == "comment"
-        assert (await tracker.rate("default", "e1", 4, comment="")).comment == ""
-
-
-async def test_an_outcome_of_an_older_fleet_has_no_comment() -> None:
-    store = MemoryKeyValue()
-    async with LearningTracker(store) as tracker:
-        await tracker.record(outcome(1, rating=4))
-    entry = await store.get("default.e1")
-    assert entry is not None
-    old = {name: value for name, value in json.loads(entry.value).items() if name != "comment"}
-    await store.put("default.e1", json.dumps(old).encode(), revision=entry.revision)
-    async with LearningTracker(store) as tracker:
-        found = await tracker.get("default", "e1")
-        assert (found.rating, found.comment) == (4, "")
+        assert [(one.subject_id, one.rating, one.rated_by) for one in reopened.outcomes()] == [("e1", 2, "ben")]
 
 
 async def test_two_processes_learn_from_each_other_and_lose_no_rating() -> None:
@@ -259,58 +196,49 @@ async def test_the_newest_of_each_tenant_are_weighed_and_all_are_kept() -> None:
         assert (await tracker.get("default", "e0")).rated_by == "ana"
 
 
-async def test_secrets_in_goals_are_masked_and_other_tenants_unseen() -> None:
+async def test_secrets_are_masked_and_other_tenants_unseen() -> None:
     async with LearningTracker(MemoryKeyValue(), mask=lambda text: text.replace("hunter2", "***")) as tracker:
-        await tracker.record(outcome(1, goal="login with hunter2"))
         await tracker.record(outcome(2, tenant="acme", subject_id="a/b c.ü"))
-        assert [one.goal for one in tracker.outcomes()] == ["login with ***"]
-        named = {
-            "repository": "https://hunter2@host/r",
-            "agents_used": ("hunter2",),
-            "metadata": {"hunter2": "hunter2"},
-        }
-        assert "hunter2" not in repr(await tracker.record(outcome(3, council="hunter2", rated_by="hunter2", **named)))
+        texts = dict.fromkeys(("goal", "council", "rated_by"), "with hunter2") | {"repository": "https://hunter2@h/r"}
+        told = outcome(1, agents_used=("hunter2",), metadata={"hunter2": "hunter2"}, **texts)
+        assert (await tracker.record(told)).goal == "with ***"
         await tracker.rate("default", "e1", 3, by="hunter2", comment="hunter2 is in the log")
         assert (await tracker.get("default", "e1")).comment == "*** is in the log"
         assert "hunter2" not in repr(tracker.outcomes())
         assert [one.subject_id for one in tracker.outcomes("acme")] == ["a/b c.ü"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"subject_id": ""}, "subject_id"),
-        ({"subject_id": "x" * 129}, "subject_id"),
-        ({"memory_share": 1.5}, "memory_share"),
-        ({"evidence": -0.1}, "evidence"),
-        ({"evidence": float("nan")}, "evidence"),
-        ({"memory_share": 0.6, "tool_share": 0.6}, "tool_share"),
-        ({"rating": 6}, "rating"),
-        ({"agents": -1}, "agents"),
-        ({"goal": "x" * 5000}, "goal"),
-        ({"council": "x" * 5000}, "council"),
-        ({"agents_used": ("x",) * 5000}, "agents_used"),
-        ({"metadata": {"x": "x" * 5000}}, "metadata[x]"),
-        ({"metadata": {str(number): "" for number in range(100)}}, "metadata"),
-        ({"usage": Usage(cost=float("inf"))}, "usage.cost"),
-        ({"usage": Usage(cost=-1.0)}, "usage.cost"),
-        ({"usage": Usage(prompt_tokens=-1)}, "usage"),
-    ],
-)
-async def test_malformed_outcomes_are_refused_by_field(fields: dict[str, object], named: str) -> None:
+async def test_malformed_outcomes_are_refused_by_field() -> None:
+    wrong: list[tuple[str, dict[str, object]]] = [
+        ("subject_id", {"subject_id": ""}),
+        ("subject_id", {"subject_id": "x" * 129}),
+        ("memory_share", {"memory_share": 1.5}),
+        ("evidence", {"evidence": -0.1}),
+        ("tool_share", {"memory_share": 0.6, "tool_share": 0.6}),
+        ("rating", {"rating": 6}),
+        ("comment", {"comment": "x" * 2_001}),
+        ("agents", {"agents": -1}),
+        ("goal", {"goal": "x" * 5000}),
+        ("agents_used", {"agents_used": ("x",) * 5000}),
+        ("metadata[x]", {"metadata": {"x": "x" * 5000}}),
+        ("metadata", {"metadata": {str(number): "" for number in range(100)}}),
+        ("usage.cost", {"usage": Usage(cost=float("inf"))}),
+        ("usage", {"usage": Usage(prompt_tokens=-1)}),
+    ]
     async with LearningTracker(MemoryKeyValue()) as tracker:
-        with pytest.raises(InvalidRequest) as refused:
-            await tracker.record(outcome(1, **fields))
-        assert refused.value.field == named
+        for named, fields in wrong:
+            with pytest.raises(InvalidRequest) as refused:
+                await tracker.record(outcome(1, **fields))
+            assert refused.value.field == named
         assert tracker.outcomes() == []
 
 
 class _BreakingStore(MemoryKeyValue):
     """Tells nothing more once it is broken, but why."""
 
-    def __init__(self, fault: Exception) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.fault, self.broken = fault, asyncio.Event()
+        self.broken = asyncio.Event()
 
     async def changes(
         self, *, from_revision: int = 0, follow: bool = False
@@ -318,23 +246,20 @@ class _BreakingStore(MemoryKeyValue):
         if not self.broken.is_set():
             yield None
         await self.broken.wait()
-        raise self.fault
+        raise NotFound("no such bucket")
 
 
 async def test_nothing_stale_is_recommended() -> None:
-    fault = NotFound("no such bucket")
-    store = _BreakingStore(fault)
+    store = _BreakingStore()
     async with LearningTracker(store) as tracker:
         await tracker.record(outcome(1))
         assert (await tracker.recommend(question())).outcomes == 1
         store.broken.set()
         for _ in range(3):
             await asyncio.sleep(0)
-        with pytest.raises(Unavailable, match=str(fault)):
+        with pytest.raises(Unavailable, match="no such bucket"):
             await tracker.recommend(question())
-        with pytest.raises(Unavailable):
-            tracker.outcomes()
-    with pytest.raises(type(fault)):
+    with pytest.raises(NotFound):
         async with LearningTracker(store):
             raise AssertionError
 
@@ -343,9 +268,8 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_written_anew() -> N
     store = MemoryKeyValue()
     await store.put("default.e1", b"{")
     async with LearningTracker(store) as tracker:
-        with pytest.raises(NotFound):
-            await tracker.rate("default", "e1", 3)
-        with pytest.raises(NotFound):
-            await tracker.get("default", "e1")
+        for asked in (tracker.rate("default", "e1", 3), tracker.get("default", "e1")):
+            with pytest.raises(NotFound):
+                await asked
         await tracker.record(outcome(1))
         assert [one.subject_id for one in tracker.outcomes()] == ["e1"]

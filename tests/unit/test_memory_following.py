@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 from hypothesis import given, settings
@@ -17,10 +16,10 @@ from swe_ai_fleet.tools.secrets import Secrets
 from tests.memory_parts import WordEmbedder
 
 SCOPE = MemoryScope(namespaces=("fleet",))
-Act = tuple[Literal["remember", "forget", "elsewhere"], int] | Literal["away", "back", "without"]
+Act = tuple[Literal["remember", "forget", "elsewhere"], int] | Literal["away", "back", "without", "anew"]
 ACTS = st.one_of(
     st.tuples(st.sampled_from(("remember", "forget", "elsewhere")), st.integers(0, 5)),
-    st.sampled_from(("away", "back", "without")),
+    st.sampled_from(("away", "back", "without", "anew")),
 )
 
 
@@ -37,6 +36,8 @@ class Replica:
 
     async def live(self, acts: list[Act]) -> None:
         embedder = None if "without" in acts else self.embedder
+        if "anew" in acts:
+            self.index = InMemoryIndex()
         async with (
             SharedMemories.open(self.store, self.index, mask=Secrets(), embedder=embedder, patience=10.0) as here,
             SharedMemories.open(self.store, InMemoryIndex(), mask=Secrets(), patience=10.0) as there,
@@ -56,36 +57,32 @@ class Replica:
                 assert await here.forget(SCOPE, [memory(number).memory_id]) == int(known)
                 self.expected.discard(memory(number).text)
                 assert memory(number) not in await self.index.listed(SCOPE)
-            case _:
+            case "away" | "back":
                 self.embedder.away = act == "away"
+
+    async def followed(self) -> int:
+        """How many texts have been embedded once a replica has caught up."""
+        options = {"mask": Secrets(), "embedder": self.embedder, "patience": 10.0}
+        async with SharedMemories.open(self.store, self.index, **options) as memories:
+            await memories.settled()
+        return self.embedder.embedded
 
     async def end(self) -> None:
         self.embedder.away = False
-        async with SharedMemories.open(
-            self.store, self.index, mask=Secrets(), embedder=self.embedder, patience=10.0
-        ) as memories:
-            await memories.settled()
+        embedded = await self.followed()
         kept = [loaded(one.key, one.value) for one in await self.store.entries()]
         assert {one.text for one in kept if one is not None} == self.expected
         assert {one.text for one in await self.index.listed(SCOPE)} == self.expected
         (vector,) = await self.embedder.embed(["alpha"])
         found = await self.index.search(SCOPE, vector=vector, space=self.embedder.name, limit=100)
         assert {one.memory.text for one in found} == self.expected
-        embedded = self.embedder.embedded
-        async with SharedMemories.open(
-            self.store, self.index, mask=Secrets(), embedder=self.embedder, patience=10.0
-        ) as memories:
-            await memories.settled()
-        assert self.embedder.embedded == embedded
+        assert await self.followed() == embedded + 1  # the query's
 
 
 @settings(max_examples=60)
 @given(st.lists(st.lists(ACTS, max_size=8), max_size=4))
-def test_the_index_ends_as_the_bucket_says(lives: list[list[Act]]) -> None:
-    async def run() -> None:
-        replica = Replica()
-        for acts in lives:
-            await replica.live(acts)
-        await replica.end()
-
-    asyncio.run(run())
+async def test_the_index_ends_as_the_bucket_says(lives: list[list[Act]]) -> None:
+    replica = Replica()
+    for acts in lives:
+        await replica.live(acts)
+    await replica.end()

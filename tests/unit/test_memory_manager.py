@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import re
 import stat
+import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.memory import MemoryManager
+from swe_ai_fleet.memory.conversation import ConversationMemory, Turn, dumped, loaded
 from swe_ai_fleet.memory.presenting import LABEL
 from swe_ai_fleet.settings import Settings
 
+DOCUMENT = Path(__file__).parents[2] / "docs/memory.md"
 SECRET = "hunter2-hunter2"
 
 
@@ -26,24 +35,21 @@ def content_of(home: Path) -> bytes:
 
 
 async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Settings) -> None:
+    colour = "The favourite colour of the user is teal."
     async with MemoryManager("ada", settings=settings) as first:
-        assert await first.add_fact("The favourite colour of the user is teal.", {"topic": "taste"})
+        assert await first.add_fact(colour, {"topic": "taste"})
         assert not await first.add_fact("the favourite colour of the user is  TEAL.")
         await first.add_interaction("Hello, I am Grace.", "Hello Grace.")
+    # Others do not know it, nor can they take it away, and only the owner reads the files.
+    async with MemoryManager("ada/2", settings=settings) as other:
+        assert (await other.recall("favourite colour"), await other.get_context_for_prompt("Grace")) == ([], "")
+        await other.clear_all()
+    modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in settings.home.rglob("*") if path.is_file()}
+    assert modes == {0}
     async with MemoryManager("ada", settings=settings) as later:
-        assert await later.recall("favourite colour") == ["The favourite colour of the user is teal."]
+        assert await later.recall("favourite colour") == [colour]
         assert await later.recall("xylophone") == []
         assert later.conversation.get_context_string(limit=5) == "User: Hello, I am Grace.\nAssistant: Hello Grace."
-
-
-async def test_agents_do_not_know_each_others(settings: Settings) -> None:
-    async with MemoryManager("ada", settings=settings) as ada, MemoryManager("ada/2", settings=settings) as other:
-        await ada.add_fact("alpha")
-        await ada.add_interaction("hello", "hi")
-        assert await other.recall("alpha") == []
-        assert await other.get_context_for_prompt("alpha") == ""
-        await other.clear_all()
-        assert await ada.recall("alpha") == ["alpha"]
 
 
 async def test_a_prompt_gets_the_conversation_and_fenced_notes(settings: Settings) -> None:
@@ -82,35 +88,19 @@ async def test_long_turns_are_cut_and_long_facts_refused(settings: Settings) -> 
         assert refused.value.field == "metadata[k]"
 
 
-async def test_forgetting(settings: Settings) -> None:
+async def test_secrets_and_what_is_forgotten_are_in_no_file(settings: Settings) -> None:
     async with MemoryManager("ada", settings=settings) as manager:
-        await manager.add_fact("alpha fact")
-        await manager.add_interaction("alpha question", "beta")
+        await manager.add_fact(f"The alpha key is {SECRET}.")
+        await manager.add_interaction(f"use {SECRET}", f"I use {SECRET}", {"k": SECRET}, save_to_longterm=True)
+        assert SECRET not in manager.conversation.get_context_string()
+        assert SECRET.encode() not in content_of(settings.home)
         await manager.clear_conversation()
         assert manager.conversation.get_context_string() == ""
-        assert await manager.recall("alpha") == ["alpha fact"]
+        assert await manager.recall("alpha key") == ["The alpha key is [masked]."]
         await manager.add_interaction("alpha question", "beta")
         await manager.clear_all()
         assert await manager.get_context_for_prompt("alpha") == ""
     assert b"alpha" not in content_of(settings.home)
-
-
-async def test_secrets_reach_no_file(settings: Settings) -> None:
-    async with MemoryManager("ada", settings=settings) as manager:
-        await manager.add_fact(f"The key is {SECRET}.")
-        await manager.add_interaction(f"use {SECRET}", f"I use {SECRET}", {"k": SECRET}, save_to_longterm=True)
-        assert SECRET not in manager.conversation.get_context_string()
-        assert SECRET.encode() not in content_of(settings.home)
-        assert await manager.recall("key") == ["The key is [masked]."]
-
-
-async def test_files_are_their_owners_alone(settings: Settings) -> None:
-    async with MemoryManager("ada", settings=settings) as manager:
-        await manager.add_fact("alpha")
-        await manager.add_interaction("a", "b")
-    files = [path for path in settings.home.rglob("*") if path.is_file()]
-    assert files
-    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in files)
 
 
 async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> None:
@@ -124,27 +114,15 @@ async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> N
     await other.close()
 
 
-def test_one_is_used_from_one_loop_after_the_other(settings: Settings) -> None:
-    manager = MemoryManager("ada", settings=settings)
-    assert asyncio.run(manager.add_fact("alpha"))
-    assert asyncio.run(manager.recall("alpha")) == ["alpha"]
-    asyncio.run(manager.close())
-
-
-async def test_a_store_that_cannot_be_opened_is_named_and_tried_again(settings: Settings) -> None:
-    place = settings.home / "memory" / "library.db"
-    place.parent.mkdir(parents=True)
-    place.write_text("no database " * 1_000)
-    manager = MemoryManager("ada", settings=settings)
-    with pytest.raises(PreconditionFailed, match=r"library\.db"):
-        await manager.add_fact("alpha")
-    place.unlink()
-    assert await manager.add_fact("alpha")
-    await manager.close()
-
-
-async def test_a_damaged_conversation_is_named(settings: Settings) -> None:
+async def test_files_that_are_damaged_are_named_and_tried_again(settings: Settings) -> None:
+    store = settings.home / "memory" / "library.db"
+    store.parent.mkdir(parents=True)
+    store.write_text("no database " * 1_000)
     async with MemoryManager("ada", settings=settings) as manager:
+        with pytest.raises(PreconditionFailed, match=r"library\.db"):
+            await manager.add_fact("alpha")
+        store.unlink()
+        assert await manager.add_fact("alpha")
         await manager.add_interaction("a", "b")
         (place,) = settings.home.rglob("ada-*.json")
         place.write_text("{")
@@ -156,17 +134,107 @@ async def test_a_damaged_conversation_is_named(settings: Settings) -> None:
             await manager.get_context_for_prompt("a")
 
 
-@pytest.mark.parametrize("agent_id", ["", "a b", "../x", "a\nb", "x" * 300])
-def test_an_agent_has_a_proper_id(settings: Settings, agent_id: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        MemoryManager(agent_id, settings=settings)
-    assert refused.value.field == "agent_id"
-
-
-async def test_names_that_read_alike_have_conversations_of_their_own(settings: Settings) -> None:
+async def test_an_agent_has_a_proper_id_and_a_conversation_of_its_own(settings: Settings) -> None:
+    for agent_id in ("", "a b", "../x", "a\nb", "x" * 300):
+        with pytest.raises(InvalidRequest) as refused:
+            MemoryManager(agent_id, settings=settings)
+        assert refused.value.field == "agent_id"
+    # Also where names read alike.
     for name in ("a/b", "a-b", "A.b", "a/../b"):
         async with MemoryManager(name, settings=settings) as manager:
             assert len(manager.conversation) == 0
             await manager.add_interaction(name, "x")
-    names = [path.parent.name for path in settings.home.rglob("*.json")]
-    assert names == ["conversations"] * 4
+    assert [path.parent.name for path in settings.home.rglob("*.json")] == ["conversations"] * 4
+
+
+TURNS = st.lists(
+    st.builds(Turn, user=st.text(max_size=2_000), assistant=st.text(max_size=2_000)), min_size=1, max_size=12
+)
+
+
+def test_the_newest_messages_are_told_in_whole_turns() -> None:
+    conversation = ConversationMemory(10)
+    for number in range(8):
+        conversation.add(Turn(user=f"question {number}", assistant=f"answer {number}"))
+    assert len(conversation) == 10
+    assert conversation.get_context_string(limit=4) == (
+        "User: question 6\nAssistant: answer 6\nUser: question 7\nAssistant: answer 7"
+    )
+    assert conversation.get_context_string() == conversation.get_context_string(limit=4)
+    assert conversation.get_context_string(limit=1).startswith("User: question 7")
+    assert conversation.get_context_string(limit=0) == ""
+    assert conversation.get_context_string(limit=100).count("User:") == 5
+    assert conversation.messages[-2:] == (UserMessage(content="question 7"), AssistantMessage(content="answer 7"))
+
+
+def test_a_long_message_keeps_head_and_tail() -> None:
+    conversation = ConversationMemory(4, max_chars=4_000)
+    conversation.add(Turn(user="head " + "x" * 100_000 + " tail", assistant="short"))
+    (turn,) = conversation.turns
+    assert len(turn.user) <= 1_000 and turn.assistant == "short"
+    assert turn.user.startswith("head") and turn.user.endswith("tail")
+
+
+@given(TURNS, st.integers(1, 8))
+def test_limits_hold_and_the_newest_stay(turns: list[Turn], most: int) -> None:
+    conversation = ConversationMemory(2 * most, max_chars=4_000)
+    for turn in turns:
+        conversation.add(turn)
+    kept = conversation.turns
+    assert 1 <= len(kept) <= most
+    assert sum(len(turn.user) + len(turn.assistant) for turn in kept) <= 4_000
+    assert kept[-1].user[:100] == turns[-1].user[:100]
+    assert loaded(dumped(kept)) == kept
+    # What was limited once fits as it is.
+    assert conversation.fitting(kept) == kept
+
+
+WRITER = """
+import asyncio, sys
+from swe_ai_fleet.memory import MemoryManager
+
+async def main(first):
+    async with MemoryManager("writer", 10) as manager:
+        for number in range(first, first + 1_000_000):
+            await manager.add_fact(f"Widget w{number} lies in drawer d{7 * number}.")
+            await manager.add_interaction(f"q{number}", f"a{number}")
+            print(number, flush=True)
+
+asyncio.run(main(int(sys.argv[1])))
+"""
+
+
+async def test_no_acknowledged_fact_of_a_library_is_lost(tmp_path: Path) -> None:
+    first, acknowledged = 0, list[int]()
+    environment = {"FLEET_HOME": str(tmp_path), "FLEET_EMBEDDINGS": "none"}
+    for count in (5, 20):
+        writer = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WRITER, str(first), stdout=asyncio.subprocess.PIPE, env=environment
+        )
+        assert writer.stdout is not None
+        async with asyncio.timeout(60):
+            lines = [await writer.stdout.readline() for _ in range(count)]
+            writer.kill()
+            lines += (await writer.stdout.read()).split(b"\n")[:-1]
+            await writer.wait()
+        acknowledged += [int(line) for line in lines if line]
+        first = acknowledged[-1] + 2
+    assert len(acknowledged) >= 25
+    async with MemoryManager("writer", 10, settings=Settings(home=tmp_path, embeddings="none")) as manager:
+        for number in acknowledged:
+            found = await manager.recall(f"where is widget w{number}", n_results=1)
+            assert found == [f"Widget w{number} lies in drawer d{7 * number}."]
+        assert f"q{acknowledged[-1]}" in [turn.user for turn in manager.conversation.turns[-2:]]
+
+
+async def test_the_example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/memory.md: its example is run as it stands."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLEET_EMBEDDINGS", "none")
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    code = compile(block, DOCUMENT.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await FunctionType(code, {})()
+    printed = capsys.readouterr().out
+    assert '["The user\'s favourite colour is teal."]' in printed
+    assert printed.count("User: Where is the parser?\nAssistant: In core/parser.py.") == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -58,13 +58,20 @@ def chain(*ids: str) -> tuple[Edge, ...]:
     return tuple(Edge(source=one, target=other) for one, other in pairwise(ids))
 
 
-def agent(name: str, query: str = "", *, mode: AgentMode = AgentMode.ANSWER, **fields: object) -> Node:
-    config = AgentConfig(mode=mode)
+def agent(name: str, query: str = "", *, mode: AgentMode = AgentMode.ANSWER, agents: int = 1, **fields: object) -> Node:
+    config = AgentConfig(mode=mode, agents=agents)
     return Node(id=name, type=NodeType.AGENT, query=query or f"do {name}", agent_config=config, **fields)
 
 
 def tool(name: str, **arguments: object) -> Node:
     return Node(id=name, type=NodeType.TOOL, tool="calculator", arguments=arguments)
+
+
+ITEMS = (WorkflowInput(name="of", type="array"),)
+
+
+def over(name: str, node: Node) -> Node:
+    return Node(id=name, type=NodeType.MAP, over="${inputs.of}", node=node)
 
 
 def a_run(*nodes: Node, edges: Sequence[Edge] = (), task_id: str = "flow", **fields: object) -> Task:
@@ -87,29 +94,57 @@ def said(text: str) -> Answer:
     return Answer(text=text, stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1, prompt_tokens=10))
 
 
+YES = ApprovalResolution(approval_id="", decision=ApprovalDecision.APPROVED)
+
+
 async def echo(assignment: AnswerAssignment) -> Answer:
     return said(f"<{assignment.query}>")
 
 
-def updates(world: World, node_id: str) -> list[NodeStatus]:
-    return [one.status for one in world.bodies(NodeUpdated) if one.node_id == node_id]
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One workflow in a process that drives it."""
+
+    executions: Executions
+    execution_id: str
+
+    async def state(self) -> ExecutionState:
+        return await self.executions.get(DEFAULT_TENANT, self.execution_id)
+
+    async def until(self, status: NodeStatus, node_id: str) -> ExecutionState:
+        """The state once this node stands there."""
+        async for _ in self.executions.watch(DEFAULT_TENANT, self.execution_id):
+            state = await self.state()
+            if node_id in state.nodes and state.nodes[node_id].status is status:
+                return state
+        raise AssertionError("it ended first")
+
+    async def asked(self) -> ExecutionState:
+        """The state once a person is asked."""
+        async for stored in self.executions.watch(DEFAULT_TENANT, self.execution_id):
+            if isinstance(stored.event.body, ApprovalAwaited):
+                break
+        return await self.state()
+
+    async def resolve(self, decision: ApprovalResolution = YES) -> None:
+        await self.executions.resolve(DEFAULT_TENANT, self.execution_id, decision)
+
+    async def steer(self, *what: str, **how: str) -> None:
+        await self.executions.steer(DEFAULT_TENANT, self.execution_id, *what, **how)
+
+    async def ended(self) -> ExecutionState:
+        return await self.executions.wait(DEFAULT_TENANT, self.execution_id)
+
+    async def part(self, node_id: str) -> ExecutionState:
+        """The state of the execution that a node is."""
+        return await self.executions.get(DEFAULT_TENANT, (await self.state()).nodes[node_id].execution_id)
 
 
-async def until(executions: Executions, execution_id: str, status: NodeStatus, *node_ids: str) -> ExecutionState:
-    """The state once these nodes stand there."""
-    async for _ in executions.watch(DEFAULT_TENANT, execution_id):
-        state = await executions.get(DEFAULT_TENANT, execution_id)
-        if all(name in state.nodes and state.nodes[name].status is status for name in node_ids):
-            return state
-    raise AssertionError("it ended first")
-
-
-async def asked(executions: Executions, execution_id: str) -> ExecutionState:
-    """The state once a person is asked."""
-    async for stored in executions.watch(DEFAULT_TENANT, execution_id):
-        if isinstance(stored.event.body, ApprovalAwaited):
-            break
-    return await executions.get(DEFAULT_TENANT, execution_id)
+@asynccontextmanager
+async def driven(world: World, task: Task, **options: object) -> AsyncIterator[Run]:
+    """A process that the task is submitted to, whether or not another one had it before."""
+    async with world.running(**options) as executions:
+        yield Run(executions=executions, execution_id=(await executions.submit(task)).execution_id)
 
 
 @pytest.fixture
@@ -132,40 +167,33 @@ async def test_nodes_answer_and_operate_and_the_result_carries_the_outputs(world
         given={"topic": "cats"},
         outputs={"sum": "${nodes.sum.output.content}"},
     )
-    async with world.running() as executions:
-        execution_id = (await executions.submit(task)).execution_id
-        state = await executions.wait(DEFAULT_TENANT, execution_id)
-        await published(executions, execution_id)
+    async with driven(world, task) as run:
+        state = await run.ended()
+        await published(run.executions, run.execution_id)
     assert (state.status, state.error) == (ExecutionStatus.COMPLETED, "")
-    assert json.loads(state.output.output) == {"sum": 'got {"expression": "<about cats>"}'}
     assert (state.usage.model_calls, state.usage.prompt_tokens) == (1, 10)
     (asked,), (operated,) = world.fleet.asked, world.fleet.operated
     assert (asked.agent_id, operated.agent_id) == (node_run("look", 1), node_run("sum", 1))
     assert asked.repository.location == "/srv/app"
     (result,) = (json.loads(one.payload) for one in world.log.results if not one.agent_id)
-    assert (result["status"], result["outputs"]["sum"]) == ("completed", 'got {"expression": "<about cats>"}')
+    outputs = {"sum": 'got {"expression": "<about cats>"}'}
+    assert (result["status"], result["outputs"], json.loads(state.output.output)) == ("completed", outputs, outputs)
     assert [(one["node_id"], one["status"]) for one in result["nodes"]] == [("look", "completed"), ("sum", "completed")]
 
 
 async def test_a_node_that_delivers_is_an_execution_of_its_own_and_the_next_one_stands_on_it(world: World):
-    fix = Node(
-        id="fix",
-        type=NodeType.AGENT,
-        query="mend it",
-        agent_config=AgentConfig(mode=AgentMode.ORCHESTRATE, agents=2, role="QA", checks=("make test",)),
-    )
+    config = AgentConfig(mode=AgentMode.ORCHESTRATE, agents=2, role="QA", checks=("make test",))
+    fix = Node(id="fix", type=NodeType.AGENT, query="mend it", agent_config=config)
     seen = agent("seen", "look at ${nodes.fix.output.commit_sha} by ${nodes.fix.output.winner}")
     task = a_run(agent("before"), fix, seen, edges=chain("before", "fix", "seen"), story_id="story-1")
-    async with world.running(room=Room(executions=1)) as executions:
-        state = await executions.wait(DEFAULT_TENANT, (await executions.submit(task)).execution_id)
-        child = await executions.get(DEFAULT_TENANT, state.nodes["fix"].execution_id)
+    async with driven(world, task, room=Room(executions=1)) as run:
+        state, child = await run.ended(), await run.part("fix")
     assert (state.status, child.status) == (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED)
     assert (child.task.kind, child.task.parent_execution_id) == (TaskKind.ORCHESTRATE, state.execution_id)
     assert (child.task.num_agents, child.task.role, child.task.story_id) == (2, "QA", "story-1")
     assert [one.command for one in child.task.constraints.checks] == ["make test"]
     bases = {one.query.split()[0]: one.repository.commit for one in world.fleet.asked}
-    assert bases["look"] == DELIVERED_COMMIT
-    assert bases["do"] == state.repository.commit != DELIVERED_COMMIT
+    assert bases["look"] == DELIVERED_COMMIT != bases["do"] == state.repository.commit
     assert world.fleet.asked[-1].query == f"look at {DELIVERED_COMMIT} by agent-qa-1"
     assert state.usage.total_tokens == 2 * 101 + 2 * 10
     output = json.loads(state.nodes["fix"].output)
@@ -175,11 +203,10 @@ async def test_a_node_that_delivers_is_an_execution_of_its_own_and_the_next_one_
 
 
 async def test_a_finished_run_is_run_again_with_executions_and_branches_of_its_own(world: World):
-    first = await world.run(a_run(agent("fix", mode=AgentMode.ORCHESTRATE)))
-    again = await world.run(a_run(agent("fix", mode=AgentMode.ORCHESTRATE), attempt=2))
-    assert (first.status, again.status) == (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED)
-    assert first.nodes["fix"].execution_id != again.nodes["fix"].execution_id
-    branches = [json.loads(state.nodes["fix"].output)["branch"] for state in (first, again)]
+    tasks = [a_run(agent("fix", mode=AgentMode.ORCHESTRATE), attempt=attempt) for attempt in (1, 2)]
+    nodes = [(await world.run(task)).nodes["fix"] for task in tasks]
+    assert len({node.execution_id for node in nodes}) == 2
+    branches = [json.loads(node.output)["branch"] for node in nodes]
     assert branches == ["fleet/flow.fix-1", "fleet/flow.fix-1.2"]
 
 
@@ -204,13 +231,10 @@ async def test_a_failed_node_names_itself_and_what_runs_beside_it_is_stopped(wor
         return replace(said(""), error="the run stopped: loop")
 
     world.fleet.answering = fails
-    async with world.running() as executions:
-        task = a_run(agent("bad"), agent("busy", mode=AgentMode.ORCHESTRATE))
-        state = await executions.wait(DEFAULT_TENANT, (await executions.submit(task)).execution_id)
-        child = await executions.get(DEFAULT_TENANT, state.nodes["busy"].execution_id)
+    async with driven(world, a_run(agent("bad"), agent("busy", mode=AgentMode.ORCHESTRATE))) as run:
+        state, child = await run.ended(), await run.part("busy")
     assert (state.status, state.error) == (ExecutionStatus.FAILED, "bad: the run stopped: loop")
-    assert state.nodes["busy"].status is NodeStatus.SKIPPED
-    assert child.status is ExecutionStatus.CANCELLED
+    assert (state.nodes["busy"].status, child.status) == (NodeStatus.SKIPPED, ExecutionStatus.CANCELLED)
     assert world.fleet.cancelled
 
 
@@ -244,50 +268,40 @@ async def test_an_interrupted_call_fails_unless_the_node_may_be_tried_again(worl
 async def test_people_decide_through_the_execution_s_own_approvals(world: World, word: str):
     gate = Node(id="gate", type=NodeType.APPROVAL, prompt="Ship ${nodes.one.output.answer}?")
     task = a_run(agent("one"), gate, agent("two", "${nodes.gate.output.text}"), edges=chain("one", "gate", "two"))
-    async with world.running() as executions:
-        execution_id = (await executions.submit(task)).execution_id
-        waiting = await asked(executions, execution_id)
-        assert waiting.status is ExecutionStatus.AWAITING_APPROVAL
-        assert waiting.pending[0].approach == "Ship <do one>?"
-        decision = ApprovalResolution(approval_id="", decision=ApprovalDecision(word), text="with care", approver="ada")
-        await executions.resolve(DEFAULT_TENANT, execution_id, decision)
-        state = await executions.wait(DEFAULT_TENANT, execution_id)
+    decision = ApprovalResolution(approval_id="", decision=ApprovalDecision(word), text="with care", approver="ada")
+    async with driven(world, task) as run:
+        waiting = await run.asked()
+        assert (waiting.status, waiting.pending[0].approach) == (ExecutionStatus.AWAITING_APPROVAL, "Ship <do one>?")
+        await run.resolve(decision)
+        state = await run.ended()
     if word == "rejected":
-        assert (state.status, len(world.fleet.asked)) == (ExecutionStatus.REJECTED, 1)
-        assert "gate" in state.error
+        assert (state.status, len(world.fleet.asked), "gate" in state.error) == (ExecutionStatus.REJECTED, 1, True)
     else:
-        assert state.status is ExecutionStatus.COMPLETED
-        assert state.agents["node-gate"].status == "finished"
+        assert (state.status, state.agents["node-gate"].status) == (ExecutionStatus.COMPLETED, "finished")
         assert world.fleet.asked[-1].query == "with care"
         assert json.loads(state.nodes["gate"].output)["approver"] == "ada"
 
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_nobody_in_time_is_a_rejection_also_behind_a_restart(world: World, restart: bool):
-    gate = Node(id="gate", type=NodeType.APPROVAL, prompt="Go?", timeout_seconds=0.5)
-    async with world.running() as executions:
-        execution_id = (await executions.submit(a_run(gate))).execution_id
-        await asked(executions, execution_id)
+    task = a_run(Node(id="gate", type=NodeType.APPROVAL, prompt="Go?", timeout_seconds=0.5))
+    async with driven(world, task) as run:
+        await run.asked()
         if not restart:
-            ended = await executions.wait(DEFAULT_TENANT, execution_id)
-    if restart:
-        async with world.running() as executions:
-            ended = await executions.wait(DEFAULT_TENANT, execution_id)
-    assert ended.status is ExecutionStatus.REJECTED
+            await run.ended()
+    async with driven(world, task) as run:
+        assert (await run.ended()).status is ExecutionStatus.REJECTED
     assert [one.resolution.approver for one in world.bodies(ApprovalResolved)] == ["time-out"]
 
 
 async def test_a_task_that_wants_every_call_approved_asks_for_those_of_tool_nodes(world: World):
     write = Node(id="write", type=NodeType.TOOL, tool="files_write_file", arguments={"path": "a", "content": "b"})
     task = a_run(write, tool("sum", expression="1"), edges=chain("write", "sum"), approval=ApprovalPolicy.EVERY)
-    async with world.running() as executions:
-        execution_id = (await executions.submit(task)).execution_id
-        state = await asked(executions, execution_id)
+    async with driven(world, task) as run:
+        state = await run.asked()
         assert (state.pending[0].call.name, world.fleet.operated) == ("files_write_file", [])
-        await executions.resolve(
-            DEFAULT_TENANT, execution_id, ApprovalResolution(approval_id="", decision=ApprovalDecision.APPROVED)
-        )
-        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+        await run.resolve()
+        ended = await run.ended()
     assert ended.status is ExecutionStatus.COMPLETED
     assert [one.tool for one in world.fleet.operated] == ["files_write_file", "calculator"]
 
@@ -295,58 +309,43 @@ async def test_a_task_that_wants_every_call_approved_asks_for_those_of_tool_node
 async def test_breakpoints_pause_show_inputs_step_and_continue(world: World):
     two = agent("two", "${nodes.one.output.answer}", breakpoint=True)
     task = a_run(agent("one"), two, agent("three"), agent("four"), edges=chain("one", "two", "three", "four"))
-    async with world.running() as executions:
-        execution_id = (await executions.submit(task)).execution_id
-        paused = await until(executions, execution_id, NodeStatus.PAUSED, "two")
+    async with driven(world, task) as run:
+        paused = await run.until(NodeStatus.PAUSED, "two")
         assert json.loads(paused.nodes["two"].inputs) == {"query": "<do one>"}
         with pytest.raises(InvalidRequest):
-            await executions.steer(DEFAULT_TENANT, execution_id, "jump")
+            await run.steer("jump")
         with pytest.raises(NotFound):
-            await executions.steer(DEFAULT_TENANT, execution_id, "step", "nowhere")
-        await executions.steer(DEFAULT_TENANT, execution_id, "step", by="ada")
-        await until(executions, execution_id, NodeStatus.PAUSED, "three")
+            await run.steer("step", "nowhere")
+        await run.steer("step", by="ada")
+        await run.until(NodeStatus.PAUSED, "three")
         assert [one.query for one in world.fleet.asked] == ["do one", "<do one>"]
-        await executions.steer(DEFAULT_TENANT, execution_id, "step", "two")  # that one has begun: nothing is said
-        await executions.steer(DEFAULT_TENANT, execution_id, "continue")
-        state = await executions.wait(DEFAULT_TENANT, execution_id)
+        await run.steer("step", "two")  # that one has begun: nothing is said
+        await run.steer("continue")
+        state = await run.ended()
         with pytest.raises(PreconditionFailed):
-            await executions.steer(DEFAULT_TENANT, execution_id, "pause")
+            await run.steer("pause")
     assert state.status is ExecutionStatus.COMPLETED
     told = [(one.action, one.node_id) for one in world.bodies(BreakpointsSet)]
     assert told == [("step", "two"), ("step", "three"), ("continue", "")]
-    assert updates(world, "four") == [NodeStatus.RUNNING, NodeStatus.COMPLETED]
+    four = [one.status for one in world.bodies(NodeUpdated) if one.node_id == "four"]
+    assert four == [NodeStatus.RUNNING, NodeStatus.COMPLETED]
 
 
 async def test_paused_is_paused_after_a_restart_and_what_was_said_meanwhile_holds(world: World):
     task = a_run(agent("one", breakpoint=True), agent("two"), edges=chain("one", "two"))
-    async with world.running() as executions:
-        execution_id = (await executions.submit(task)).execution_id
-        await until(executions, execution_id, NodeStatus.PAUSED, "one")
-        await executions.steer(DEFAULT_TENANT, execution_id, "pause")
-        await executions.steer(DEFAULT_TENANT, execution_id, "pause")
-    async with world.running(owner="other") as executions:
-        state = await executions.get(DEFAULT_TENANT, execution_id)
-        assert state.nodes["one"].status is NodeStatus.PAUSED
-        await executions.steer(DEFAULT_TENANT, execution_id, "step")
-        await until(executions, execution_id, NodeStatus.PAUSED, "two")
-    async with world.running(owner="third") as executions:
-        await executions.steer(DEFAULT_TENANT, execution_id, "continue")
-        state = await executions.wait(DEFAULT_TENANT, execution_id)
-    assert state.status is ExecutionStatus.COMPLETED
+    async with driven(world, task) as run:
+        await run.until(NodeStatus.PAUSED, "one")
+        await run.steer("pause")
+        await run.steer("pause")
+    async with driven(world, task, owner="other") as run:
+        assert (await run.state()).nodes["one"].status is NodeStatus.PAUSED
+        await run.steer("step")
+        await run.until(NodeStatus.PAUSED, "two")
+    async with driven(world, task, owner="third") as run:
+        await run.steer("continue")
+        assert (await run.ended()).status is ExecutionStatus.COMPLETED
     assert [one.query for one in world.fleet.asked] == ["do one", "do two"]
     assert [one.action for one in world.bodies(BreakpointsSet)] == ["pause", "step", "step", "continue"]
-
-
-async def test_cancelled_with_the_executions_of_its_nodes(world: World):
-    world.fleet.default = ScriptedRun(after=asyncio.Event())
-    async with world.running() as executions:
-        task = a_run(agent("busy", mode=AgentMode.DELIBERATE))
-        execution_id = (await executions.submit(task)).execution_id
-        await world.fleet.started(1)
-        ended = await executions.cancel(DEFAULT_TENANT, execution_id, "enough")
-        child = await executions.get(DEFAULT_TENANT, ended.nodes["busy"].execution_id)
-    assert (ended.status, ended.error) == (ExecutionStatus.CANCELLED, "enough")
-    assert (child.status, child.error) == (ExecutionStatus.CANCELLED, "enough")
 
 
 async def test_a_long_output_is_kept_by_reference_and_read_again_after_a_restart(world: World):
@@ -362,30 +361,27 @@ async def test_a_long_output_is_kept_by_reference_and_read_again_after_a_restart
 
     world.fleet.answering = long
     task = a_run(agent("one"), agent("two", "${nodes.one.output.answer}"), edges=chain("one", "two"))
-    async with world.running() as executions:
-        execution_id = (await executions.submit(task)).execution_id
+    async with driven(world, task) as run:
         await hold.wait()
-        kept = (await executions.get(DEFAULT_TENANT, execution_id)).nodes["one"]
+        kept = (await run.state()).nodes["one"]
         assert (kept.output, kept.output_blob.size > 200_000) == ("", True)
-    async with world.running() as executions:
-        ended = await executions.wait(DEFAULT_TENANT, execution_id)
-    assert json.loads(ended.nodes["two"].output)["answer"] == "200000"
+    async with driven(world, task) as run:
+        assert json.loads((await run.ended()).nodes["two"].output)["answer"] == "200000"
     assert [one.query[:6] for one in world.fleet.asked] == ["do one", "xxxxxx", "xxxxxx"]
 
 
 def _whole_task() -> Task:
     """One of everything."""
     gate = Node(id="gate", type=NodeType.APPROVAL, prompt="Go?")
-    each = Node(id="each", type=NodeType.MAP, over="${inputs.files}", node=agent("file", "read ${item}"))
     return a_run(
         agent("look"),
         gate,
         agent("fix", mode=AgentMode.ORCHESTRATE, timeout_seconds=60),
-        each,
+        over("each", agent("file", "read ${item}")),
         tool("sum", expression="${nodes.each.output[1].answer}"),
         edges=(*chain("look", "gate", "fix", "sum"), *chain("look", "each", "sum")),
-        inputs=(WorkflowInput(name="files", type="array"),),
-        given={"files": ["a", "b"]},
+        inputs=ITEMS,
+        given={"of": ["a", "b"]},
         outputs={"read": "${nodes.each.output[0].answer}", "commit": "${nodes.fix.output.commit_sha}"},
     )
 
@@ -394,14 +390,11 @@ def _whole_task() -> Task:
 async def test_cut_off_at_any_entry_it_goes_on_and_does_nothing_twice(world: World, number: int):
     """The drive ends behind the workflow's `number`-th entry; the next one ends the same, each work done once."""
     task = _whole_task()
-    approved = ApprovalResolution(approval_id="node-gate", decision=ApprovalDecision.APPROVED)
 
-    def entries() -> list:
-        return [
-            event.body
-            for event in world.log.events
-            if event.execution_id == task.execution_id and event.agent_id == "_"
-        ]
+    def ended_nodes(*statuses: NodeStatus) -> list[str]:
+        mine = [one for one in world.log.events if one.execution_id == task.execution_id and one.agent_id == "_"]
+        updated = [one.body for one in mine if isinstance(one.body, NodeUpdated)]
+        return [one.node_id for one in updated if (one.status in statuses if statuses else one.status.ended)]
 
     async def ended(executions: Executions, enough: int) -> bool:
         """Approve what is asked, until the workflow's own subject has so many entries, or its run has ended."""
@@ -409,15 +402,14 @@ async def test_cut_off_at_any_entry_it_goes_on_and_does_nothing_twice(world: Wor
         async for stored in executions.watch(DEFAULT_TENANT, task.execution_id):
             count += stored.event.agent_id == "_"
             if isinstance(stored.event.body, ApprovalAwaited):
-                await executions.resolve(DEFAULT_TENANT, task.execution_id, approved)
+                await executions.resolve(DEFAULT_TENANT, task.execution_id, replace(YES, approval_id="node-gate"))
             if count >= enough:
                 return False
         return True
 
-    async with world.running() as executions:
-        await executions.submit(task)
-        done = await ended(executions, number)
-    before = {one.node_id for one in entries() if isinstance(one, NodeUpdated) and one.status is NodeStatus.COMPLETED}
+    async with driven(world, task) as run:
+        done = await ended(run.executions, number)
+    before = ended_nodes(NodeStatus.COMPLETED)
     count = len(world.fleet.asked) + len(world.fleet.operated)
     async with world.running(owner="next") as executions:
         assert done or await ended(executions, 10_000)
@@ -425,7 +417,7 @@ async def test_cut_off_at_any_entry_it_goes_on_and_does_nothing_twice(world: Wor
         await published(executions, task.execution_id)
     assert (state.status, state.error) == (ExecutionStatus.COMPLETED, "")
     assert json.loads(state.output.output) == {"read": "<read a>", "commit": DELIVERED_COMMIT}
-    completed = [one.node_id for one in entries() if isinstance(one, NodeUpdated) and one.status.ended]
+    completed = ended_nodes()
     assert len(completed) == len(set(completed)) == 7
     after = [one.agent_id for one in (*world.fleet.asked, *world.fleet.operated)][count:]
     assert not {node_run(name, 1) for name in before} & set(after)
@@ -437,38 +429,33 @@ async def test_cut_off_at_any_entry_it_goes_on_and_does_nothing_twice(world: Wor
     assert len({one.agent_id for one in world.fleet.begun}) == 1
 
 
-async def test_a_run_without_a_repository_works_on_an_empty_one_and_delivers_nothing(world: World):
+async def test_a_run_without_a_repository_works_on_an_empty_one(world: World):
     state = await world.run(a_run(agent("one"), repo=RepoRef(location="")))
     assert state.status is ExecutionStatus.COMPLETED
     assert world.fleet.asked[0].repository.location == SCRATCH
-    async with world.running() as executions:
-        with pytest.raises(InvalidRequest) as caught:
-            task = a_run(agent("fix", mode=AgentMode.ORCHESTRATE), repo=RepoRef(location=""), task_id="delivers")
-            await executions.submit(task)
-    assert caught.value.field == "repo"
 
 
-@pytest.mark.parametrize(
-    ("task", "field"),
-    [
-        (a_run(agent("one"), inputs=(WorkflowInput(name="topic"),)), "inputs.topic"),
-        (a_run(agent("one"), given={"odd": 1}), "inputs.odd"),
-        (replace(a_run(agent("one")), workflow=None), "workflow"),
-        (a_run(replace(agent("one"), agent_config=AgentConfig(model="gone"))), "workflow.nodes[one].model"),
-        (a_run(replace(agent("one"), agent_config=AgentConfig(use_memory=True))), "workflow.nodes[one].use_memory"),
+def refused() -> list[tuple[Task, str]]:
+    one = agent("one")
+    return [
+        (a_run(one, inputs=(WorkflowInput(name="topic"),)), "inputs.topic"),
+        (a_run(one, given={"odd": 1}), "inputs.odd"),
+        (a_run(one, workflow=None), "workflow"),
+        (a_run(replace(one, agent_config=AgentConfig(model="gone"))), "workflow.nodes[one].model"),
+        (a_run(replace(one, agent_config=AgentConfig(use_memory=True))), "workflow.nodes[one].use_memory"),
         (a_run(Node(id="one", type=NodeType.WORKFLOW, workflow="nowhere")), "workflow.nodes[one]"),
         (a_run(Node(id="one", type=NodeType.TOOL, tool="git")), "workflow.nodes[one].tool"),
-        (
-            a_run(replace(agent("one"), agent_config=AgentConfig(mode=AgentMode.DELIBERATE, agents=999))),
-            "workflow.nodes[one].agents",
-        ),
-    ],
-)
-async def test_what_cannot_run_here_is_refused_by_name(world: World, task: Task, field: str):
+        (a_run(agent("one", mode=AgentMode.DELIBERATE, agents=999)), "workflow.nodes[one].agents"),
+        (a_run(agent("one", mode=AgentMode.ORCHESTRATE), repo=RepoRef(location="")), "repo"),
+    ]
+
+
+async def test_what_cannot_run_here_is_refused_by_name(world: World):
     async with world.running() as executions:
-        with pytest.raises(InvalidRequest) as caught:
-            await executions.submit(task)
-    assert caught.value.field == field
+        for task, field in refused():
+            with pytest.raises(InvalidRequest) as caught:
+                await executions.submit(task)
+            assert caught.value.field == field
 
 
 async def test_a_sub_workflow_s_nodes_stand_on_what_was_delivered_outside(world: World):
@@ -535,31 +522,12 @@ async def test_what_is_remembered_is_told_to_who_asks_and_costs_nobody_the_run(w
 
 async def test_items_of_a_map_share_one_part_of_the_totals(world: World):
     constraints = Constraints(totals=Totals(max_tokens=1_200, max_tool_calls=120))
-    each = Node(id="each", type=NodeType.MAP, over="${inputs.of}", node=agent("one", mode=AgentMode.DELIBERATE))
-    ask = Node(id="ask", type=NodeType.MAP, over="${inputs.of}", node=agent("two", "about ${item}"))
-    state = await world.run(
-        a_run(
-            each,
-            ask,
-            constraints=constraints,
-            inputs=(WorkflowInput(name="of", type="array"),),
-            given={"of": [1, 2, 3]},
-        )
-    )
+    maps = (over("each", agent("one", mode=AgentMode.DELIBERATE)), over("ask", agent("two", "about ${item}")))
+    state = await world.run(a_run(*maps, constraints=constraints, inputs=ITEMS, given={"of": [1, 2, 3]}))
     assert state.status is ExecutionStatus.COMPLETED
     assert [one.task.constraints.limits.max_tokens for one in world.fleet.asked] == [200, 200, 200]
     assert [one.task.constraints.totals.max_tokens for one in world.fleet.begun] == [200, 200, 200]
     assert {one.task.constraints.totals.max_tool_calls for one in world.fleet.begun} == {20}
-
-
-async def test_tries_that_fail_spend_the_totals_and_nothing_begins_behind_their_end(world: World):
-    world.fleet.default = ScriptedRun(checks=(FAILED,), tokens=100)
-    fix = agent("fix", mode=AgentMode.ORCHESTRATE, retries=5, retry_seconds=0.0)
-    state = await world.run(a_run(fix, constraints=Constraints(totals=Totals(max_tokens=250))))
-    assert state.status is ExecutionStatus.FAILED
-    assert "total_max_tokens" in state.error
-    assert len(world.fleet.begun) == 3
-    assert state.usage.total_tokens == 3 * 101
 
 
 async def test_what_failed_tries_took_is_known_behind_a_restart(world: World):
@@ -571,24 +539,19 @@ async def test_what_failed_tries_took_is_known_behind_a_restart(world: World):
 
     world.fleet.answering = then_hangs
     world.fleet.default = ScriptedRun(checks=(FAILED,), tokens=100)
-    fix = replace(agent("fix", mode=AgentMode.ORCHESTRATE), on_error="continue")
-    task = a_run(
-        fix,
-        agent("ask"),
-        agent("last", mode=AgentMode.DELIBERATE),
-        edges=chain("fix", "ask", "last"),
-        constraints=Constraints(totals=Totals(max_tokens=105)),
-    )
-    async with world.running() as executions:
-        execution_id = (await executions.submit(task)).execution_id
-        await until(executions, execution_id, NodeStatus.RUNNING, "ask")
+    fix = agent("fix", mode=AgentMode.ORCHESTRATE, on_error="continue", retries=1, retry_seconds=0.0)
+    nodes = (fix, agent("ask"), agent("last", mode=AgentMode.DELIBERATE))
+    constraints = Constraints(totals=Totals(max_tokens=205))
+    task = a_run(*nodes, edges=chain("fix", "ask", "last"), constraints=constraints)
+    async with driven(world, task) as run:
+        await run.until(NodeStatus.RUNNING, "ask")
     hold.set()
-    async with world.running() as executions:
-        state = await executions.wait(DEFAULT_TENANT, execution_id)
+    async with driven(world, task) as run:
+        state = await run.ended()
     assert state.nodes["ask"].status is NodeStatus.COMPLETED
     assert (state.status, state.error.split(":")[0]) == (ExecutionStatus.FAILED, "last")
     assert "total_max_tokens" in state.error
-    assert state.usage.total_tokens == 101 + 10
+    assert (len(world.fleet.begun), state.usage.total_tokens) == (2, 2 * 101 + 10)
 
 
 async def test_no_more_nodes_are_at_work_than_the_fleet_takes_at_once(world: World):
@@ -601,22 +564,19 @@ async def test_no_more_nodes_are_at_work_than_the_fleet_takes_at_once(world: Wor
         return said("well")
 
     world.fleet.answering = held
-    each = Node(id="each", type=NodeType.MAP, over="${inputs.of}", node=agent("one", "about ${item}"))
-    inputs = (WorkflowInput(name="of", type="array"),)
-    async with world.running() as executions:
-        accepted = await executions.submit(a_run(each, inputs=inputs, given={"of": list(range(130))}))
+    task = a_run(over("each", agent("one", "about ${item}")), inputs=ITEMS, given={"of": list(range(130))})
+    async with driven(world, task) as run:
         await full.wait()
         for _ in range(500):
             await asyncio.sleep(0)
         assert len(world.fleet.asked) == 100
         go_on.set()
-        state = await executions.wait(DEFAULT_TENANT, accepted.execution_id)
-    assert state.status is ExecutionStatus.COMPLETED
+        assert (await run.ended()).status is ExecutionStatus.COMPLETED
     assert len(world.fleet.asked) == 130
 
 
-async def test_a_part_that_is_being_accepted_is_cancelled_with_its_whole(world: World):
-    asked, go_on = asyncio.Event(), asyncio.Event()
+async def test_a_part_that_is_being_accepted_is_cancelled_with_its_whole():
+    accepting, go_on = asyncio.Event(), asyncio.Event()
 
     class SlowToAccept(MemoryLog):
         def journal(self, writer: Writer, *, fresh: bool = False):
@@ -624,45 +584,38 @@ async def test_a_part_that_is_being_accepted_is_cancelled_with_its_whole(world: 
 
         @asynccontextmanager
         async def _slow(self, writer: Writer):
-            asked.set()
+            accepting.set()
             await go_on.wait()
             async with super().journal(writer, fresh=True) as journal:
                 yield journal
 
     slow = World(log=SlowToAccept())
     slow.fleet.default = ScriptedRun(after=asyncio.Event())
-    async with slow.running() as executions:
-        execution_id = (await executions.submit(a_run(agent("busy", mode=AgentMode.DELIBERATE)))).execution_id
-        await asked.wait()
-        cancelling = asyncio.create_task(executions.cancel(DEFAULT_TENANT, execution_id, "enough"))
+    async with driven(slow, a_run(agent("busy", mode=AgentMode.DELIBERATE))) as run:
+        await accepting.wait()
+        cancelling = asyncio.create_task(run.executions.cancel(DEFAULT_TENANT, run.execution_id, "enough"))
         for _ in range(50):
             await asyncio.sleep(0)
         go_on.set()
         ended = await cancelling
-        child = await executions.wait(DEFAULT_TENANT, ended.nodes["busy"].execution_id)
-    assert (ended.status, child.status) == (ExecutionStatus.CANCELLED, ExecutionStatus.CANCELLED)
+        child = await run.executions.wait(DEFAULT_TENANT, ended.nodes["busy"].execution_id)
+    assert (ended.status, ended.error) == (child.status, child.error) == (ExecutionStatus.CANCELLED, "enough")
 
 
-@pytest.mark.parametrize("name", ["fix-issue", "upgrade-dependency"])
-async def test_tests_that_fail_on_a_delivered_branch_cost_nobody_the_branch_and_the_review(world: World, name: str):
+@pytest.mark.parametrize(("name", "told"), [("fix-issue", "review"), ("upgrade-dependency", "notes")])
+async def test_tests_that_fail_on_a_delivered_branch_cost_nobody_the_branch(world: World, name: str, told: str):
     async def fails(assignment: OperateAssignment) -> ToolResult:
         return ToolResult(success=False, operation=assignment.tool, error="1 failed", exit_code=1)
 
     world.fleet.operating = fails
     workflow = read_shelf().get(name).workflow
     given = {one.name: "leftpad" for one in workflow.inputs if one.required and one.default is None}
-    task = replace(a_run(agent("any")), workflow=WorkflowTask(workflow=workflow, inputs=json.dumps(given)))
-    async with world.running() as executions:
-        execution_id = (await executions.submit(task)).execution_id
+    async with driven(world, a_run(workflow=WorkflowTask(workflow=workflow, inputs=json.dumps(given)))) as run:
         if name == "upgrade-dependency":
-            await asked(executions, execution_id)
-            yes = ApprovalResolution(approval_id="", decision=ApprovalDecision.APPROVED)
-            await executions.resolve(DEFAULT_TENANT, execution_id, yes)
-        state = await executions.wait(DEFAULT_TENANT, execution_id)
+            await run.asked()
+            await run.resolve()
+        state = await run.ended()
     assert (state.status, state.error) == (ExecutionStatus.COMPLETED, "")
-    (finished,) = world.bodies(WorkflowFinished)
-    outputs = json.loads(finished.output)
-    assert outputs["branch"].startswith("fleet/")
-    assert outputs["verified"] == "failed"
-    assert "1 failed" in outputs["tests"]["error"]
-    assert outputs["review" if name == "fix-issue" else "notes"]
+    outputs = json.loads(state.output.output)
+    assert outputs["branch"].startswith("fleet/") and outputs[told]
+    assert (outputs["verified"], "1 failed" in outputs["tests"]["error"]) == ("failed", True)

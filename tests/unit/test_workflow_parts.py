@@ -38,7 +38,6 @@ class TestReferences:
             ("n=${inputs.n}, ${inputs.name}!", "n=3, Ada!"),
             ("${inputs.list}", [1, {"deep": [True, None]}]),
             ("${inputs.list[1].deep[0]}", True),
-            ("${inputs.list.1.deep.0}", True),
             ('${inputs["odd key"]["a b"]}', 1),
             ("of ${inputs.list}", 'of [1, {"deep": [true, null]}]'),
             ("${nodes.a.output.text}", "hello"),
@@ -52,7 +51,6 @@ class TestReferences:
             ("$${inputs.name}", "${inputs.name}"),
             ("$$${inputs.name}", "$${inputs.name}"),
             ("$5 {a} $ $$", "$5 {a} $ $$"),
-            ("", ""),
         ],
     )
     def test_what_they_name(self, text: str, value: object) -> None:
@@ -63,19 +61,14 @@ class TestReferences:
         [
             ("${inputs.nam}", "there is no input 'nam' (there are: name, n, list, none, odd key)"),
             ("${inputs.list[7]}", "there is no [7] in a list of 2"),
-            ("${inputs.list.x}", "there is no [x] in a list of 2"),
             ("${inputs.name.x}", "a value of type string has no 'x'"),
             ("${inputs.none.x}", "a value of type null has no 'x'"),
             ("${nodes.b.output}", "node 'b' has given nothing yet"),
             ("${nodes.a.output.x}", "there is no 'x' (there are: text, 2)"),
-            ("${nodes.a}", "is no reference"),
             ("${nodes.a.inputs}", "is no reference"),
-            ("${inputs}", "is no reference"),
-            ("${index.x}", "is no reference"),
             ("${env.HOME}", "is no reference"),
             ("${__class__}", "is no reference"),
             ("${inputs.a..b}", "is no reference"),
-            ("${}", "is no reference"),
             ("${inputs.name", "has no closing brace"),
             ("${" + "x" * 1000 + "}", "has no closing brace"),
         ],
@@ -85,9 +78,10 @@ class TestReferences:
             resolved(text, SCOPE)
         assert said in str(caught.value)
 
-    def test_all_texts_of_a_value_but_no_keys(self) -> None:
+    def test_all_texts_of_a_value_but_no_keys_and_not_twice(self) -> None:
         value = {"${inputs.n}": ["${inputs.n}", {"x": "a${inputs.n}"}], "y": 1.5}
         assert resolved(value, SCOPE) == {"${inputs.n}": [3, {"x": "a3"}], "y": 1.5}
+        assert resolved("a ${inputs.x}", Scope(inputs={"x": "${inputs.y}"})) == "a ${inputs.y}"
 
     def test_it_does_not_grow_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("swe_ai_fleet.workflows.references.MAX_CHARS", 1000)
@@ -96,9 +90,6 @@ class TestReferences:
         for value in ("${inputs.x}" * 12, ["${inputs.x}"] * 12, ["${inputs.l}"] * 12, {"a": ["_${inputs.l}"] * 12}):
             with pytest.raises(BadReference, match="longer than 1000"):
                 resolved(value, scope)
-
-    def test_what_is_put_in_is_not_looked_at_again(self) -> None:
-        assert resolved("a ${inputs.x}", Scope(inputs={"x": "${inputs.y}"})) == "a ${inputs.y}"
 
     def test_too_deep(self) -> None:
         value: Any = "x"
@@ -122,6 +113,20 @@ def when(ref: str, op: str, value: object = None) -> bool:
     condition = condition_of({"ref": ref, "op": op, "value": value})
     verify(condition)
     return holds(condition, SCOPE)
+
+
+def test_answers_that_are_json_are_data() -> None:
+    for text, data in (
+        ('{"ok": true}', {"ok": True}),
+        ("```json\n[1, 2]\n```", [1, 2]),
+        ("```\n{}\n```", {}),
+        ("```python\n[1]\n```", None),
+        ("The answer is [1].", None),
+        ("42", None),
+        ('{"x": NaN}', None),
+        ("[" * 100_000, None),
+    ):
+        assert answer_output(text, model="m") == {"answer": text, "data": data, "model": "m"}, text[:40]
 
 
 class TestConditions:
@@ -152,18 +157,15 @@ class TestConditions:
         ("ref", "op", "value", "said"),
         [
             ("${inputs.n}", "lt", "4", "values of type integer and string cannot"),
-            ("${inputs.list}", "lt", [1], "values of type array and array"),
             ("${inputs.list[1].deep[0]}", "lt", 2, "values of type boolean and integer"),
             ("${inputs.name}", "contains", 3, "a value of type string holds no integer"),
             ("${inputs.n}", "contains", 3, "a value of type integer holds no integer"),
             ("${inputs.nope}", "eq", 3, "there is no input"),
             ("${inputs.n}", "like", 3, "is no comparison"),
             ("n", "eq", 3, "ref is no reference"),
-            ("${inputs.n} x", "eq", 3, "ref is no reference"),
             ("${inputs.n}", "exists", 3, "takes no value"),
             ("${inputs.n}", "all", ["${inputs.n}"], "takes conditions as its value and no ref"),
             ("", "all", [], "takes a list of conditions"),
-            ("", "all", "x", "takes a list of conditions"),
             ("", "any", [3], "a condition is not of type integer"),
             ("", "any", [{"if": 3}], "a condition has no 'if'"),
             ("", "any", [{"ref": 3}], "are texts"),
@@ -172,34 +174,6 @@ class TestConditions:
     def test_what_cannot_be_judged(self, ref: str, op: str, value: object, said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
             when(ref, op, value)
-
-
-class TestValues:
-    @pytest.mark.parametrize(
-        ("text", "data"),
-        [
-            ('{"ok": true}', {"ok": True}),
-            ("```json\n[1, 2]\n```", [1, 2]),
-            ("```\n{}\n```", {}),
-            ("```python\n[1]\n```", None),
-            ("The answer is [1].", None),
-            ("[1] and more", None),
-            ("42", None),
-            ('{"x": NaN}', None),
-            ("[" * 100_000, None),
-            ("", None),
-        ],
-        ids=str,
-    )
-    def test_answers_that_are_json(self, text: str, data: object) -> None:
-        assert answer_output(text, model="m") == {"answer": text, "data": data, "model": "m"}
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]]]:
-    ids = [f"n{number}" for number in range(draw(st.integers(1, 8)))]
-    pairs = draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(ids)), max_size=14, unique=True))
-    return ids, pairs
 
 
 WORKFLOW = Workflow(
@@ -216,9 +190,7 @@ WORKFLOW = Workflow(
         Edge(source="start", target="which"),
         Edge(source="which", target="left", label='x"<y>'),
         Edge(source="which", target="right", label="no"),
-        Edge(source="left", target="each"),
-        Edge(source="right", target="each"),
-        Edge(source="start", target="each"),
+        *(Edge(source=source, target="each") for source in ("left", "right", "start")),
         Edge(source="each", target="sub"),
     ),
 )

@@ -49,7 +49,7 @@ inputs:
 nodes:
   - id: ask
     type: agent
-    agent_config: {model: small, use_tools: yes-no, tools: [calculator], mode: answer}
+    agent_config: {model: small, use_tools: true, tools: [calculator], mode: answer}
     query: "About ${inputs.query}: $${plain}"
     retries: 2
     retry_seconds: 0.5
@@ -91,26 +91,20 @@ def faults(text: str, **options: Any) -> tuple[WorkflowFault, ...]:
 
 class TestReading:
     def test_one_of_each_kind(self) -> None:
-        workflow = read(WHOLE.replace("yes-no", "true"))
+        workflow = read(WHOLE)
+        assert from_json(WorkflowTask, to_json(WorkflowTask(workflow=workflow))) == WorkflowTask(workflow=workflow)
         nodes = {node.id: node for node in workflow.nodes}
         assert [node.type for node in workflow.nodes] == ["agent", "tool", "branch", "map", "workflow", "approval"]
-        assert nodes["ask"].agent_config == AgentConfig(
-            model="small", use_tools=True, tools=("calculator",), mode=AgentMode.ANSWER
-        )
+        config = AgentConfig(model="small", use_tools=True, tools=("calculator",), mode=AgentMode.ANSWER)
+        assert nodes["ask"].agent_config == config
         assert (nodes["ask"].line, nodes["sum"].line) == (8, 15)
-        assert nodes["which"].cases[1] == BranchCase(
-            label="odd", when=Condition(ref="${nodes.ask.output.data}", op="truthy")
-        )
+        odd = Condition(ref="${nodes.ask.output.data}", op="truthy")
+        assert nodes["which"].cases[1] == BranchCase(label="odd", when=odd)
         assert nodes["each"].node is not None
         assert nodes["each"].node.arguments == {"query": "${item}"}
         assert nodes["sub"].workflow == OTHER
         assert workflow.inputs[0] == WorkflowInput(name="query")
         assert workflow.edges[2] == Edge(source="which", target="each", label="large", line=32)
-
-    def test_it_survives_the_wire(self) -> None:
-        workflow = read(WHOLE.replace("yes-no", "true"))
-        task = WorkflowTask(workflow=workflow)
-        assert from_json(WorkflowTask, to_json(task)) == task
 
     @pytest.mark.parametrize(
         ("text", "kind", "value"),
@@ -127,13 +121,9 @@ class TestReading:
     def test_the_schema_is_one_and_takes_what_is_read(self) -> None:
         schema: Any = workflow_schema()
         Draft202012Validator.check_schema(schema)
-        Draft202012Validator(schema).validate(yaml.safe_load(WHOLE.replace("yes-no", "true")))
+        Draft202012Validator(schema).validate(yaml.safe_load(WHOLE))
         kept = Path(__file__).parents[2] / "docs/schemas/workflow.json"
         assert json.loads(kept.read_text()) == schema, "write workflow_schema() to docs/schemas/workflow.json"
-
-    def test_names_are_left_alone_where_there_are_no_workflows_to_look_in(self) -> None:
-        workflow = read(WHOLE.replace("yes-no", "true").replace("workflow: other", "workflow: unheard"), workflows=None)
-        assert workflow.nodes[4].workflow == "unheard"
 
 
 HEAD = "name: flow\nnodes:\n"
@@ -153,9 +143,6 @@ def invalid() -> list[Any]:
 
 
 class TestFaults:
-    def test_there_are_many(self) -> None:
-        assert len(invalid()) > 60
-
     @pytest.mark.parametrize(("text", "node", "said"), invalid())
     def test_each_names_its_line_and_node(self, text: str, node: str, said: str) -> None:
         found = faults(text)
@@ -187,9 +174,8 @@ outputs: {{x: "${{nodes.c.output.y}}"}}
         again = pickle.loads(pickle.dumps(caught.value))
         assert again.faults == caught.value.faults  # type: ignore[attr-defined]
 
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
+    def test_hostile_files(self) -> None:
+        for text, said in (
             (b"a: \xff", "it is not UTF-8"),
             ("x" * 300_000, "at most 262144 are read"),
             ("[" * 100_000, "more than 24 levels"),
@@ -200,23 +186,14 @@ outputs: {{x: "${{nodes.c.output.y}}"}}
             ("a: \x00", "it is no YAML"),
             ("a: 1e999", "too large a number"),
             ("name: 'open", "it is no YAML"),
-        ],
-        ids=lambda each: str(each)[:20],
-    )
-    def test_hostile_files(self, text: str | bytes, said: str) -> None:
-        with pytest.raises(InvalidWorkflow, match=said):
-            read_workflow(text)
-
-    @settings(max_examples=200)
-    @given(st.text(max_size=200) | st.binary(max_size=100))
-    def test_anything_is_read_or_refused(self, text: str | bytes) -> None:
-        with pytest.raises(InvalidWorkflow):
-            read_workflow(text)
+        ):
+            with pytest.raises(InvalidWorkflow, match=said):
+                read_workflow(text)
 
     @settings(max_examples=150)
     @given(data=st.data())
     def test_a_broken_file_is_refused_with_faults_that_have_lines(self, data: st.DataObject) -> None:
-        lines = WHOLE.replace("yes-no", "true").splitlines()
+        lines = WHOLE.splitlines()
         at = data.draw(st.integers(0, len(lines) - 1))
         cut = data.draw(st.integers(0, len(lines[at])))
         put = data.draw(st.sampled_from(["", "x", ":", "- ", "{", "]", "'", "${", "\t", " ", "null", "#"]))
@@ -248,46 +225,12 @@ LEAF = Workflow(name="leaf", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),)
 
 
 class TestPython:
-    def test_the_same_checks(self) -> None:
-        made = Workflow(
-            name="flow",
-            nodes=(
-                Node(id="a", type=NodeType.TOOL, tool="abacus", arguments={"x": "${nodes.b.output}"}),
-                Node(id="b c", type=NodeType.AGENT, query="x", retries=-1, on_error="ignore"),
-                Node(id="m", type=NodeType.MAP, retries=1),
-            ),
-            edges=(Edge(source="a", target="z"),),
-        )
-        assert said(made, runner=None) == [
-            "b c: 'b c' is no id",
-            "a: the edge a -> z names no node 'z'",
-            "a: there is no tool 'abacus'",
-            "a: ${nodes.b.output}: there is no node 'b'",
-            "b c: retries is from 0 to 20, not -1",
-            "b c: on_error cannot be 'ignore'",
-            "m: a node of type map is not tried again",
-            "m: a map needs a list: over is empty",
-            "m: a map needs a node for its items",
-        ]
-
-    def test_names_are_resolved_all_the_way_down(self) -> None:
-        item = Node(id="s", type=NodeType.WORKFLOW, workflow="other", inputs={"x": "${item}"})
-        middle = Workflow(
-            name="middle",
-            inputs=(WorkflowInput(name="l", type="array", default=[1]),),
-            nodes=(Node(id="m", type=NodeType.MAP, over="${inputs.l}", node=item),),
-        )
-        found = checked(calling("outer", "middle"), workflows={"middle": middle, "other": OTHER})
-        inner: Any = found.nodes[0].workflow
-        assert inner.nodes[0].node.workflow == OTHER
-
     def test_lists_and_plain_words_will_do(self) -> None:
         config: Any = AgentConfig(mode="deliberate")  # type: ignore[arg-type]
         nodes: Any = [Node(id="a", type="agent", agent_config=config), Node(id="b", type="tool", tool="t")]  # type: ignore[arg-type]
         edges: Any = [Edge(source="a", target="b")]
-        made = Workflow(name="flow", nodes=nodes, edges=edges, inputs=(WorkflowInput(name="query"),))
-        assert (made.nodes[0].type, config.mode) == (NodeType.AGENT, AgentMode.DELIBERATE)
-        assert checked(made).edges == (Edge(source="a", target="b"),)
+        made = checked(Workflow(name="flow", nodes=nodes, edges=edges, inputs=(WorkflowInput(name="query"),)))
+        assert (made.nodes[0].type, config.mode, made.edges) == (NodeType.AGENT, AgentMode.DELIBERATE, tuple(edges))
         with pytest.raises(ValueError, match="agnt"):
             Node(id="a", type="agnt")  # type: ignore[arg-type]
 
