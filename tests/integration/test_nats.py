@@ -179,6 +179,7 @@ async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Pa
     heard: list[StoredEvent] = []
     async with AsyncExitStack() as stack:
         first = await EmbeddedNats(tmp_path).__aenter__()
+        port = int(first.address.url.rsplit(":", 1)[1])
         log = await stack.enter_async_context(connected(first.address))
 
         async def write_slowly(who: Writer) -> None:
@@ -200,7 +201,6 @@ async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Pa
             await until(lambda: len(heard) > 100)
             await kill(first)
             await first.__aexit__(None, None, None)
-            port = int(first.address.url.rsplit(":", 1)[1])
             await stack.enter_async_context(EmbeddedNats(tmp_path, port=port))
         # Who follows goes on as well.
         stored = await everything(log, writers[0])
