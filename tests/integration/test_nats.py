@@ -22,29 +22,12 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, StreamSettin
 from swe_ai_fleet.adapters.jetstream.subjects import event_subject, result_subject
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.domain.event import CancelRequested, StoredEvent, Writer
+from swe_ai_fleet.domain.event import StoredEvent, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
 from swe_ai_fleet.settings import without_login
 from tests.confinement import until
+from tests.contract.test_event_log import everything, note, notes, write, writer
 from tests.lost_answers import Proxy
-
-
-def writer(agent_id: str = "agent-1", *, execution_id: str = "", generation: int = 1) -> Writer:
-    return Writer(
-        tenant="default",
-        execution_id=execution_id or str(uuid.uuid4()),
-        task_id="task",
-        agent_id=agent_id,
-        generation=generation,
-    )
-
-
-def note(text: str) -> CancelRequested:
-    return CancelRequested(reason=text)
-
-
-def reasons(stored: list[StoredEvent]) -> list[str]:
-    return [one.event.body.reason for one in stored if isinstance(one.event.body, CancelRequested)]
 
 
 @asynccontextmanager
@@ -65,19 +48,9 @@ async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
         yield jetstream
 
 
-async def everything(log: JetStream, who: Writer) -> list[StoredEvent]:
-    return [one async for one in log.read(who.tenant, who.execution_id)]
-
-
 async def kill(server: EmbeddedNats) -> None:
     os.kill(server.address.pid, signal.SIGKILL)
     await server.wait()
-
-
-async def write(log: JetStream, who: Writer, *texts: str) -> None:
-    async with log.journal(who, fresh=True) as journal:
-        for text in texts:
-            journal.post(note(text))
 
 
 # --- the server ---
@@ -112,7 +85,7 @@ async def test_a_restart_keeps_events_token_and_port(tmp_path: Path) -> None:
         assert (server.address.token, server.address.url) == (first.token, first.url)
         # Limits can be changed.
         async with connected(server.address, settings=StreamSettings(max_event_bytes=10_000_000)) as log:
-            assert reasons(await everything(log, who)) == ["kept"]
+            assert notes(await everything(log, who)) == ["kept"]
             assert (await log.usage())["AGENT_EVENTS"].max_bytes == 10_000_000
             ping = await log.ping()
             assert ping.ok and ping.version.startswith("2.") and 0 < ping.latency_ms < 2000
@@ -188,7 +161,7 @@ async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Pa
                     await journal.append(note(f"{who.agent_id}:{number}"))
 
         async def follow() -> None:
-            async with aclosing(log.read("default", "run", follow=True)) as events:
+            async with aclosing(log.read("acme", "run", follow=True)) as events:
                 async for one in events:
                     heard.append(one)
                     if len(heard) == count * len(writers):
@@ -207,7 +180,7 @@ async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Pa
     assert heard == stored and len(stored) == count * len(writers)
     for who in writers:
         mine = [one for one in stored if one.event.agent_id == who.agent_id]
-        assert reasons(mine) == [f"{who.agent_id}:{number}" for number in range(count)]
+        assert notes(mine) == [f"{who.agent_id}:{number}" for number in range(count)]
 
 
 async def test_a_server_that_stays_away_is_unavailable(tmp_path: Path) -> None:
@@ -245,7 +218,7 @@ async def test_what_had_its_answer_lost_is_stored_once(nats_server: EmbeddedNats
                 await unanswered(journal.append(note("one")))
                 await journal.append(note("two"))
             stored = await everything(log, who)
-            assert reasons(stored) == ["one", "two"]
+            assert notes(stored) == ["one", "two"]
             assert [one.event.id.rsplit("/", 1)[1] for one in stored] == ["1", "2"]
         task = str(uuid.uuid4())
         assert await unanswered(log.publish(**result, task_id=task, payload=b'{"n": 1}')) is True
@@ -259,7 +232,7 @@ async def test_ids_that_a_stranger_took_are_fences(nats_server: EmbeddedNats, je
     stranger = await nats.connect(nats_server.address.url)
 
     async def says(subject: str, identity: str, data: bytes = b"{}") -> None:
-        await stranger.jetstream().publish(subject, data, headers={"Nats-Msg-Id": f"default/{identity}"})
+        await stranger.jetstream().publish(subject, data, headers={"Nats-Msg-Id": f"acme/{identity}"})
 
     def of(who: Writer) -> str:
         return event_subject(who.tenant, who.execution_id, who.agent_id)
@@ -294,7 +267,7 @@ async def test_full_storage_is_said_and_leaves_no_gap(tmp_path: Path) -> None:
                 for number in range(100):
                     journal.post(note(f"{number}:{'x' * 2000}"))
                 await journal.flush()
-        stored = [reason.split(":")[0] for reason in reasons(await everything(log, who))]
+        stored = [reason.split(":")[0] for reason in notes(await everything(log, who))]
         assert 10 < len(stored) < 100
         assert stored == [str(number) for number in range(len(stored))]
         with pytest.raises(ResourceExhausted):
@@ -307,7 +280,7 @@ async def test_full_storage_is_said_and_leaves_no_gap(tmp_path: Path) -> None:
 async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
     who, text = writer(), "x" * 300 * 1024
     await write(jetstream, who, text, *map(str, range(700)))
-    assert reasons(await everything(jetstream, who)) == [text, *map(str, range(700))]
+    assert notes(await everything(jetstream, who)) == [text, *map(str, range(700))]
     client = await nats.connect(nats_server.address.url)
     try:
         subject = event_subject(who.tenant, who.execution_id, who.agent_id)
