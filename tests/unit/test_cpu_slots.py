@@ -16,10 +16,11 @@ from tests.confinement import until
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
+from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.sandbox import CpuSlots
 
 async def main():
-    async with CpuSlots(Path(sys.argv[1]), int(sys.argv[2])).hold():
+    async with CpuSlots(Path(sys.argv[1]), int(sys.argv[2])).hold(Owner(tenant=sys.argv[3])):
         print("held", flush=True)
         sys.stdin.readline()
 
@@ -27,11 +28,10 @@ asyncio.run(main())
 """
 
 
-async def holder(directory: Path, count: int) -> asyncio.subprocess.Process:
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HOLDER, str(directory), str(count), stdin=pipe, stdout=pipe
-    )
+async def holder(directory: Path, count: int, tenant: str = "") -> asyncio.subprocess.Process:
+    """A process of its own that holds one of so many slots."""
+    pipe, argv = asyncio.subprocess.PIPE, (sys.executable, "-c", HOLDER, str(directory), str(count), tenant)
+    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"held\n"
     return process
@@ -99,7 +99,7 @@ async def test_who_holds_more_than_its_own_slot_is_told(tmp_path: Path) -> None:
 
 async def test_waiters_of_a_killed_process_are_passed_over(tmp_path: Path) -> None:
     process = await holder(tmp_path, 1)
-    waiting = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1")
+    waiting = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1", "")
     await until(lambda: list((tmp_path / "waiting").iterdir()))
     waiting.kill()
     await waiting.wait()
