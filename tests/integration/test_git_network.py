@@ -213,21 +213,16 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
 async def test_a_fetch_sends_only_what_is_new_also_into_a_shallow_clone(
     workspace: LocalWorkspace, server: GitServer, tmp_path: Path
 ) -> None:
-    source = tmp_path / "source"
-    commit_files(source, {"blob": os.urandom(300_000)})
-    git(source, "push", "-q", str(project(server)), "main")
-    tool = make_tool(workspace, grant(server))
-    assert (await ok(tool.clone("origin", depth=1))).metadata["received_bytes"] > 300_000  # type: ignore[operator]
-    new = commit_files(source, {"small": "small\n"})
-    git(source, "push", "-q", str(project(server)), "main")
-    assert (await ok(tool.fetch())).metadata["received_bytes"] < 10_000  # type: ignore[operator]
+    source, tool = tmp_path / "source", make_tool(workspace, grant(server))
+    for size, depth in ((300_000, 1), (1_000, 0)):
+        new = commit_files(source, {f"blob{size}": os.urandom(size)})
+        git(source, "push", "-q", str(project(server)), "main")
+        received = (await ok(tool.clone("origin", depth=1) if depth else tool.fetch())).metadata["received_bytes"]
+        assert size < received < size + 10_000  # type: ignore[operator]
     await ok(tool.pull())
-    assert git(workspace.root, "rev-parse", "HEAD") == new
-    await ok(tool.checkout("fix/shallow", create=True))
-    mine = await commit(tool, workspace, "y", "y\n")
-    await ok(tool.push())
-    assert git(project(server), "rev-parse", "fix/shallow") == mine
-    assert git(workspace.root, "fsck") == ""
+    assert (git(workspace.root, "rev-parse", "HEAD"), git(workspace.root, "fsck")) == (new, "")
+    await ok(tool.push(to="fix/shallow"))
+    assert git(project(server), "rev-parse", "fix/shallow") == new
 
 
 async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
@@ -545,74 +540,67 @@ async def test_answers_without_an_end_and_hostile_objects(
     await ok(tool.fetch(branches=["main"]))
 
 
-class TestGateway:
-    """What a git that somebody has taken over could ask of it."""
+@pytest.fixture
+async def gateway(server: GitServer) -> AsyncIterator[Gateway]:
+    """What a git that somebody has taken over could ask things of."""
+    ports = (int(server.url.rpartition(":")[2]),)
+    transport = GuardedTransport(HttpPolicy(private_hosts=("127.0.0.1",), ports=ports))
+    async with Gateway(
+        f"{server.url}/team/project.git", authorization=f"Basic {ENCODED}", transport=transport,
+        max_received_bytes=10_000_000, max_sent_bytes=100_000,
+    ) as opened:  # fmt: skip
+        yield opened
 
-    UPDATE = RefUpdate(ref="refs/heads/fix/x", old="0" * 40, new="1" * 40)
 
-    @pytest.fixture
-    async def gateway(self, server: GitServer) -> AsyncIterator[Gateway]:
-        transport = GuardedTransport(
-            HttpPolicy(private_hosts=("127.0.0.1",), ports=(int(server.url.rpartition(":")[2]),))
-        )
-        async with Gateway(
-            f"{server.url}/team/project.git", authorization=f"Basic {ENCODED}", transport=transport,
-            max_received_bytes=10_000_000, max_sent_bytes=100_000,
-        ) as opened:  # fmt: skip
-            yield opened
+async def ask(gateway: Gateway, method: str, place: str, body: bytes = b"", *headers: str) -> int:
+    """The status of an answer; KEY stands for what the place of the gateway's own git begins with."""
+    host, _, port = gateway.address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    key = "/" + gateway.url.rpartition("/")[2]
+    length = [f"Content-Length: {len(body)}"] if body else []
+    lines = [f"{method} {place.replace('KEY', key)} HTTP/1.1", f"Host: {gateway.address}", *headers, *length, "", ""]
+    writer.write("\r\n".join(lines).encode() + body)
+    answer = await reader.read()
+    writer.close()
+    return int(answer.split()[1])
 
-    async def ask(self, gateway: Gateway, method: str, place: str, body: bytes = b"", *headers: str) -> int:
-        host, _, port = gateway.address.partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        lines = [f"{method} {place} HTTP/1.1", f"Host: {gateway.address}", *headers]
-        if body:
-            lines.append(f"Content-Length: {len(body)}")
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        answer = await reader.read()
-        writer.close()
-        return int(answer.split()[1])
 
-    def secret(self, gateway: Gateway) -> str:
-        return "/" + gateway.url.rpartition("/")[2]
+def commands(*lines: str) -> bytes:
+    return b"".join(f"{len(line) + 4:04x}{line}".encode() for line in lines) + b"0000PACK"
 
-    def commands(self, *lines: str) -> bytes:
-        return b"".join(f"{len(line) + 4:04x}{line}".encode() for line in lines) + b"0000PACK"
 
-    async def test_only_two_places_of_one_repository_are_served(self, gateway: Gateway, server: GitServer) -> None:
-        key = self.secret(gateway)
-        assert await self.ask(gateway, "GET", f"{key}/info/refs?service=git-upload-pack") == 200
-        server.seen.clear()
-        for method, place in (
-            ("GET", "/info/refs?service=git-upload-pack"), ("GET", "/wrong/info/refs?service=git-upload-pack"),
-            ("GET", f"{key}/info/refs"), ("GET", f"{key}/HEAD"), ("GET", f"{key}/objects/info/packs"),
-            ("GET", f"{key}/../other.git/info/refs?service=git-upload-pack"), ("GET", f"{key}/git-upload-pack"),
-            ("GET", f"{key}/info/refs?service=git-upload-pack&x"), ("DELETE", f"{key}/git-upload-pack"),
-            ("GET", f"{key}/info/refs?service=git-receive-pack"), ("POST", f"{key}/git-receive-pack"),
-            ("GET", "http://169.254.169.254/"), ("CONNECT", "127.0.0.1:22"),
-        ):  # fmt: skip
-            assert await self.ask(gateway, method, place) == 502, place
-        assert await self.ask(gateway, "POST", f"{key}/git-upload-pack", b"0" * 100_001) == 502
-        assert await self.ask(gateway, "POST", f"{key}/git-upload-pack", b"", "Transfer-Encoding: chunked") == 502
-        assert server.seen == []
+async def test_only_two_places_of_one_repository_are_served(gateway: Gateway, server: GitServer) -> None:
+    assert await ask(gateway, "GET", "KEY/info/refs?service=git-upload-pack") == 200
+    server.seen.clear()
+    for method, place in (
+        ("GET", "/info/refs?service=git-upload-pack"), ("GET", "/wrong/info/refs?service=git-upload-pack"),
+        ("GET", "KEY/info/refs"), ("GET", "KEY/HEAD"), ("GET", "KEY/objects/info/packs"),
+        ("GET", "KEY/../other.git/info/refs?service=git-upload-pack"), ("GET", "KEY/git-upload-pack"),
+        ("GET", "KEY/info/refs?service=git-upload-pack&x"), ("DELETE", "KEY/git-upload-pack"),
+        ("GET", "KEY/info/refs?service=git-receive-pack"), ("POST", "KEY/git-receive-pack"),
+        ("GET", "http://169.254.169.254/"), ("CONNECT", "127.0.0.1:22"),
+    ):  # fmt: skip
+        assert await ask(gateway, method, place) == 502, place
+    assert await ask(gateway, "POST", "KEY/git-upload-pack", b"0" * 100_001) == 502
+    assert await ask(gateway, "POST", "KEY/git-upload-pack", b"", "Transfer-Encoding: chunked") == 502
+    assert server.seen == []
 
-    async def test_only_the_permitted_change_is_pushed(self, gateway: Gateway, server: GitServer) -> None:
-        gateway.permit(self.UPDATE)
-        key, null, new = self.secret(gateway), "0" * 40, "1" * 40
-        good = f"{null} {new} refs/heads/fix/x"
-        for body in (
-            self.commands(f"{null} {new} refs/heads/main"), self.commands(f"{new} {null} refs/heads/fix/x"),
-            self.commands(f"{null} {'2' * 40} refs/heads/fix/x"), self.commands(f"{'2' * 40} {new} refs/heads/fix/x"),
-            self.commands(f"{good}\0report-status", f"{null} {new} refs/heads/main"), self.commands(),
-            self.commands("push-cert\0", good), b"0000", b"", b"zzzz", b"0004", b"00ff" + good.encode(),
-            self.commands(good).replace(b"0000PACK", b""),
-        ):  # fmt: skip
-            assert await self.ask(gateway, "POST", f"{key}/git-receive-pack", body) == 502, body
-        packed = (f"{key}/git-receive-pack", self.commands(good), "Content-Encoding: gzip")
-        assert await self.ask(gateway, "POST", *packed) == 502
-        assert server.seen == []
-        body = self.commands(f"shallow {new}", f"{good}\0 report-status\n")
-        await self.ask(gateway, "POST", f"{key}/git-receive-pack", body)
-        assert server.seen == [("POST", "/team/project.git/git-receive-pack")]
+
+async def test_only_the_permitted_change_is_pushed(gateway: Gateway, server: GitServer) -> None:
+    null, new, other = (digit * 40 for digit in "012")
+    gateway.permit(RefUpdate(ref="refs/heads/fix/x", old=null, new=new))
+    good = f"{null} {new} refs/heads/fix/x"
+    for body in (
+        commands(f"{null} {new} refs/heads/main"), commands(f"{new} {null} refs/heads/fix/x"), commands(),
+        commands(f"{null} {other} refs/heads/fix/x"), commands(f"{other} {new} refs/heads/fix/x"),
+        commands(f"{good}\0report-status", f"{null} {new} refs/heads/main"), commands("push-cert\0", good),
+        b"0000", b"", b"zzzz", b"0004", b"00ff" + good.encode(), commands(good).replace(b"0000PACK", b""),
+    ):  # fmt: skip
+        assert await ask(gateway, "POST", "KEY/git-receive-pack", body) == 502, body
+    assert await ask(gateway, "POST", "KEY/git-receive-pack", commands(good), "Content-Encoding: gzip") == 502
+    assert server.seen == []
+    await ask(gateway, "POST", "KEY/git-receive-pack", commands(f"shallow {new}", f"{good}\0 report-status\n"))
+    assert server.seen == [("POST", "/team/project.git/git-receive-pack")]
 
 
 # --- blame, stash, merge, revert, and what they must not be tricked into ---
@@ -654,16 +642,12 @@ async def test_blame_stash_merge_and_revert(local: Workspace, root: Path) -> Non
     await said_no(tool.blame("app", 9), "3 lines")
     for path in ("absent", "../outside", "/etc/passwd", "--contents=/etc/passwd", "-L1", ":(top)app"):
         await said_no(tool.blame(path))
-
     await said_no(tool.stash("push"), "nothing to put aside")
     await said_no(tool.stash("pop"), "Nothing is stashed")
     (root / "app").write_text("changed\n")
     await said_no(tool.merge("other"), "changes")
     assert (await ok(tool.stash("push", "--all"))).metadata["clean"]
     assert (await ok(tool.stash("list"))).content == "stash@{0}: On main: --all"
-    assert (await ok(tool.stash("pop"))).metadata["files"] == ["app"]
-    assert (root / "app").read_text() == "changed\n"
-    await ok(tool.stash())
     (root / "app").write_text("another\n")
     await said_no(tool.stash("pop"), "Commit your changes first")
     await ok(tool.add(["app"]))
@@ -671,17 +655,14 @@ async def test_blame_stash_merge_and_revert(local: Workspace, root: Path) -> Non
     result = await said_no(tool.stash("pop"), "conflicts in 1 file", "git_stash(action='drop')")
     assert result.metadata["conflicts"] == ["app"]
     await ok(tool.stash("drop"))
-    assert git(root, "stash", "list") == ""
     await said_no(tool.stash("push", "two\nlines"), "one line")
     assert (await tool.call("stash", {"action": "--help"})).outcome is Outcome.INVALID
     git(root, "reset", "-q", "--hard", "HEAD~1")
-
     assert (await ok(tool.merge("clean", no_commit=True))).metadata["files"] == ["more"]
     await said_no(tool.merge("clean"), "abort=true")
     assert (await ok(tool.merge(abort=True))).metadata["clean"]
     await said_no(tool.merge(abort=True), "No merge is going on")
     await ok(tool.merge("clean"))
-    assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
     # What was merged is reverted against its first parent.
     assert (await ok(tool.revert("HEAD", no_commit=True))).metadata["files"] == ["more"]
     await ok(tool.commit("without"))
@@ -694,7 +675,6 @@ async def test_blame_stash_merge_and_revert(local: Workspace, root: Path) -> Non
     await said_no(tool.revert("other"), "conflicts in 1 file", "git_revert(abort=true)")
     assert (await ok(tool.revert(abort=True))).metadata["clean"]
     await said_no(tool.revert(abort=True), "No revert")
-    await said_no(tool.revert("absent"), "no commit 'absent'")
 
 
 async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:

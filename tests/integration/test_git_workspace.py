@@ -463,16 +463,10 @@ DELIVERY = Delivery(
 )
 
 
-def state(target: Path) -> dict[str, tuple[int, bytes]]:
+def state(repo: Path) -> dict[bytes, tuple[object, ...]]:
     """All files of a repository but its objects and the fleet's branches."""
-    found: dict[str, tuple[int, bytes]] = {}
-    for folder, _, names in os.walk(target):
-        for name in names:
-            path = Path(folder, name)
-            key = str(path.relative_to(target))
-            if not key.startswith((".git/objects", ".git/refs/heads/fleet", ".git/logs/refs/heads/fleet")):
-                found[key] = (path.stat().st_mtime_ns, path.read_bytes())
-    return found
+    ours = (b".git/objects", b".git/refs/heads/fleet", b".git/logs/refs/heads/fleet")
+    return {name: facts for name, facts in snapshot(repo).items() if not name.startswith(ours)}
 
 
 async def test_a_commit_on_a_branch_and_nothing_else(provider: GitWorkspaceProvider, repo: Path) -> None:

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed
 from swe_ai_fleet.domain.integration import Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
-from swe_ai_fleet.testing.repositories import git, make_repository, write_files
+from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
 from tests.environments import provider_at
 from tests.git_server import PASSWORD, git_server, served_copy
 
@@ -66,18 +66,9 @@ async def base(world: World) -> PinnedRepository:
 
 
 def a_request(head: PinnedRepository, base: PinnedRepository, patch: bytes, **changes: str) -> MergeRequest:
-    request = MergeRequest(
-        execution_id="e1",
-        head=head,
-        base=base,
-        patch=patch,
-        since=base.commit,
-        message="Merge it\n\nFleet-Task: t.a",
-        author_name="Ada",
-        author_email="ada@example.org",
-        at="2026-03-01T10:00:00.250+00:00",
-    )
-    return replace(request, **changes)
+    said = {"message": "Merge it\n\nFleet-Task: t.a", "author_name": "Ada", "author_email": "ada@example.org"}
+    told = {"execution_id": "e1", "since": base.commit, "at": "2026-03-01T10:00:00.250+00:00", **said, **changes}
+    return MergeRequest(head=head, base=base, patch=patch, **told)
 
 
 def a_patch(world: World, change: Callable[[Path], None], at: str = "main") -> bytes:
@@ -185,20 +176,17 @@ async def test_a_conflict_is_a_draft_that_somebody_can_finish(world: World, base
     assert b"+line two, or II" in exported.patch
 
 
-async def test_a_repository_cannot_make_the_merge_run_anything(world: World, base: PinnedRepository) -> None:
+async def test_a_repository_cannot_make_the_merge_run_anything(world: World) -> None:
     mark = world.root / "ran"
     git(world.repo, "config", "merge.evil.driver", f"touch {mark}")
     git(world.repo, "config", "filter.evil.clean", f"touch {mark}")
-    write_files(world.repo, {".gitattributes": "*.py merge=evil filter=evil\n", ".git/hooks/post-commit": ""})
-    git(world.repo, "add", ".gitattributes")
-    git(world.repo, "commit", "-q", "-m", "Attributes")
+    commit_files(world.repo, {".gitattributes": "*.py merge=evil filter=evil\n"})
     pinned = await world.node.pin("default", RepoRef(location=str(world.repo)))
     ours = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
     theirs = a_patch(world, edits("app.py", "line 19\n", "line nineteen\n"))
-    mark.unlink(missing_ok=True)
+    mark.unlink()
     head = world.at(pinned, await world.node.merge(a_request(pinned, pinned, ours)))
-    merged = await world.node.merge(a_request(head, pinned, theirs))
-    assert merged.conflicts == ()
+    assert (await world.node.merge(a_request(head, pinned, theirs))).conflicts == ()
     assert not mark.exists()
 
 
@@ -221,40 +209,35 @@ async def test_a_snapshot_travels_in_the_bundle(world: World, tmp_path: Path) ->
     assert subjects == ["Merge it", "Snapshot of uncommitted changes"]
 
 
-async def test_the_branch_stands_in_the_target_and_nothing_else_changes(world: World, base: PinnedRepository) -> None:
+async def test_the_branch_stands_in_the_target_and_can_be_brought_to_somebody_else(
+    world: World, base: PinnedRepository, tmp_path: Path
+) -> None:
     patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
     head = world.at(base, await world.node.merge(a_request(base, base, patch)))
-    delivery = Delivery(branch="fleet/t")
+    # To somebody else, by patch and bundle.
+    theirs = tmp_path / "theirs"
+    git(tmp_path, "clone", "-q", str(world.repo), "theirs")
+    exported = await world.other.export(head, base.commit, "fleet/t")
+    (tmp_path / "it.bundle").write_bytes(exported.bundle)
+    git(theirs, "fetch", "-q", str(tmp_path / "it.bundle"), "fleet/t:fleet/t")
+    git(theirs, "apply", "--index", "-", stdin=exported.patch)
+    tree = git(theirs, "rev-parse", "fleet/t^{tree}")
+    assert (git(theirs, "rev-parse", "fleet/t"), git(theirs, "write-tree")) == (head.commit, tree)
+    with pytest.raises(PreconditionFailed, match="does not build on"):
+        await world.other.export(base, head.commit, "fleet/t")
+    # In the target, from any node.
     for node in (world.node, world.other):
-        delivered = await node.publish("e1", head, base.commit, delivery)
+        delivered = await node.publish("e1", head, base.commit, Delivery(branch="fleet/t"))
         assert (delivered.commit_sha, delivered.branch) == (head.commit, "fleet/t")
     assert git(world.repo, "rev-parse", "fleet/t", "fleet/t~1").split() == [head.commit, base.commit]
     shown = git(world.repo, "log", "-1", "--format=%an <%ae>|%cI|%B", "fleet/t")
     assert shown == "Ada <ada@example.org>|2026-03-01T10:00:00+00:00|Merge it\n\nFleet-Task: t.a"
     git(world.repo, "fsck", "--strict")
     assert git(world.repo, "status", "--porcelain") == ""
-    with pytest.raises(PreconditionFailed, match="other content") as caught:
-        await world.node.publish("e2", base, base.commit, delivery)
-    assert caught.value.field == "delivery.branch"
-    with pytest.raises(PreconditionFailed, match="checked out"):
-        await world.node.publish("e1", head, base.commit, Delivery(branch="main"))
-
-
-async def test_patch_and_bundle_bring_the_branch_to_somebody_else(
-    world: World, base: PinnedRepository, tmp_path: Path
-) -> None:
-    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    head = world.at(base, await world.node.merge(a_request(base, base, patch)))
-    exported = await world.other.export(head, base.commit, "fleet/t")
-    git(tmp_path, "clone", "-q", str(world.repo), "theirs")
-    theirs = tmp_path / "theirs"
-    (tmp_path / "it.bundle").write_bytes(exported.bundle)
-    git(theirs, "fetch", "-q", str(tmp_path / "it.bundle"), "fleet/t:fleet/t")
-    assert git(theirs, "rev-parse", "fleet/t") == head.commit
-    git(theirs, "apply", "--index", "-", stdin=exported.patch)
-    assert git(theirs, "write-tree") == git(theirs, "rev-parse", "fleet/t^{tree}")
-    with pytest.raises(PreconditionFailed, match="does not build on"):
-        await world.other.export(base, head.commit, "fleet/t")
+    for pinned, branch, words in ((base, "fleet/t", "other content"), (head, "main", "checked out")):
+        with pytest.raises(PreconditionFailed, match=words) as caught:
+            await world.node.publish("e2", pinned, base.commit, Delivery(branch=branch))
+        assert caught.value.field == "delivery.branch"
 
 
 async def test_a_remote_gets_the_branch_when_it_is_asked_for(world: World, tmp_path: Path) -> None:

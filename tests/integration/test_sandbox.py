@@ -234,30 +234,6 @@ async def test_the_time_limit_counts_from_the_slot(tmp_path: Path) -> None:
         assert first.done()
 
 
-SPIN = """
-import os, time
-children = [os.fork() for _ in range(2)]
-end = time.monotonic() + 1.5
-while time.monotonic() < end:
-    pass
-if all(children):
-    for child in children:
-        os.waitpid(child, 0)
-    used = os.times()
-    print(used.user + used.system + used.children_user + used.children_system)
-"""
-
-
-@needs_bwrap
-async def test_the_cpus_of_a_command_are_bounded(tmp_path: Path) -> None:
-    if not ControlGroups.discover().cpu:
-        pytest.skip("no cpu control group is writable")
-    async with Sandbox(SandboxPolicy(max_cpus=0.2)).workspace(tmp_path) as workspace:
-        result = await workspace.run(python(SPIN, timeout_seconds=60))
-    # Four processes that would take all there is for a second and a half; a fifth of one CPU is granted.
-    assert 0 < float(result.stdout.text()) < 0.75, result
-
-
 # --- what bubblewrap hides; what every rung hides is in test_sandbox_attacks.py ---
 
 OPEN_ALL = """

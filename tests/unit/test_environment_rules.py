@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -51,8 +51,7 @@ def installed(recipe: Recipe) -> list[str]:
     return [asked_of_pip(step) for step in recipe.steps if "install" in step.argv and "pip" in step.argv]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
+class Layout(NamedTuple):
     """A repository of environment_layouts.txt; `facts` are its @ lines by their names."""
 
     files: Mapping[str, str]
@@ -72,9 +71,8 @@ def layouts() -> dict[str, Layout]:
             key, _, value = line.removeprefix("@").partition(" ")
             facts.setdefault(key, []).append(value)
         pairs = [file.partition("\n")[::2] for file in files]
-        found[name] = Layout(
-            files=TEST | {path: f"{body}\n".replace("%PROJECT\n", PROJECT) for path, body in pairs}, facts=facts
-        )
+        texts = {path: f"{body}\n".replace("%PROJECT\n", PROJECT) for path, body in pairs}
+        found[name] = Layout(TEST | texts, facts)
     return found
 
 

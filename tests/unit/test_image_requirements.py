@@ -54,10 +54,6 @@ def test_every_dependency_of_ours_is_in_the_lock_with_hashes_and_none_for_develo
         assert "==" in LOCK[name].lines[0] and any("--hash=sha256:" in line for line in LOCK[name].lines)
 
 
-def _args(text: str) -> dict[str, str]:
-    return dict(re.findall(r'^ARG ([A-Z_]+)="?([^"\n]*)"?$', text, re.MULTILINE))
-
-
 def test_the_images_share_their_first_stages() -> None:
     """So that an engine builds them once, and a mend in one is a mend in all."""
     stages = set()
@@ -71,11 +67,10 @@ def test_the_images_share_their_first_stages() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_an_image_names_what_is_there(file: Path) -> None:
     text = file.read_text()
-    arguments = _args(text)
+    arguments = dict(re.findall(r'^ARG ([A-Z_]+)="?([^"\n]*)"?$', text, re.MULTILINE))
     assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+", arguments["BASE_IMAGE"]), "a tag that does not move"
-    extras = [one for one in arguments["EXTRAS"].split(",") if one]
-    direct = image_requirements.direct_dependencies(PROJECT, extras)
-    assert image_requirements.needed(LOCK, direct, arguments["WITHOUT"].split(",") if arguments["WITHOUT"] else [])
+    extras, without = [list(filter(None, arguments[name].split(","))) for name in ("EXTRAS", "WITHOUT")]
+    assert image_requirements.needed(LOCK, image_requirements.direct_dependencies(PROJECT, extras), without)
     entry = re.search(r'^CMD \["python", "-m", "([a-z_.]+)"\]$', text, re.MULTILINE)
     assert entry is not None
     place = ROOT / entry[1].replace(".", "/")
