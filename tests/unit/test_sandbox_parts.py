@@ -12,17 +12,14 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.sandboxes import sandbox_policy
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy, jail
+from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
-from swe_ai_fleet.sandbox.surroundings import surroundings
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.repositories import write_files
 
 PUBLIC = ("8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")
 NOT_PUBLIC = (
@@ -89,17 +86,6 @@ async def test_commands_that_no_process_can_be_given_are_refused(tmp_path: Path)
                 assert refused.value.field == field, given
 
 
-def test_variables_come_from_a_list_and_the_environments_path_is_first() -> None:
-    environment = Environment(path=("/workspace/.venv/bin",), variables={"MODE": "test", "CI": "2"})
-    host = {"AWS_SECRET_ACCESS_KEY": "x", "SSL_CERT_FILE": "/etc/ssl/certs/ca.crt", "PIP_CERT": "/somebody/cert.pem"}
-    found = jail.variables(environment, host)
-    assert found["PATH"].startswith("/workspace/.venv/bin:")
-    assert (found["MODE"], found["CI"], found["HOME"]) == ("test", "2", "/home/agent")
-    assert found["SSL_CERT_FILE"] == "/etc/ssl/certs/ca.crt"
-    assert not found.keys() & {"AWS_SECRET_ACCESS_KEY", "PIP_CERT", "http_proxy"}
-    assert jail.variables(environment, host, proxy="http://127.0.0.1:1")["https_proxy"] == "http://127.0.0.1:1"
-
-
 def groups_at(point: Path, controllers: str, own: str = "/", *, version: int = 1) -> ControlGroups:
     """What is found where control groups are mounted at `point`."""
     if version == 2:
@@ -161,7 +147,7 @@ def test_commands_take_no_port_of_the_fleets_own() -> None:
     assert sandbox_policy(settings).reserved_ports == {4222, 8011, 8012, 50051, 8080, 50059}
 
 
-# --- the system call filter as the kernel would run it, disk measuring, marks of containers ---
+# --- the system call filter as the kernel would run it, and disk measuring ---
 
 X86, ARM = 0xC000_003E, 0xC000_00B7
 ALLOW, KILL, ASK = 0x7FFF_0000, 0x8000_0000, 0x7FC0_0000
@@ -298,20 +284,3 @@ def test_measuring_counts_each_file_once_and_follows_no_link(tmp_path: Path) -> 
         os.close(above)
     os.close(descriptor)
     assert not measure([inside]).complete
-
-
-MARKS: tuple[tuple[dict[str, str], dict[str, str], str], ...] = (
-    ({"proc/1/cgroup": "0::/init.scope\n"}, {}, ""), ({"run/.containerenv": ""}, {}, "a Podman container"),
-    ({"proc/1/cgroup": "0::/kubepods/pod1\n"}, {}, "a container"),
-    ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "a Kubernetes pod"),
-    ({"proc/version": "Linux version 4.4.0 gVisor"}, {}, "a sandbox on gVisor"),
-    ({".dockerenv": "", "proc/version": "gVisor"}, {}, "a Docker container on gVisor"),
-    ({"proc/cmdline": "root=/dev/vda agent=kata"}, {}, "a virtual machine on Kata Containers"),
-)  # fmt: skip
-
-
-def test_marks_of_containers(tmp_path: Path) -> None:
-    for number, (files, variables, said) in enumerate(MARKS):
-        root = tmp_path / str(number)
-        write_files(root, files)
-        assert surroundings(root, variables) == said
