@@ -93,7 +93,8 @@ async def test_what_goes_wrong(provider: GitWorkspaceProvider, server: GitServer
         ({"commit": commit, "credential": "wrong"}, PreconditionFailed, "repo.credential_ref"),
         ({"commit": commit, "credential": ""}, PreconditionFailed, "repo.credential_ref"),
         ({"credential": "unknown"}, InvalidRequest, "repo.credential_ref"),
-        ({"name": "missing.git"}, PreconditionFailed, "repo.url"),
+        # A number in a name is no status.
+        ({"name": "missing-40123.git"}, PreconditionFailed, "repo.url"),
         ({"name": "empty.git"}, PreconditionFailed, "repo"),
     )
     for options, kind, field in wrong:

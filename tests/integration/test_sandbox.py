@@ -22,6 +22,7 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.workspace import Host
+from swe_ai_fleet.testing.repositories import write_files
 from tests.confinement import LANDLOCK, RUNGS, living, needs_bwrap, python, shell, token, until
 
 TRUE = Command(argv=("true",))
@@ -201,21 +202,26 @@ asyncio.run(main())
 
 @needs_bwrap
 async def test_mounts_of_the_environment_are_read_only_and_writable_ones_are_not(tmp_path: Path) -> None:
-    for name in ("ws", "env/bin", "cache"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "env/bin/tool").write_text("#!/bin/sh\necho tool $MODE\n")
-    (tmp_path / "env/bin/tool").chmod(0o755)
+    write_files(tmp_path, {"env/bin/tool": "#!/bin/sh\necho tool $MODE\n", "env/bin/git": "#!/bin/sh\necho ours\n"})
+    for name in ("ws", "cache"):
+        (tmp_path / name).mkdir()
+    for tool in (tmp_path / "env/bin").iterdir():
+        tool.chmod(0o755)
     shown = (Mount(source=str(tmp_path / "env"), target="/environment"),)
     environment = Environment(path=("/environment/bin",), variables={"MODE": "m"}, mounts=shown)
     writable = (Mount(source=str(tmp_path / "cache"), target="/cache"),)
     opened = Sandbox(SandboxPolicy()).workspace(tmp_path / "ws", environment=environment, writable=writable)
     async with opened as workspace:
-        assert (await workspace.run(Command(argv=("tool",)))).stdout.text() == "tool m\n"
+        # Its path comes before all others.
+        assert (await workspace.run(shell("tool; git"))).stdout.text() == "tool m\nours\n"
         assert not (await workspace.run(shell("echo x > /environment/x"))).ok
         assert (await workspace.run(shell("echo x > /cache/x"))).ok
     assert (tmp_path / "cache/x").read_text() == "x\n"
-    with pytest.raises(PreconditionFailed):
-        Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path, environment=environment)
+    # Without namespaces they must stand where they are.
+    for rung in (Rung.NONE, Rung.LANDLOCK):
+        with pytest.raises(PreconditionFailed, match="/environment" if rung is Rung.LANDLOCK else ""):
+            async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path, environment=environment) as workspace:
+                await workspace.run(TRUE)
     missing = Environment(mounts=(Mount(source=str(tmp_path / "missing"), target="/x"),))
     async with open_workspace(tmp_path, environment=missing) as workspace:
         with pytest.raises(PreconditionFailed, match="missing"):
@@ -257,7 +263,8 @@ async def test_what_bubblewrap_hides(tmp_path: Path) -> None:
             result = await confined.run(shell(script))
             return result.stdout.text() + result.stderr.text()
 
-        assert await said("pwd") == "/workspace\n"
+        # Programs that would ask for packages are told that there is no network.
+        assert await said("pwd; echo $GOPROXY $CARGO_NET_OFFLINE") == "/workspace\noff true\n"
         assert int(await said("ls -d /proc/[0-9]* | wc -l")) <= 5
         for path in ("/var", "/sys", "/boot", str(tmp_path.parent)):
             assert not (await confined.run(Command(argv=("ls", path)))).ok, path

@@ -167,6 +167,7 @@ async def test_there_is_no_way_around_the_proxy(rung: Rung, tmp_path: Path, serv
         result = await workspace.run(fetch(str(service.port), str(outside), abstract, script=AROUND))
         assert (result.exit_code, result.stdout.text()) == (0, "")
         assert (await workspace.run(Command(argv=("sh", "-c", "rm /run/fleet/proxy/proxy.sock")))).exit_code == 1
+        assert (await workspace.run(Command(argv=("sh", "-c", "echo $GOPROXY")))).stdout.text() == "\n"
         assert (await workspace.run(fetch(f"http://{granted}/"))).stdout.text() == "200 hello\n"
 
 
