@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import Constraints, EnvironmentSpec, RepoRef, Task, TaskKind, TaskMcpServer
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, jail
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from tests.attacks import kernel_calls
 from tests.confinement import (
@@ -89,7 +89,7 @@ async def test_the_first_process_of_a_sandbox_cannot_be_traced(tmp_path: Path) -
     control = subprocess.run(
         [
             *("bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--unshare-pid", "--cap-drop", "ALL"),
-            *("--bind", "/", "/", "--proc", "/proc", "--", jail.python(), "-c", _SCRIPT, *_FIRST),
+            *("--bind", "/", "/", "--proc", "/proc", "--", SYSTEM_PYTHON, "-c", _SCRIPT, *_FIRST),
         ],
         check=True,
         capture_output=True,

@@ -261,6 +261,8 @@ async def test_nothing_stays_of_what_is_refused(repository: Path, tmp_path: Path
     for task in receiving:
         task.cancel()
     await asyncio.wait(receiving)
+    with pytest.raises(InvalidRequest):
+        await small.upload(pieces(b""))
     files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix not in (".lock", ".key")] == []
 
