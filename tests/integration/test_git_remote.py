@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.adapters.git_workspace import (
-    Credential,
-    CredentialLookup,
-    GitWorkspaceProvider,
-    mounted_credentials,
-)
+from swe_ai_fleet.adapters.git_workspace import Credential, CredentialLookup, GitWorkspaceProvider, mounted_credentials
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import Delivery, RepoRef

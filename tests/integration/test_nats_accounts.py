@@ -9,6 +9,7 @@ import secrets
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
@@ -114,13 +115,12 @@ async def secured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
 _LAST = "nobody.may.say.this"
 
 
+@dataclass
 class Said:
     """A client of a user and the faults that the server told it of."""
 
-    def __init__(self, client: Client, faults: list[str], news: asyncio.Event) -> None:
-        self.client = client
-        self.faults = faults
-        self.news = news
+    client: Client
+    faults: list[str]
 
     async def refused(self, subjects: Iterable[str], verb: str) -> set[str]:
         """Which of some subjects the server refuses."""
@@ -133,10 +133,7 @@ class Said:
                 await self.client.subscribe(subject)
         # The server tells of faults in order, and of this one last.
         await self.client.publish(_LAST, b"")
-        async with asyncio.timeout(10):
-            while not any(_LAST in fault for fault in self.faults):
-                self.news.clear()
-                await self.news.wait()
+        await until(lambda: any(_LAST in fault for fault in self.faults))
         told = {fault.partition('"')[2].partition('"')[0] for fault in self.faults if f"for {verb}" in fault}
         return {subject for subject in asked if subject.lower() in told}
 
@@ -144,27 +141,17 @@ class Said:
 @asynccontextmanager
 async def client_of(secured: SecuredNats, user: str, *, login: str = "") -> AsyncIterator[Said]:
     faults: list[str] = []
-    news = asyncio.Event()
 
     async def told(error: Exception) -> None:
         faults.append(str(error))
-        news.set()
 
-    if login:
-        inbox = f"_INBOX.{login.partition('.')[0]}"
-    else:
-        inbox = "_INBOX" if user.startswith("tenant-") else f"_INBOX.{public_key(secured.layout.nkey(user))}"
-    client = await nats.connect(
-        secured.url,
-        nkeys_seed=None if login else str(secured.layout.nkey(user)),
-        token=login or None,
-        tls=ssl.create_default_context(cafile=str(secured.layout.authority)),
-        inbox_prefix=inbox,
-        error_cb=told,
-        allow_reconnect=False,
-    )
+    shown = {"token": login} if login else {"nkeys_seed": str(secured.layout.nkey(user))}
+    own = login.partition(".")[0] or ("" if user.startswith("tenant-") else public_key(secured.layout.nkey(user)))
+    tls = ssl.create_default_context(cafile=str(secured.layout.authority))
+    inbox = f"_INBOX.{own}".rstrip(".")
+    client = await nats.connect(secured.url, **shown, tls=tls, inbox_prefix=inbox, error_cb=told, allow_reconnect=False)
     try:
-        yield Said(client, faults, news)
+        yield Said(client, faults)
     finally:
         await client.close()
 
@@ -241,13 +228,9 @@ async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNat
 
 @pytest.fixture(scope="module")
 async def logins(secured: SecuredNats, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HostLogins]:
-    settings = Settings(
-        home=tmp_path_factory.mktemp("home"),
-        nats_url=secured.url,
-        nats_ca=secured.layout.authority,
-        nats_nkey_file=secured.layout.nkey("orchestrator"),
-        nats_issuer_file=secured.layout.nkey("issuer"),
-    )
+    nkeys = {"nats_nkey_file": secured.layout.nkey("orchestrator"), "nats_issuer_file": secured.layout.nkey("issuer")}
+    place = {"home": tmp_path_factory.mktemp("home"), "nats_url": secured.url, "nats_ca": secured.layout.authority}
+    settings = Settings.model_validate({**place, **nkeys})
     async with connect_log(settings, name="orchestrator") as log, open_host_logins(settings, log) as opened:
         assert opened is not None
         yield opened
@@ -339,27 +322,24 @@ async def test_the_workspace_runner_takes_jobs(secured: SecuredNats) -> None:
     ):
         await orchestrator.hand_out("a", "high", "job-1", b"the job")
         taking = asyncio.create_task(worker.consume(queue, take))
-        async with asyncio.timeout(10):
-            assert await taken.get() == b"the job"
+        assert await asyncio.wait_for(taken.get(), 10) == b"the job"
         taking.cancel()
-        await asyncio.gather(taking, return_exceptions=True)
+        await asyncio.wait([taking])
 
 
 async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(
     secured: SecuredNats, tmp_path: Path, nats_server: EmbeddedNats
 ) -> None:
-    plain = Credentials(token=nats_server.address.token, ca=str(secured.layout.authority))
-    with pytest.raises(Unavailable, match="speaks no TLS"):
-        async with JetStream.connect(nats_server.address.url, credentials=plain):
-            pass
-    # Nor where the address alone asks for it: who stands in between must not talk us out of it.
-    url = nats_server.address.url.replace("nats://", "tls://")
-    with pytest.raises(Unavailable, match="speaks no TLS"):
-        async with JetStream.connect(url, credentials=Credentials(token=nats_server.address.token)):
-            pass
     await asyncio.to_thread(install, tmp_path / "other")
+    token, plain = nats_server.address.token, nats_server.address.url
     stranger = Credentials(nkey=str(secured.layout.nkey("context")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
-    with pytest.raises(PreconditionFailed, match="not to be trusted") as fault:
-        async with JetStream.connect(secured.url, credentials=stranger):
-            pass
+    for url, credentials, kind, words in (
+        (plain, Credentials(token=token, ca=str(secured.layout.authority)), Unavailable, "speaks no TLS"),
+        # Nor where the address alone asks for it: who stands in between must not talk us out of it.
+        (plain.replace("nats://", "tls://"), Credentials(token=token), Unavailable, "speaks no TLS"),
+        (secured.url, stranger, PreconditionFailed, "not to be trusted"),
+    ):
+        with pytest.raises(kind, match=words) as fault:
+            async with JetStream.connect(url, credentials=credentials):
+                pass
     assert fault.value.field == "nats_ca"
