@@ -18,6 +18,7 @@ from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.disk import measure
+from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
 from swe_ai_fleet.settings import Settings
 
@@ -256,9 +257,10 @@ def test_what_the_filter_says(machine: str, kind: dict[str, bool], cases: tuple[
         assert judge(program, X86 if machine == "x86_64" else ARM, number, *arguments) == answer, (number, arguments)
 
 
-def test_calls_of_another_machine_end_the_process() -> None:
+def test_calls_of_another_machine_end_the_process_and_rights_are_those_of_the_kernel() -> None:
     for audit in (0x4000_0003, ARM, 0, X86 - 1):
         assert judge(seccomp_filter("x86_64", namespaces=False), audit, 0) == KILL, audit
+    assert [Landlock(version=version).rights.bit_count() for version in range(1, 7)] == [13, 14, 15, 15, 16, 16]
     assert [machine_known(name) for name in ("x86_64", "aarch64", "riscv64", "i686")] == [True, True, False, False]
 
 
