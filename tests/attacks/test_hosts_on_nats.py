@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import nats
@@ -123,32 +124,26 @@ def _writer(tenant: str, agent: str = "agent-1") -> Writer:
 
 @pytest.fixture(scope="module", params=["accounts of fleet init", "server of fleet up"])
 async def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    home = tmp_path_factory.mktemp("home")
+    home, admit = tmp_path_factory.mktemp("home"), None
     async with AsyncExitStack() as stack:
-        admit = None
         if request.param == "server of fleet up":
             server = await stack.enter_async_context(EmbeddedNats(home / "nats"))
             admit, address = server.admit, server.address
             own = {"nats_url": address.url, "nats_token": address.token, "nats_issuer_file": server.issuer_file}
         else:
             secured = await stack.enter_async_context(secured_nats(home / "fleet", ("a", "b")))
-            layout = secured.layout
-            own = {
-                "nats_url": secured.url,
-                "nats_ca": layout.authority,
-                "nats_nkey_file": layout.nkey("orchestrator"),
-                "nats_issuer_file": layout.nkey("issuer"),
-            }
+            keys = {"nats_nkey_file": "orchestrator", "nats_issuer_file": "issuer"}
+            own = {name: secured.layout.nkey(user) for name, user in keys.items()}
+            own |= {"nats_url": secured.url, "nats_ca": secured.layout.authority}
         settings = Settings.model_validate({"home": home, "executor": "kubernetes", **own})
         log = await stack.enter_async_context(connect_log(settings, name="orchestrator"))
         await log.ensure_streams()
         board = JobBoard(await log.bucket(JOBS_BUCKET), log)
         logins = await stack.enter_async_context(open_host_logins(settings, log, admit=admit))
         assert logins is not None
-        for tenant in ("a", "b"):
-            for agent in (EXECUTION_SUBJECT, "agent-1"):
-                async with log.journal(_writer(tenant, agent)) as journal:
-                    await journal.append(_claim())
+        for tenant, agent in product(("a", "b"), (EXECUTION_SUBJECT, "agent-1")):
+            async with log.journal(_writer(tenant, agent)) as journal:
+                await journal.append(_claim())
         secret = await log.put("b", "e-b", SECRET, "text/plain")
         yield World(settings=settings, log=log, logins=logins, board=board, secret=secret)
 

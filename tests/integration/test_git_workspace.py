@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
+from tests.confinement import living, token, until
 from tests.environments import provider_at
 
 FILES = {"app.py": "answer = 41\n", "docs/guide.md": "# Guide\n", ".gitignore": "*.log\n"}
@@ -297,33 +298,36 @@ HOLDER = """
 import asyncio, sys
 from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 
 async def main():
-    root = Path(sys.argv[1])
+    root, script = Path(sys.argv[1]), f"setsid sleep {sys.argv[2]} & sleep {sys.argv[2]}"
     provider = GitWorkspaceProvider(
         root / "home", Sandbox(SandboxPolicy()), allowed_roots=(root,), allow_local_paths=True
     )
     pinned = await provider.pin("default", RepoRef(location=str(root / "repo")))
-    async with provider.open("e1", "a", pinned, Environment()):
-        print("open", flush=True)
-        await asyncio.Event().wait()
+    async with provider.open("e1", "a", pinned, Environment()) as clone:
+        await clone.run(Command(argv=("sh", "-c", script)))
 
 asyncio.run(main())
 """
 
 
-async def test_a_killed_process_is_tidied_up_after(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
-    workspaces = tmp_path / "home/workspaces"
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert await asyncio.to_thread(holder.stdout.readline) == b"open\n"
+async def test_a_killed_process_takes_its_commands_along_and_is_tidied_up_after(
+    provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+) -> None:
+    workspaces, sleeper = tmp_path / "home/workspaces", token()
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path), sleeper]) as holder:
+        # The script itself and the shell carry the token, too.
+        await until(lambda: len(living(sleeper)) >= 4)
         assert (await provider.reap()).workspaces == 0
         await provider.release("e1")
         assert len(list(workspaces.glob("e1/*/tree/app.py"))) == 1
         holder.kill()
+    await until(lambda: not living(sleeper))
     assert (await provider.reap()).workspaces == 1
     assert not list(workspaces.iterdir())
 
