@@ -7,12 +7,14 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
+from swe_ai_fleet.adapters.git_workspace.setup_network import try_setup_network
 from swe_ai_fleet.cli.doctor import examine
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, StepOutcome
@@ -216,8 +218,9 @@ VERSIONED = BACKEND.replace(
 
 
 async def test_a_dependency_that_cannot_be_had_does_not_cost_the_rest(
-    provider: GitWorkspaceProvider, tmp_path: Path
+    provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2020-12-24T00:00:00Z")
     place = "wheels/thing-1.0-py3-none-any.whl"
     project = PYPROJECT + f'[dependency-groups]\ntest = ["nowhere>=3", "thing @ file:///workspace/{place}"]\n'
     files: dict[str, str | bytes] = {
@@ -233,6 +236,9 @@ async def test_a_dependency_that_cannot_be_had_does_not_cost_the_rest(
     assert any("nowhere" in note for note in environment.notes)
     missing = [step for step in environment.report.steps if step.outcome is StepOutcome.LEFT_OUT]
     assert [(step.purpose, step.source) for step in missing] == [("nowhere>=3", "pyproject.toml")]
+    # Nor does an index that does not say when releases came: what can be had is installed all the same.
+    (dated,) = [step for step in environment.report.steps if step.purpose == "releases until 2021-01-01"]
+    assert dated.outcome is StepOutcome.REPLACED
 
 
 @pytest.mark.skipif(shutil.which("npm", path="/usr/bin:/bin") is None, reason="npm is not installed")
@@ -312,6 +318,10 @@ async def test_a_mirror_at_a_private_address_is_named_with_the_setting_and_by_do
     with pytest.raises(PreconditionFailed, match=r"10\.20\.30\.40 is not at a public address") as caught:
         await provider.environment(pinned, EnvironmentSpec())
     assert caught.value.field == "environment" and OPENS in str(caught.value)
+    # A port of its own is named with it.
+    with_port = {name: value.replace("40", "40:8081") for name, value in MIRROR.variables.items()}
+    (pip, *_) = await try_setup_network(tmp_path, Sandbox(SandboxPolicy()), replace(MIRROR, variables=with_port))
+    assert pip.way_out.startswith("set FLEET_SETUP_PRIVATE_HOSTS=mirror.internal,10.20.30.40:8081 for")
     for name, value in MIRROR.variables.items():
         monkeypatch.setenv(name, value)
     variables = ",".join(MIRROR.variables)
