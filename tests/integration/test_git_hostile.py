@@ -116,8 +116,16 @@ def arm(dot_git: Path, marker: Path) -> None:
 async def test_a_hostile_local_repository(place: Place) -> None:
     attributes = "* filter=evil diff=evil merge=evil text\n"
     repo = place.make({"app.py": "a = 1\n", "b": "b\n", ".gitattributes": attributes})
+    blob = git(repo, "rev-parse", "HEAD:b")
     arm(repo / ".git", place.marker)
     (repo / ".git/info/attributes").write_text(attributes)
+    # A missing object is not fetched by their rules.
+    (repo / ".git/objects" / blob[:2] / blob[2:]).rename(place.root / "blob")
+    with pytest.raises(Exception, match="incomplete"):
+        await provider_at(place.root, "fresh").pin(
+            "default", RepoRef(location=str(repo), uncommitted=UncommittedChanges.IGNORE)
+        )
+    (place.root / "blob").rename(repo / ".git/objects" / blob[:2] / blob[2:])
     write_files(repo, {"app.py": "a = 1\nb = 1\n", "new.py": "n\n"})
     for choice in (UncommittedChanges.IGNORE, UncommittedChanges.INCLUDE):
         await place.provider.environment(await place.pin(uncommitted=choice), EnvironmentSpec())
@@ -126,13 +134,6 @@ async def test_a_hostile_local_repository(place: Place) -> None:
             patch = (await clone.diff()).patch
         assert await place.deliver(patch, f"fleet/{choice}", uncommitted=choice)
         assert not place.marker.exists()
-    # Nor is a missing object fetched by their rules.
-    blob = git(repo, "-c", "core.fsmonitor=false", "rev-parse", "HEAD:b")
-    (repo / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    place.marker.unlink(missing_ok=True)
-    with pytest.raises(Exception, match="incomplete"):
-        await provider_at(place.root, "fresh").pin("default", RepoRef(location=str(repo), uncommitted=choice))
-    assert not place.marker.exists()
     # The traps were armed: an ordinary git springs them.
     with contextlib.suppress(subprocess.CalledProcessError):
         git(repo, "status")

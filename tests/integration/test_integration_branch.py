@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed
 from swe_ai_fleet.domain.integration import Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
-from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
+from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.environments import provider_at
 from tests.git_server import PASSWORD, git_server, served_copy
 
@@ -180,11 +180,13 @@ async def test_a_repository_cannot_make_the_merge_run_anything(world: World) -> 
     mark = world.root / "ran"
     git(world.repo, "config", "merge.evil.driver", f"touch {mark}")
     git(world.repo, "config", "filter.evil.clean", f"touch {mark}")
-    commit_files(world.repo, {".gitattributes": "*.py merge=evil filter=evil\n"})
+    write_files(world.repo, {".gitattributes": "*.py merge=evil filter=evil\n"})
+    git(world.repo, "add", ".gitattributes")
+    git(world.repo, "commit", "-q", "-m", "Attributes")
     pinned = await world.node.pin("default", RepoRef(location=str(world.repo)))
     ours = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
     theirs = a_patch(world, edits("app.py", "line 19\n", "line nineteen\n"))
-    mark.unlink()
+    mark.unlink(missing_ok=True)
     head = world.at(pinned, await world.node.merge(a_request(pinned, pinned, ours)))
     assert (await world.node.merge(a_request(head, pinned, theirs))).conflicts == ()
     assert not mark.exists()
