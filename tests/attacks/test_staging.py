@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,25 +201,20 @@ async def test_nobody_takes_a_pipe_away_while_git_waits(
 
 
 @pytest.mark.parametrize("rung", CONFINED)
-async def test_a_pipe_in_a_work_tree_that_is_pinned_is_named(rung: Rung, tmp_path: Path) -> None:
-    tree = make_repository(tmp_path / "repository", {"README": "x\n"})
+async def test_a_pipe_in_a_work_tree_that_is_pinned_or_that_a_build_left_is_named(rung: Rung, tmp_path: Path) -> None:
+    provider, tree = make_provider(tmp_path, rung=rung), make_repository(tmp_path / "repository", {"README": "x\n"})
+    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
+    if rung is Rung.BUBBLEWRAP:
+        built = EnvironmentSpec(detect=False, setup=("mkfifo .gitignore",))
+        with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
+            await provider.environment(await provider.pin("default", asked), built)
+        assert await provider.environment(await provider.pin("default", asked), replace(built, setup=("mkfifo other",)))
     (tree / "new").write_text("new\n")
     os.mkfifo(tree / ".gitignore")
-    provider = provider_at(tmp_path, rung=rung)
-    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
     with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
         await provider.pin("default", asked)
     (tree / ".gitignore").unlink()
     assert (await provider.pin("default", asked)).snapshot_of
-
-
-@needs_bwrap
-async def test_a_pipe_that_a_build_left_is_named(tmp_path: Path) -> None:
-    provider = make_provider(tmp_path)
-    repository = await pin(provider, tmp_path, {"README": "x\n"})
-    with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
-        await provider.environment(repository, EnvironmentSpec(detect=False, setup=("mkfifo .gitignore",)))
-    assert await provider.environment(repository, EnvironmentSpec(detect=False, setup=("mkfifo other",)))
 
 
 # --- a build, which runs code of the repository ---
