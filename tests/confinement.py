@@ -68,35 +68,20 @@ def token() -> str:
 
 
 def as_nobody(argv: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv,
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        cwd="/",
-        env={"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "SECRET": "of-the-fleet"},
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    variables = {"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "SECRET": "of-the-fleet"}
+    user = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/", "env": variables}
+    return subprocess.run(argv, **user, input=text, capture_output=True, text=True, check=False, timeout=120)
 
 
 def drive(rung: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]], **order: Any) -> dict[str, Any]:
     """Run commands in a workspace of a process of its own, as `sandbox_driver.py` takes them; what it says of them."""
     text = json.dumps({"rung": rung, "commands": commands, **order})
+    argv, env = ["-B", str(DRIVER), str(SOURCE)], os.environ | {"SECRET": "of-the-fleet"}
     if ordinary:
-        finished = as_nobody([SYSTEM_PYTHON, "-B", str(DRIVER), str(SOURCE)], text)
+        finished = as_nobody([SYSTEM_PYTHON, *argv], text)
     else:
         finished = subprocess.run(
-            [sys.executable, "-B", str(DRIVER), str(SOURCE)],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env=os.environ | {"SECRET": "of-the-fleet"},
+            [sys.executable, *argv], input=text, capture_output=True, text=True, check=False, timeout=120, env=env
         )
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)

@@ -9,7 +9,13 @@ from swe_ai_fleet.testing import Conversation, Turn
 LACKING = "[lacking]"
 USELESS = "useless_module"
 HIDING = "hiding_module"
-PROVIDE = "python3 -c \"import sysconfig; open(sysconfig.get_path('purelib') + '/almanac.py', 'w').write('SUN = 3')\""
+# It leaves a package as pip does, with what an index said of it.
+PROVIDE = (
+    "python3 -c \"import os, sysconfig; site = sysconfig.get_path('purelib'); "
+    "os.mkdir(site + '/almanac-1.0.dist-info'); "
+    "open(site + '/almanac-1.0.dist-info/METADATA', 'w').write('Name: almanac\\nVersion: 1.0\\n'); "
+    "open(site + '/almanac.py', 'w').write('SUN = 3')\""
+)
 _RUN = "You make a repository's own tests run"
 
 

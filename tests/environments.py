@@ -54,19 +54,21 @@ version = "1.0"
 """
 
 
-def wheel(name: str, answer: int, version: str = "1.0") -> bytes:
-    files = {
-        f"{name}.py": f"answer = {answer}\n".encode(),
-        f"{name}-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
-        f"{name}-{version}.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+def wheel(name: str, answer: int, version: str = "1.0", **more: str) -> bytes:
+    """A package of one module that knows an answer, and of `more` files."""
+    about = f"{name}-{version}.dist-info"
+    files = more or {f"{name}.py": f"answer = {answer}\n"}
+    files |= {
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = ""
     for path, content in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        record += f"{path},sha256={digest},{len(content)}\n"
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
+        record += f"{path},sha256={digest},{len(content.encode())}\n"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path, content in (*files.items(), (f"{name}-{version}.dist-info/RECORD", record.encode())):
+        for path, content in (*files.items(), (f"{about}/RECORD", record)):
             archive.writestr(path, content)
     return buffer.getvalue()
 

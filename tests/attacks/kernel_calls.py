@@ -33,35 +33,27 @@ def socket_of(family: int, kind: int, protocol: int = 0) -> None:
 
 def new_file(mode: int, how: str) -> None:
     """Make a file of a mode that has a bit of S_ISUID or S_ISGID, in one of the ways that there are."""
-    here, name = -100, f"{how}-{mode:o}"
+    here, name, creating = -100, f"{how}-{mode:o}", os.O_CREAT | os.O_WRONLY
     path = name.encode()
-    creating = os.O_CREAT | os.O_WRONLY
     os.umask(0)
-    if how in ("chmod", "fchmod", "fchmodat", "fchmodat2"):
-        descriptor = os.open(name, creating, 0o644)
-        if how == "chmod":
-            call(90, -1, path, mode)
-        elif how == "fchmod":
-            call(91, 52, descriptor, mode)
-        elif how == "fchmodat":
-            call(268, 53, here, path, mode)
-        else:
-            call(452, 452, here, path, mode, 0)
-    elif how == "open":
-        call(2, -1, path, creating, mode)
-    elif how == "openat":
-        call(257, 56, here, path, creating, mode)
-    elif how == "openat2":
-        call(437, 437, here, path, (ctypes.c_uint64 * 3)(creating, mode, 0), 24)
-    elif how == "creat":
-        call(85, -1, path, mode)
-    elif how == "mknod":
-        call(133, -1, path, 0o100000 | mode, 0)
-    elif how == "mknodat":
-        call(259, 33, here, path, 0o100000 | mode, 0)
-    elif how == "nameless":
-        descriptor = call(257, 56, here, b".", os.O_TMPFILE | os.O_WRONLY, mode)
-        os.link(f"/proc/self/fd/{descriptor}", name, follow_symlinks=True)
+    descriptor = os.open(name, creating, 0o644) if "chmod" in how else -1
+    made = call(
+        *{
+            "chmod": (90, -1, path, mode),
+            "fchmod": (91, 52, descriptor, mode),
+            "fchmodat": (268, 53, here, path, mode),
+            "fchmodat2": (452, 452, here, path, mode, 0),
+            "open": (2, -1, path, creating, mode),
+            "openat": (257, 56, here, path, creating, mode),
+            "openat2": (437, 437, here, path, (ctypes.c_uint64 * 3)(creating, mode, 0), 24),
+            "creat": (85, -1, path, mode),
+            "mknod": (133, -1, path, 0o100000 | mode, 0),
+            "mknodat": (259, 33, here, path, 0o100000 | mode, 0),
+            "nameless": (257, 56, here, b".", os.O_TMPFILE | os.O_WRONLY, mode),
+        }[how]
+    )
+    if how == "nameless":
+        os.link(f"/proc/self/fd/{made}", name, follow_symlinks=True)
 
 
 def other_machine() -> None:

@@ -49,7 +49,7 @@ NAMES = {
 
 @dataclass
 class Names:
-    """A name server of our own; a name with several answers gives one after the other, the last one again and again."""
+    """A name server of our own; a moving name gives one answer after the other, the last one again and again."""
 
     names: Mapping[str, Sequence[str]]
     moving: dict[str, list[list[str]]] = field(default_factory=dict[str, list[list[str]]])
@@ -70,20 +70,19 @@ class Inside:
     port: int = 0
     came: list[bytes] = field(default_factory=list[bytes])
 
-    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.came.append(b"")
-        try:
-            self.came[-1] = await reader.read(200)
-        finally:
-            writer.close()
-
 
 @pytest.fixture
 async def inside() -> AsyncIterator[Inside]:
     found = Inside()
-    one = await asyncio.start_server(found.take, "127.0.0.1", 0)
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found.came.append(b"")
+        found.came[-1] = await reader.read(200)
+        writer.close()
+
+    one = await asyncio.start_server(take, "127.0.0.1", 0)
     found.port = one.sockets[0].getsockname()[1]
-    async with one, await asyncio.start_server(found.take, "::1", found.port):
+    async with one, await asyncio.start_server(take, "::1", found.port):
         yield found
 
 
@@ -119,36 +118,28 @@ def locations(host: str, port: int) -> list[str]:
     return [*found, f"ssh://git@{host}:{port}/a.git", f"git@{host}:a.git"]
 
 
-async def test_no_spelling_of_an_address_inside_is_a_repository(tmp_path: Path, inside: Inside) -> None:
+async def test_no_spelling_and_no_name_of_an_address_inside_is_a_repository(tmp_path: Path, inside: Inside) -> None:
     provider = fleet(tmp_path / "home")
-    for location in (one for host in SPELLINGS for one in locations(host, inside.port)):
-        with pytest.raises(InvalidRequest) as fault:
-            await provider.pin("default", RepoRef(location=location))
-        assert fault.value.field.startswith("repo"), location
-        assert inside.came == [], location
+    for host, kind in (*((host, InvalidRequest) for host in SPELLINGS), *((host, Unavailable) for host in NAMES)):
+        for location in locations(host, inside.port):
+            with pytest.raises(kind) as fault:
+                await provider.pin("default", RepoRef(location=location))
+            assert fault.value.field == "repo.url" if kind is Unavailable else fault.value.field.startswith("repo")
+            assert inside.came == [], location
 
 
-async def test_no_name_that_leads_inside_is_followed(tmp_path: Path, inside: Inside) -> None:
-    provider = fleet(tmp_path / "home")
-    for location in (one for host in NAMES for one in locations(host, inside.port)):
-        with pytest.raises(Unavailable) as fault:
-            await provider.pin("default", RepoRef(location=location))
-        assert fault.value.field == "repo.url", location
-        assert inside.came == [], location
-
-
-@pytest.mark.parametrize("scheme", ["https", "http", "ssh"])
-async def test_control_a_name_that_the_operator_names_is_followed(tmp_path: Path, inside: Inside, scheme: str) -> None:
+async def test_control_a_name_that_the_operator_names_is_followed(tmp_path: Path, inside: Inside) -> None:
     provider = fleet(tmp_path / "home", f"inside.example:{inside.port}")
-    with pytest.raises(FleetError):
-        await provider.pin("default", RepoRef(location=f"{scheme}://inside.example:{inside.port}/a.git"))
     # Over ssh the client's greeting: the name is in no resolver but ours, so it was told the address that was judged.
-    greeting = {"https": b"\x16\x03", "http": b"GET /a.git/info/refs", "ssh": b"SSH-2.0-OpenSSH"}[scheme]
-    assert inside.came
-    assert inside.came[0].startswith(greeting)
-    # At its port alone.
-    with pytest.raises(Unavailable):
-        await provider.pin("default", RepoRef(location=f"{scheme}://inside.example:1/a.git"))
+    greetings = {"https": b"\x16\x03", "http": b"GET /a.git/info/refs", "ssh": b"SSH-2.0-OpenSSH"}
+    for scheme, greeting in greetings.items():
+        inside.came.clear()
+        with pytest.raises(FleetError):
+            await provider.pin("default", RepoRef(location=f"{scheme}://inside.example:{inside.port}/a.git"))
+        assert inside.came and inside.came[0].startswith(greeting)
+        # At its port alone.
+        with pytest.raises(Unavailable):
+            await provider.pin("default", RepoRef(location=f"{scheme}://inside.example:1/a.git"))
 
 
 async def test_a_name_that_moves_inside_is_not_followed_there(tmp_path: Path, server: GitServer) -> None:

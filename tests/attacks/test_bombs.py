@@ -209,11 +209,16 @@ def deltas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Bomb]:
     return place, bomb
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rung", CONFINED)
-async def test_a_checkpoint_of_a_bomb_of_deltas(rung: Rung, tmp_path: Path, deltas: tuple[Place, Bomb]) -> None:
-    bombed, bomb = deltas
-    place = Place(tmp_path, rung, like=bombed)
+@pytest.mark.parametrize("kind", [pytest.param("deltas", marks=pytest.mark.slow), "trees"])
+async def test_a_checkpoint_of_a_bomb(kind: str, rung: Rung, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if kind == "deltas":
+        bombed, bomb = request.getfixturevalue("deltas")
+        place = Place(tmp_path, rung, like=bombed)
+    else:
+        place = bombed = Place(tmp_path, rung)
+        bomb = Bomb.of_trees(place.base, levels=5, width=20)
+        place.unpack(bomb)
     async with place.clone() as clone:
         bombed.hand_to(clone, bomb)
         said = await clone.run(Command(argv=("sh", "-c", "echo kept > kept.txt; git log -1 --format=%s HEAD")))
@@ -224,33 +229,22 @@ async def test_a_checkpoint_of_a_bomb_of_deltas(rung: Rung, tmp_path: Path, delt
         assert await clone.checkpoint() == kept
         assert b"kept.txt" in (await clone.diff()).patch
     assert place.meter.ran("index-pack")
-    assert place.meter.peak() < _LIMIT + _BESIDE
+    assert place.meter.peak() < (_LIMIT + _BESIDE if kind == "deltas" else _SMALL)
     async with place.clone() as clone:
         await clone.restore(kept)
         assert (clone.root / "kept.txt").read_text() == "kept\n"
 
 
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_a_checkpoint_of_a_bomb_of_trees(rung: Rung, tmp_path: Path) -> None:
-    place = Place(tmp_path, rung)
-    bomb = Bomb.of_trees(place.base, levels=5, width=20)
-    place.unpack(bomb)
-    async with place.clone() as clone:
-        place.hand_to(clone, bomb)
-        await clone.run(Command(argv=("sh", "-c", "echo kept > kept.txt")))
-        kept = await clone.checkpoint()
-        assert kept.head == place.base
-    async with place.clone() as clone:
-        await clone.restore(kept)
-        assert (clone.root / "kept.txt").read_text() == "kept\n"
-    assert place.meter.peak() < _SMALL
-
-
-async def test_a_bomb_of_trees_is_not_restored(tmp_path: Path) -> None:
+async def test_a_bomb_of_trees_is_not_restored_nor_is_its_repository_taken(tmp_path: Path) -> None:
     place = Place(tmp_path)
     bomb = Bomb.of_trees(place.base, levels=5, width=20)
     assert len(bomb.bundle) < 1_500
     place.unpack(bomb)
+    git(place.repository, "update-ref", "refs/heads/boom", bomb.commit)
+    with pytest.raises(ResourceExhausted, match="too many files") as refused:
+        await place.provider.pin("default", RepoRef(location=str(place.repository), ref="boom"))
+    assert refused.value.field == "repo"
+    assert place.meter.peak() < _SMALL
     # The control: an index of it.
     index = place.repository / ".git/index-of-the-bomb"
     assert place.meter.measured("read-tree", f"--index-output={index}", bomb.commit, cwd=place.repository) > _SMALL
@@ -262,19 +256,6 @@ async def test_a_bomb_of_trees_is_not_restored(tmp_path: Path) -> None:
             with pytest.raises(PreconditionFailed, match="too many files"):
                 await clone.restore(checkpoint)
         assert fresh.meter.peak() < _SMALL
-
-
-async def test_a_repository_of_a_bomb_of_trees_is_not_taken(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    bomb = Bomb.of_trees(place.base, levels=5, width=20)
-    place.unpack(bomb)
-    git(place.repository, "update-ref", "refs/heads/boom", bomb.commit)
-    with pytest.raises(ResourceExhausted, match="too many files") as refused:
-        await place.provider.pin("default", RepoRef(location=str(place.repository), ref="boom"))
-    assert refused.value.field == "repo"
-    assert place.meter.peak() < _SMALL
-    async with place.clone() as clone:
-        assert (clone.root / "a.txt").exists()
 
 
 @pytest.mark.slow
@@ -372,32 +353,26 @@ def size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
-async def test_a_repository_larger_than_a_workspace_is_not_fetched(tmp_path: Path) -> None:
-    make_repository(tmp_path / "source", {"blob": os.urandom(3 * _DISK)})
-    served_copy(tmp_path / "source", tmp_path / "served", "large.git")
+@pytest.mark.parametrize(
+    ("remote", "content"),
+    # One that is large itself and has to be fetched, and a small commit of large files.
+    [(True, os.urandom(3 * _DISK)), (False, bytes(3 * _DISK))],
+    ids=["remote", "local"],
+)
+async def test_a_repository_larger_than_a_workspace_is_refused(tmp_path: Path, remote: bool, content: bytes) -> None:
+    source = make_repository(tmp_path / "source", {"blob": content})
+    served_copy(source, tmp_path / "served", "large.git")
     async with git_server(tmp_path / "served") as server:
-        asked = RepoRef(location=f"{server.url}/large.git")
-        provider = make(tmp_path / "home")
+        asked = RepoRef(location=f"{server.url}/large.git" if remote else str(source))
         for _ in range(3):
             with pytest.raises(ResourceExhausted) as refused:
-                await provider.pin("acme", asked)
-            assert refused.value.field == "repo.url"
+                await make(tmp_path / "home").pin("acme", asked)
+            assert refused.value.field == ("repo.url" if remote else "repo")
             assert "FLEET_MAX_DISK_BYTES" in refused.value.hint
         # Nothing gathers of what came before git was stopped.
         assert size(tmp_path / "home/repositories") < _MIB
         # The control.
         assert (await make(tmp_path / "other", limit=10 * _DISK).pin("acme", asked)).commit
-
-
-async def test_a_small_commit_with_more_files_than_a_workspace_may_hold_is_refused(tmp_path: Path) -> None:
-    path = make_repository(tmp_path / "zeros", {"zeros": bytes(3 * _DISK)})
-    assert size(path / ".git/objects") < _MIB
-    with pytest.raises(ResourceExhausted) as refused:
-        await make(tmp_path / "home").pin("acme", RepoRef(location=str(path)))
-    assert refused.value.field == "repo"
-    assert "FLEET_MAX_DISK_BYTES" in refused.value.hint
-    # The control.
-    assert (await make(tmp_path / "other", limit=10 * _DISK).pin("acme", RepoRef(location=str(path)))).commit
 
 
 async def test_submodules_come_to_no_more_than_a_workspace_together(tmp_path: Path) -> None:
@@ -413,36 +388,12 @@ async def test_submodules_come_to_no_more_than_a_workspace_together(tmp_path: Pa
             assert sum((clone.root / name / "zeros").exists() for name in ("one", "two")) == expected
 
 
-async def test_git_waits_for_the_tenants_turn(tmp_path: Path) -> None:
-    path = make_repository(tmp_path / "repository", {"README": "x\n"})
-    slots = CpuSlots(tmp_path / "slots", 1)
-    provider = make(tmp_path / "home", slots=slots)
-
-    async def taken(tenant: str) -> str:
-        bundle = tmp_path / f"{tenant}.bundle"
-        git(path, "bundle", "create", "--quiet", str(bundle), "HEAD", "main")
-        digest = hashlib.sha256(bundle.read_bytes()).hexdigest()
-        commit, _ = await provider.take(tenant, bundle, digest, RepoRef(location=f"upload:{digest}"), stored)
-        return commit
-
-    async def stored() -> None:
-        pass
-
-    async with slots.hold(Owner(tenant="acme", execution_id="tests")):
-        unpacking = asyncio.create_task(taken("acme"))
-        await until(lambda: any((tmp_path / "slots/waiting").iterdir()))
-        # The control: another tenant has a slot of its own. Accepting a task takes none.
-        theirs = await taken("other")
-        assert (await provider.pin("acme", RepoRef(location=str(path)))).commit == theirs
-        assert not unpacking.done()
-    assert await unpacking == theirs
-
-
 async def test_an_upload_that_waits_for_its_turn_keeps_no_other_tenant_waiting(tmp_path: Path) -> None:
     path = make_repository(tmp_path / "repository", {"README": "x\n"})
     git(path, "bundle", "create", "--quiet", str(tmp_path / "bundle"), "HEAD", "main")
     slots = CpuSlots(tmp_path / "slots", 1)
-    uploads = Uploads(workspaces=make(tmp_path / "home", slots=slots), blobs=MemoryLog(), max_bytes=_MIB)
+    provider = make(tmp_path / "home", slots=slots)
+    uploads = Uploads(workspaces=provider, blobs=MemoryLog(), max_bytes=_MIB)
 
     async def pieces() -> AsyncIterator[pb.UploadRepositoryRequest]:
         yield pb.UploadRepositoryRequest(header=pb.UploadRepositoryHeader())
@@ -455,7 +406,9 @@ async def test_an_upload_that_waits_for_its_turn_keeps_no_other_tenant_waiting(t
     async with slots.hold(Owner(tenant="acme", execution_id="tests")):
         waiting = [asyncio.create_task(sent("acme")) for _ in range(2)]
         await until(lambda: any((tmp_path / "slots/waiting").iterdir()))
+        # The control: another tenant has a slot of its own. Accepting a task takes none.
         async with asyncio.timeout(60):
             theirs = await sent("other")
+        assert (await provider.pin("acme", RepoRef(location=str(path)))).commit
         assert not any(upload.done() for upload in waiting)
     assert await asyncio.gather(*waiting) == [theirs, theirs]

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import Constraints, EnvironmentSpec, RepoRef, Task, TaskKind, TaskMcpServer
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, jail
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from tests.attacks import kernel_calls
 from tests.confinement import (
@@ -89,7 +89,7 @@ async def test_the_first_process_of_a_sandbox_cannot_be_traced(tmp_path: Path) -
     control = subprocess.run(
         [
             *("bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--unshare-pid", "--cap-drop", "ALL"),
-            *("--bind", "/", "/", "--proc", "/proc", "--", jail.python(), "-c", _SCRIPT, *_FIRST),
+            *("--bind", "/", "/", "--proc", "/proc", "--", SYSTEM_PYTHON, "-c", _SCRIPT, *_FIRST),
         ],
         check=True,
         capture_output=True,
@@ -145,35 +145,26 @@ def test_the_fleets_session_keyring_stays_outside(rung: Rung, tmp_path: Path) ->
 @needs_bwrap
 async def test_a_server_that_stays_is_under_the_same_filter(tmp_path: Path) -> None:
     calls = [name for name in (*_CALLS, *_FIRST) if name != "request_key"]
-    process = await InteractiveProcess.start(
-        tmp_path,
-        InteractiveCommand(argv=("python3", "-c", _SCRIPT, *calls)),
-        policy=SandboxPolicy(rung=Rung.BUBBLEWRAP),
-    )
+    command = InteractiveCommand(argv=("python3", "-c", _SCRIPT, *calls))
+    process = await InteractiveProcess.start(tmp_path, command, policy=SandboxPolicy(rung=Rung.BUBBLEWRAP))
     try:
         answers = json.loads(await process.stdout.read())
     finally:
         await process.kill()
-    assert set(answers) == set(calls)
-    assert 0 not in answers.values()
+    assert set(answers) == set(calls) and 0 not in answers.values()
 
 
 @pytest.mark.parametrize("rung", CONFINED)
 async def test_the_fleets_own_helper_is_under_the_same_filter(rung: Rung, tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path / "own") as workspace:
+    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path) as workspace:
         confining = await workspace.confining(readable=(Path(sys.base_prefix),))
     calls = ("keyctl", "io_uring", "vsock", "userfaultfd")
+    argv = (*confining, f"{sys.base_prefix}/bin/python3", "-I", "-c", _SCRIPT, *calls)
     process = await asyncio.create_subprocess_exec(
-        *confining,
-        *(f"{sys.base_prefix}/bin/python3", "-I", "-c", _SCRIPT, *calls),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=tmp_path / "own",
-        env={"PATH": os.environ["PATH"]},
+        *argv, stdout=asyncio.subprocess.PIPE, cwd=tmp_path, env={"PATH": os.environ["PATH"]}
     )
     answers = json.loads((await process.communicate())[0])
-    assert set(answers) == set(calls)
-    assert set(answers.values()) <= _REFUSED
+    assert set(answers) == set(calls) and set(answers.values()) <= _REFUSED
 
 
 _NEEDED = """
@@ -275,34 +266,27 @@ async def test_every_mount_of_a_sandbox_is_without_set_uid_and_devices(tmp_path:
 
 # --- variables of callers, aimed at what starts the sandbox ---
 
-_STARTERS = ("LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTHONHOME", "NODE_OPTIONS", "PERL5OPT")
+
+def orders(trail: Path) -> dict[str, str]:
+    """Variables that have the loader of any process leave a file of the host, before the program itself begins."""
+    return {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": f"{trail}/loader"}
 
 
 @pytest.fixture
 def trail(tmp_path: Path) -> Path:
-    """A directory of the host in which the loader of any process leaves a file, if it is told to."""
-    (tmp_path / "workspace").mkdir()
-    path = tmp_path / "trail"
-    path.mkdir()
-    return path
-
-
-def orders(trail: Path) -> dict[str, str]:
-    """Variables that make the dynamic loader write into a directory, before the program itself begins."""
-    return {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": f"{trail}/loader"}
-
-
-def test_control_a_process_of_the_host_leaves_a_trail(trail: Path) -> None:
-    subprocess.run(["/bin/sh", "-c", ":"], env=orders(trail), check=True)
-    assert list(trail.iterdir())
+    """A directory in which such processes leave files."""
+    for name in ("workspace", "trail", "control"):
+        (tmp_path / name).mkdir()
+    subprocess.run(["/bin/sh", "-c", ":"], env=orders(tmp_path / "control"), check=True)
+    assert list((tmp_path / "control").iterdir())
+    return tmp_path / "trail"
 
 
 @pytest.mark.parametrize("rung", CONFINED)
 async def test_no_launcher_runs_with_a_callers_variables(rung: Rung, tmp_path: Path, trail: Path) -> None:
     environment = Environment(variables={**orders(trail), "SAID": "it's $HOME\n`id`"})
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(
-        tmp_path / "workspace", environment=environment
-    ) as workspace:
+    opened = Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path / "workspace", environment=environment)
+    async with opened as workspace:
         found = await workspace.run(shell('printf %s "$SAID"'))
     assert not list(trail.iterdir())
     # Inside, commands have them as they were given.
@@ -312,9 +296,8 @@ async def test_no_launcher_runs_with_a_callers_variables(rung: Rung, tmp_path: P
 @needs_bwrap
 async def test_no_launcher_of_a_program_that_stays_has_them(tmp_path: Path, trail: Path) -> None:
     command = InteractiveCommand(argv=("sh", "-c", 'printf "%s" "$SAID"'), variables={**orders(trail), "SAID": "a 'b'"})
-    process = await InteractiveProcess.start(
-        tmp_path / "workspace", command, policy=SandboxPolicy(rung=Rung.BUBBLEWRAP)
-    )
+    policy = SandboxPolicy(rung=Rung.BUBBLEWRAP)
+    process = await InteractiveProcess.start(tmp_path / "workspace", command, policy=policy)
     try:
         said = await process.stdout.read()
     finally:
@@ -323,16 +306,23 @@ async def test_no_launcher_of_a_program_that_stays_has_them(tmp_path: Path, trai
     assert said.endswith(b"a 'b'")
 
 
-@pytest.mark.parametrize("name", _STARTERS)
-def test_loaders_and_start_up_are_refused_by_name(name: str) -> None:
-    task = Task(
-        kind=TaskKind.DELIBERATE, task_id="t", tenant="default", description="Do it.", repo=RepoRef(location="/r")
-    )
-    given = EnvironmentSpec(variables={name: "/environment/evil.so"})
-    with pytest.raises(InvalidRequest) as refused:
-        replace(task, environment=given).validated(max_agents=8)
-    assert refused.value.field == f"environment.variables[{name}]"
-    server = TaskMcpServer(name="s", command=("x",), variables={name: "y"})
-    with pytest.raises(InvalidRequest) as refused:
-        replace(task, constraints=Constraints(mcp_servers=(server,))).validated(max_agents=8)
-    assert refused.value.field == f"constraints.mcp_servers[0].variables[{name}]"
+def test_loaders_and_start_up_are_refused_by_name() -> None:
+    task = Task(kind=TaskKind.DELIBERATE, task_id="t", tenant="default", description="x", repo=RepoRef(location="/r"))
+    for name in (
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "BASH_ENV",
+        "ENV",
+        "PYTHONSTARTUP",
+        "PYTHONHOME",
+        "NODE_OPTIONS",
+        "PERL5OPT",
+    ):
+        server = TaskMcpServer(name="s", command=("x",), variables={name: "y"})
+        for field, changed in (
+            ("environment", {"environment": EnvironmentSpec(variables={name: "/environment/evil.so"})}),
+            ("constraints.mcp_servers[0]", {"constraints": Constraints(mcp_servers=(server,))}),
+        ):
+            with pytest.raises(InvalidRequest) as refused:
+                replace(task, **changed).validated(max_agents=8)
+            assert refused.value.field == f"{field}.variables[{name}]"

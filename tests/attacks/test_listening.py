@@ -17,7 +17,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SECONDS = 120
-_ACTOR = """
+# A Ray with an actor, as the fleet has it or as it is by itself, that ends with its input.
+RAY = """
+import sys
+import ray
+from swe_ai_fleet.runtime.local_ray import ray_connection
+from swe_ai_fleet.settings import Settings
+
+plain = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000, "_node_ip_address": "127.0.0.1"}
+with ray.init("local", _temp_dir=sys.argv[1], **plain) if sys.argv[1:] else ray_connection(Settings()):
     @ray.remote(num_cpus=0)
     class Host:
         def there(self):
@@ -26,14 +34,6 @@ _ACTOR = """
     ray.get(host.there.remote())
     print(flush=True)
     sys.stdin.read()
-"""
-OURS = f"""
-import sys
-import ray
-from swe_ai_fleet.runtime.local_ray import ray_connection
-from swe_ai_fleet.settings import Settings
-with ray_connection(Settings()):
-{_ACTOR}
 """
 WHOLE = """
 import asyncio
@@ -48,13 +48,6 @@ async def main():
         await asyncio.to_thread(sys.stdin.read)
 
 asyncio.run(main())
-"""
-PLAIN = f"""
-import sys
-import ray
-with ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=80_000_000,
-              _node_ip_address="127.0.0.1", _temp_dir=sys.argv[1]):
-{_ACTOR}
 """
 
 
@@ -95,7 +88,7 @@ def listened(root: int) -> dict[int, ipaddress.IPv4Address | ipaddress.IPv6Addre
 
 
 async def test_ray_on_one_machine_listens_on_loopback_alone() -> None:
-    async with running(OURS) as process:
+    async with running(RAY) as process:
         places = listened(process)
         assert len(places) >= 4
         assert {port: address for port, address in places.items() if not address.is_loopback} == {}
@@ -106,7 +99,7 @@ async def test_ray_on_one_machine_listens_on_loopback_alone() -> None:
 async def test_control_ray_by_itself_listens_for_everybody() -> None:
     # The paths of its sockets must be short.
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="plain-ray-") as directory:
-        async with running(PLAIN, directory) as process:
+        async with running(RAY, directory) as process:
             assert any(address.is_unspecified for address in listened(process).values())
 
 

@@ -42,12 +42,6 @@ def pasted(shell: str, text: str, directory: Path) -> list[str]:
     return done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
-@pytest.mark.parametrize("words", HOSTILE[:3])
-def test_control_quoted_before_it_is_made_fit_for_a_terminal_it_runs(words: tuple[str, ...], tmp_path: Path) -> None:
-    pasted("bash", clean(shlex.join(words)), tmp_path)
-    assert (tmp_path / "pwned").exists()
-
-
 @pytest.mark.parametrize("words", HOSTILE)
 def test_what_is_pasted_is_the_words_and_nothing_runs(words: tuple[str, ...], tmp_path: Path) -> None:
     text = printed(words)
@@ -56,6 +50,10 @@ def test_what_is_pasted_is_the_words_and_nothing_runs(words: tuple[str, ...], tm
     # A shell that writes bytes in another way gets other words, and runs nothing either.
     pasted("sh", text, tmp_path)
     assert not list(tmp_path.iterdir())
+    if words in HOSTILE[:3]:
+        # The control: quoted before it is made fit for a terminal it runs.
+        pasted("bash", clean(shlex.join(words)), tmp_path)
+        assert (tmp_path / "pwned").exists()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -64,8 +62,8 @@ def test_any_words(tmp_path: Path, words: list[str]) -> None:
     assert pasted("bash", printed(tuple(words)), tmp_path) == words
 
 
-@pytest.mark.parametrize("line", ["pip install a\x1b[", "pip install a\rb", "pip install a\u202e", "a\nb"])
-def test_no_model_proposes_a_command_that_people_do_not_see(line: str) -> None:
+def test_no_model_proposes_a_command_that_people_do_not_see() -> None:
     assert read_proposal(json.dumps({"setup": ["pip install a\tb"]}), source="m").setup == ("pip install a\tb",)
-    with pytest.raises(ValueError, match="no line"):
-        read_proposal(json.dumps({"setup": [line]}), source="m")
+    for line in ("pip install a\x1b[", "pip install a\rb", "pip install a\u202e", "a\nb"):
+        with pytest.raises(ValueError, match="no line"):
+            read_proposal(json.dumps({"setup": [line]}), source="m")

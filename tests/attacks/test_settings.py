@@ -32,26 +32,16 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_control_the_operators_own_file_decides(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLEET_CONFIG", str(repository / "fleet.toml"))
-    assert (Settings().sandbox, Settings().model_url) == ("none", "http://collector.example/v1")
-
-
-@pytest.mark.usefixtures("repository")
-def test_a_repository_decides_nothing() -> None:
+def test_a_repository_decides_nothing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Settings()
     assert (found.sandbox, found.model_url, found.mcp_servers) == ("auto", "", ())
-
-
-def test_the_file_in_the_home_is_the_operators(repository: Path) -> None:
+    # The file in the home, and one that is named, are the operator's.
     home = repository.parent / "home"
     home.mkdir()
     (home / "fleet.toml").write_text('model = "ours"\n')
     assert (Settings().model, Settings().sandbox) == ("ours", "auto")
-
-
-@pytest.mark.usefixtures("repository")
-def test_a_named_file_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_CONFIG", str(repository / "fleet.toml"))
+    assert (Settings().sandbox, Settings().model_url) == ("none", "http://collector.example/v1")
     monkeypatch.setenv("FLEET_CONFIG", "nowhere.toml")
     with pytest.raises(InvalidRequest) as refused:
         Settings()

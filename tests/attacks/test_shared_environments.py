@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,44 +46,34 @@ async def _pytest(provider: GitWorkspaceProvider, repository: PinnedRepository, 
         return await sh(clone, "python3 -m pytest --version")
 
 
-async def _forked(provider: GitWorkspaceProvider, root: Path) -> tuple[Environment, Environment, PinnedRepository]:
-    """The environments of a hostile fork and, made after it, of the repository that it was forked from."""
-    fork = await _pin(provider, root / "fork", BACKEND + HOSTILE)
-    honest = await _pin(provider, root / "honest", BACKEND)
-    spec = EnvironmentSpec()
-    return await provider.environment(fork, spec), await provider.environment(honest, spec), honest
-
-
 @needs_bwrap
-async def test_control_by_manifests_alone_a_fork_makes_the_environment_of_others(
-    provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kept_apart", [True, False], ids=["apart", "control: by manifests alone"])
+async def test_a_fork_makes_no_environment_but_its_own(
+    kept_apart: bool, provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def runs_nothing(files: RepositoryFiles, directory: str) -> str:
-        return ""
-
-    monkeypatch.setattr(keys, "project_code", runs_nothing)
-    theirs, ours, honest = await _forked(provider, tmp_path)
-    assert theirs.key == ours.key
-    assert EVIL in await _pytest(provider, honest, ours)
-
-
-@needs_bwrap
-async def test_a_fork_makes_no_environment_but_its_own(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-    theirs, ours, honest = await _forked(provider, tmp_path)
-    assert theirs.key != ours.key
-    assert EVIL not in await _pytest(provider, honest, ours)
+    if not kept_apart:
+        monkeypatch.setattr(keys, "project_code", lambda files, directory: "")
+    fork = await _pin(provider, tmp_path / "fork", BACKEND + HOSTILE)
+    honest = await _pin(provider, tmp_path / "honest", BACKEND)
+    theirs, ours = [await provider.environment(pinned, EnvironmentSpec()) for pinned in (fork, honest)]
+    assert (theirs.key != ours.key) is kept_apart
+    assert (EVIL in await _pytest(provider, honest, ours)) is not kept_apart
     reasons = [decision.what for decision in ours.report.decisions]
-    assert any("built for this commit, since its own code may run" in what for what in reasons)
+    assert any("built for this commit, since its own code may run" in what for what in reasons) is kept_apart
+
+
+def _adding(name: str, text: str, after: int = 0) -> bytes:
+    """A patch that adds lines behind so many of a file, or a file."""
+    added = "".join(f"+{line}\n" for line in text.splitlines())
+    old, mode = (f"a/{name}", "") if after else ("/dev/null", "new file mode 100644\n")
+    hunk = f"@@ -{after},0 +{after + 1 if after else 1},{added.count(chr(10))} @@\n{added}"
+    return f"diff --git a/{name} b/{name}\n{mode}--- {old}\n+++ b/{name}\n{hunk}".encode()
 
 
 @needs_bwrap
 async def test_a_candidates_build_is_in_nobodys_environment(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
     honest = await _pin(provider, tmp_path / "honest", BACKEND)
-    added = "".join(f"+{line}\n" for line in HOSTILE.splitlines())
-    lines = BACKEND.count("\n")
-    hunk = f"@@ -{lines},0 +{lines + 1},{HOSTILE.count(chr(10))} @@\n{added}"
-    patch = f"diff --git a/backend.py b/backend.py\n--- a/backend.py\n+++ b/backend.py\n{hunk}"
-    candidate = await provider.patched("e", honest, patch.encode())
+    candidate = await provider.patched("e", honest, _adding("backend.py", HOSTILE, BACKEND.count("\n")))
     # Even where nobody has built the untouched commit's before.
     tested = await provider.environment(candidate, EnvironmentSpec())
     assert EVIL not in await _pytest(provider, candidate, tested)
@@ -169,27 +157,20 @@ async def _answers(root: Path, fork: Files, honest: Files = NONE) -> list[str]:
 
 
 @needs_bwrap
-async def test_control_with_a_repositorys_variables_everybody_gets_its_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["known by name", "not known by name", "control"])
+async def test_no_variable_of_a_repository_decides_where_shared_packages_come_from(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_variables(recipe: Recipe) -> Recipe:
         steps = tuple(step for step in recipe.steps if step.third_party)
         return replace(recipe, steps=(*steps, *((recipe.packages,) if recipe.packages else ())))
 
-    monkeypatch.setattr(commands, "_PLACES", re.compile("PIP_.*"))
-    monkeypatch.setattr(Recipe, "third_party", property(with_variables))
-    assert await _answers(tmp_path, HIDDEN) == ["666", "666"]
-
-
-@needs_bwrap
-@pytest.mark.parametrize("named", [True, False], ids=["known by name", "not known by name"])
-async def test_no_variable_of_a_repository_decides_where_shared_packages_come_from(
-    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not named:
+    if how != "known by name":
         # As any other would be that nobody has thought of.
         monkeypatch.setattr(commands, "_PLACES", re.compile("PIP_.*"))
-    assert (await _answers(tmp_path, HIDDEN))[1] == "7"
+    if how == "control":
+        monkeypatch.setattr(Recipe, "third_party", property(with_variables))
+    assert (await _answers(tmp_path, HIDDEN))[1] == ("666" if how == "control" else "7")
 
 
 def _vendored(answer: int) -> Files:
@@ -202,16 +183,13 @@ def _vendored(answer: int) -> Files:
 
 
 @needs_bwrap
-async def test_control_what_constraints_lead_to_is_had_from_the_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("control", [False, True])
+async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(
+    control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(python_recipe, "is_plain", bool)
-    assert await _answers(tmp_path, _vendored(666), _vendored(7)) == ["666", "666"]
-
-
-@needs_bwrap
-async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(tmp_path: Path) -> None:
-    assert (await _answers(tmp_path, _vendored(666), _vendored(7)))[1] == "7"
+    if control:
+        monkeypatch.setattr(python_recipe, "is_plain", bool)
+    assert (await _answers(tmp_path, _vendored(666), _vendored(7)))[1] == ("666" if control else "7")
 
 
 def test_a_list_that_leads_to_other_files_is_not_plain() -> None:
@@ -257,21 +235,13 @@ async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_
     assert set(built(tmp_path)) == keys
 
 
-def _setuptools() -> bytes:
-    """A stand-in for the build backend of that name, which reads a project and puts `src` on the path."""
-    about = "setuptools-1.0.dist-info"
-    files = {
-        "setuptools/__init__.py": "",
-        "setuptools/build_meta.py": BACKEND,
-        f"{about}/METADATA": "Metadata-Version: 2.1\nName: setuptools\nVersion: 1.0\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{about}/RECORD": "",
-    }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-    return buffer.getvalue()
+# With a stand-in for the build backend of that name, which reads a project and puts `src` on the path.
+WHEELS = {
+    "thing-1.0-py3-none-any.whl": wheel("thing", 7),
+    "setuptools-1.0-py3-none-any.whl": wheel(
+        "setuptools", 0, **{"setuptools/__init__.py": "", "setuptools/build_meta.py": BACKEND}
+    ),
+}
 
 
 @needs_bwrap
@@ -284,9 +254,8 @@ async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_envi
     needed: str, shared: bool, tmp_path: Path
 ) -> None:
     files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": needed, "src/a.py": "", "tests/test_a.py": ""}
-    wheels = {"thing-1.0-py3-none-any.whl": wheel("thing", 7), "setuptools-1.0-py3-none-any.whl": _setuptools()}
     custom: Files = {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}
-    with Index(wheels) as index:
+    with Index(WHEELS) as index:
         provider = make_provider(tmp_path, setup=index.setup)
         said = await _said(provider, tmp_path, files, custom, "python3 -c 'import a, thing, poison'")
     # The control: from there on Python imports it at its start, and a build that goes on is the fork's alone.
@@ -300,21 +269,16 @@ async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_envi
 async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: Path) -> None:
     """Also where the build went on behind the project: the environment is that of the commit that it stands on."""
     files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": "thing\nabsent", "src/a.py": ""}
-    wheels = {"thing-1.0-py3-none-any.whl": wheel("thing", 7), "setuptools-1.0-py3-none-any.whl": _setuptools()}
-    hostile = str(CUSTOM["sitecustomize.py"]).lstrip()
-    added = "".join(f"+{line}\n" for line in hostile.splitlines())
-    hunk = f"--- /dev/null\n+++ b/src/sitecustomize.py\n@@ -0,0 +1,{added.count(chr(10))} @@\n{added}"
-    patch = f"diff --git a/src/sitecustomize.py b/src/sitecustomize.py\nnew file mode 100644\n{hunk}"
-    with Index(wheels) as index:
+    patch = _adding("src/sitecustomize.py", str(CUSTOM["sitecustomize.py"]).lstrip())
+    with Index(WHEELS) as index:
         provider = make_provider(tmp_path, setup=index.setup)
         honest = await pin(provider, tmp_path, files)
-        candidate = await provider.patched("e", honest, patch.encode())
+        candidate = await provider.patched("e", honest, patch)
         # Even where nobody has built the untouched commit's before.
         tested = await provider.environment(candidate, EnvironmentSpec())
         async with provider.open("e", "a", candidate, tested) as clone:
             told = await sh(clone, "python3 -c 'import a, thing, poison'")
-        assert "sitecustomize" in told
-        assert "No module named 'poison'" in told
+        assert "sitecustomize" in told and "No module named 'poison'" in told
         assert (await provider.environment(honest, EnvironmentSpec())).key == tested.key
 
 
@@ -333,28 +297,18 @@ NODE: Files = {
 }
 
 
-async def _node_answers(root: Path) -> list[str]:
-    packages = {
-        "settled-1.0.0.tgz": npm_package("settled", "1.0.0", SETTLE),
-        "plain-1.0.0.tgz": npm_package("plain", "1.0.0"),
-    }
-    with NpmRegistry(packages) as registry:
-        provider = make_provider(root, setup=registry.setup)
-        said = await _said(provider, root, NODE, SETTINGS, "node -p 'require(`plain`)'")
-    return [answer for _, answer in said.values()]
-
-
 @needs_bwrap
-async def test_control_a_script_of_a_package_reads_the_settings_of_a_fork(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("control", [False, True])
+async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(
+    control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "project_code", lambda files, directory: "")
-    assert await _node_answers(tmp_path) == [EVIL, EVIL]
-
-
-@needs_bwrap
-async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(tmp_path: Path) -> None:
-    assert await _node_answers(tmp_path) == [EVIL, "1.0.0"]
+    if control:
+        monkeypatch.setattr(keys, "project_code", lambda files, directory: "")
+    settled, plain = npm_package("settled", "1.0.0", SETTLE), npm_package("plain", "1.0.0")
+    with NpmRegistry({"settled-1.0.0.tgz": settled, "plain-1.0.0.tgz": plain}) as registry:
+        provider = make_provider(tmp_path, setup=registry.setup)
+        said = await _said(provider, tmp_path, NODE, SETTINGS, "node -p 'require(`plain`)'")
+    assert [answer for _, answer in said.values()] == [EVIL, EVIL if control else "1.0.0"]
 
 
 def test_a_lock_says_which_packages_run_scripts() -> None:

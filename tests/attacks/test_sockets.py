@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import seccomp_filter
 from tests.attacks import socket_calls
@@ -47,44 +47,35 @@ class Neighbours:
         self.token = f"fleet-{uuid.uuid4().hex}"
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-outside-")))
         place.chmod(0o755)
-        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        tcp, shared = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0), reuse_port=True)
         port = tcp.getsockname()[1]
-        other = stack.enter_context(socket.create_server(("127.0.0.2", port)))
-        v6 = stack.enter_context(socket.create_server(("::1", port), family=socket.AF_INET6))
-        shared = stack.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=True))
-        udp = [
-            stack.enter_context(socket.socket(kind, socket.SOCK_DGRAM)) for kind in (socket.AF_INET, socket.AF_INET6)
-        ]
-        for receiver, host in zip(udp, ("127.0.0.1", "::1"), strict=True):
-            receiver.bind((host, port))
-        named, abstract = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
-        datagrams, hidden = (stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) for _ in range(2))
-        for listener, name in ((named, place / "s"), (datagrams, place / "d")):
-            listener.bind(str(name))
-            name.chmod(0o777)
-        abstract.bind(f"\0{self.token}")
-        hidden.bind(f"\0{self.token}-d")
-        for listener in (named, abstract):
-            listener.listen()
-        for listener in (tcp, other, v6, shared, named, abstract):
-            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-        for receiver in (*udp, datagrams, hidden):
-            threading.Thread(target=self._receive, args=(receiver,), daemon=True).start()
-        for listener in (tcp, other, v6, shared, named, abstract, *udp, datagrams, hidden):
-            stack.callback(_shut, listener)
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            self.reserved = unused.getsockname()[1]
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            self.free = unused.getsockname()[1]
+        v6 = socket.create_server(("::1", port), family=socket.AF_INET6)
+        listeners = [tcp, shared, socket.create_server(("127.0.0.2", port)), v6]
+        receivers: list[socket.socket] = []
+        for family, address, kind, known in (
+            (socket.AF_INET, ("127.0.0.1", port), socket.SOCK_DGRAM, receivers),
+            (socket.AF_INET6, ("::1", port), socket.SOCK_DGRAM, receivers),
+            (socket.AF_UNIX, str(place / "d"), socket.SOCK_DGRAM, receivers),
+            (socket.AF_UNIX, f"\0{self.token}-d", socket.SOCK_DGRAM, receivers),
+            (socket.AF_UNIX, str(place / "s"), socket.SOCK_STREAM, listeners),
+            (socket.AF_UNIX, f"\0{self.token}", socket.SOCK_STREAM, listeners),
+        ):
+            known.append(socket.socket(family, kind))
+            known[-1].bind(address)
+            if kind == socket.SOCK_STREAM:
+                known[-1].listen()
+        for name in ("s", "d"):
+            (place / name).chmod(0o777)
+        for sockets, serve in ((listeners, self._accept), (receivers, self._receive)):
+            for one in sockets:
+                threading.Thread(target=serve, args=(one,), daemon=True).start()
+                stack.callback(self._end, one)
+        with socket.create_server(("127.0.0.1", 0)) as unused, socket.create_server(("127.0.0.1", 0)) as another:
+            self.reserved, self.free = unused.getsockname()[1], another.getsockname()[1]
         self.told = {
-            "port": port,
-            "shared": shared.getsockname()[1],
-            "reserved": self.reserved,
-            "free": self.free,
-            "unix": str(place / "s"),
-            "datagrams": str(place / "d"),
-            "token": self.token,
-        }
+            "port": port, "shared": shared.getsockname()[1], "reserved": self.reserved, "free": self.free,
+            "unix": str(place / "s"), "datagrams": str(place / "d"), "token": self.token,
+        }  # fmt: skip
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
@@ -98,10 +89,9 @@ class Neighbours:
             while receiver.recv(100):
                 self.came.append(str(receiver))
 
-
-def _shut(listener: socket.socket) -> None:
-    with suppress(OSError):
-        listener.shutdown(socket.SHUT_RDWR)
+    def _end(self, one: socket.socket) -> None:
+        with one, suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(params=["as we are", "as an ordinary user"])
@@ -125,26 +115,22 @@ def _sandbox(rung: Rung, neighbours: Neighbours) -> Sandbox:
     return Sandbox(SandboxPolicy(rung=rung, reserved_ports=frozenset({neighbours.reserved}), grace_seconds=0.3))
 
 
-async def _reached(workspace: LocalWorkspace, name: str, neighbours: Neighbours) -> list[str]:
-    result = await workspace.run(_order(name, neighbours.told))
+@pytest.mark.parametrize(
+    ("rung", "name"),
+    [
+        *((Rung.NONE, name) for name in _OUT),
+        pytest.param(Rung.NONE, "hoarding", marks=pytest.mark.slow),
+        # In a network of its own a command listens anywhere.
+        pytest.param(Rung.BUBBLEWRAP, "listening_elsewhere", marks=needs_bwrap),
+    ],
+)
+async def test_control_without_what_is_in_the_way_everything_is_reached(
+    rung: Rung, name: str, tmp_path: Path, neighbours: Neighbours
+) -> None:
+    async with _sandbox(rung, neighbours).workspace(tmp_path) as workspace:
+        result = await workspace.run(_order(name, neighbours.told))
     assert result.ok, result.stderr.text()
-    return json.loads(result.stdout.text())
-
-
-@pytest.mark.parametrize("name", [*_OUT, _SLOW])
-async def test_control_without_a_sandbox_everything_is_reached(
-    name: str, tmp_path: Path, neighbours: Neighbours
-) -> None:
-    async with _sandbox(Rung.NONE, neighbours).workspace(tmp_path) as workspace:
-        assert await _reached(workspace, name, neighbours)
-
-
-@needs_bwrap
-async def test_control_in_a_network_of_its_own_a_command_listens_anywhere(
-    tmp_path: Path, neighbours: Neighbours
-) -> None:
-    async with _sandbox(Rung.BUBBLEWRAP, neighbours).workspace(tmp_path) as workspace:
-        assert await _reached(workspace, "listening_elsewhere", neighbours)
+    assert json.loads(result.stdout.text())
 
 
 @pytest.mark.parametrize("name", [*_OUT, *_HARMLESS, _SLOW])

@@ -6,14 +6,14 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, staging
-from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
@@ -55,9 +55,13 @@ def _written(objects: Path) -> int:
     return sum(1 for _ in objects.glob("??/*"))
 
 
-async def _under_attack(tree: Path, loot: Path, objects: Path, read: Callable[[], Awaitable[bytes]]) -> bytes:
+async def _diff(clone: GitClone) -> bytes:
+    return (await clone.diff()).patch
+
+
+async def _under_attack(tree: Path, root: Path, objects: Path, read: Callable[[], Awaitable[bytes]]) -> bytes:
     """Everything that readings of a tree held while one of its directories was swapped for a link to the host."""
-    held = b""
+    held, loot = b"", _filled(root / "loot", SECRET)
     for round_ in range(_TRIES):
         target = _filled(tree / f"d{round_}", b"harmless %d " % round_)
         swapping = asyncio.get_running_loop().run_in_executor(None, _swap, target, loot, objects)
@@ -73,20 +77,11 @@ async def _under_attack(tree: Path, loot: Path, objects: Path, read: Callable[[]
     return held + await read()
 
 
-async def _attacked(rung: Rung, root: Path, occupied: Callable[[GitClone], Awaitable[object]] | None = None) -> bytes:
-    """What diffs of a clone held in which a command has run, or whatever `occupied` does."""
-    async with opened(root, rung) as (_, clone):
-        await (clone.run(Command(argv=("true",))) if occupied is None else occupied(clone))
-
-        async def read() -> bytes:
-            return (await clone.diff()).patch
-
-        return await _under_attack(clone.root, _filled(root / "loot", SECRET), clone.root.parent / "git/objects", read)
-
-
 @pytest.mark.parametrize("rung", [*CONFINED, pytest.param(Rung.NONE, id="control")])
 async def test_a_link_swapped_in_leads_git_nowhere(rung: Rung, tmp_path: Path) -> None:
-    held = await _attacked(rung, tmp_path)
+    async with opened(tmp_path, rung) as (_, clone):
+        await clone.run(Command(argv=("true",)))
+        held = await _under_attack(clone.root, tmp_path, clone.root.parent / "git/objects", lambda: _diff(clone))
     # It did read what is the clone's own; without confinement also what is the host's.
     assert b"harmless" in held
     assert (SECRET in held) is (rung is Rung.NONE)
@@ -94,38 +89,28 @@ async def test_a_link_swapped_in_leads_git_nowhere(rung: Rung, tmp_path: Path) -
 
 @needs_bwrap
 async def test_nor_beside_a_program_that_stays_in_a_clone_without_commands(tmp_path: Path) -> None:
-    programs: list[InteractiveProcess] = []
-
-    async def start(clone: GitClone) -> None:
+    async with opened(tmp_path, Rung.BUBBLEWRAP) as (_, clone):
         command = InteractiveCommand(argv=("cat",))
-        programs.append(await InteractiveProcess.start(clone.root, command, policy=SandboxPolicy()))
-
-    try:
-        held = await _attacked(Rung.BUBBLEWRAP, tmp_path, start)
-    finally:
-        for program in programs:
+        program = await InteractiveProcess.start(clone.root, command, policy=SandboxPolicy())
+        try:
+            held = await _under_attack(clone.root, tmp_path, clone.root.parent / "git/objects", lambda: _diff(clone))
+        finally:
             await program.kill()
-    assert b"harmless" in held
-    assert SECRET not in held
-
-
-async def _pinned(rung: Rung, root: Path) -> bytes:
-    """What snapshots of a user's own work tree held."""
-    tree = make_repository(root / "repository", {"README": "x\n"})
-    provider = provider_at(root, rung=rung)
-    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
-    await provider.pin("default", asked)
-    (cache,) = (path for path in (root / "home/repositories").iterdir() if path.is_dir())
-
-    async def read() -> bytes:
-        return git(cache, "log", "-1", "-p", (await provider.pin("default", asked)).commit).encode()
-
-    return await _under_attack(tree, _filled(root / "loot", SECRET), cache / "objects", read)
+    assert b"harmless" in held and SECRET not in held
 
 
 @pytest.mark.parametrize("rung", [*CONFINED, pytest.param(Rung.NONE, id="control")])
 async def test_pinning_a_work_tree_leads_git_nowhere(rung: Rung, tmp_path: Path) -> None:
-    held = await _pinned(rung, tmp_path)
+    tree = make_repository(tmp_path / "repository", {"README": "x\n"})
+    provider = provider_at(tmp_path, rung=rung)
+    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
+    await provider.pin("default", asked)
+    (cache,) = (path for path in (tmp_path / "home/repositories").iterdir() if path.is_dir())
+
+    async def read() -> bytes:
+        return git(cache, "log", "-1", "-p", (await provider.pin("default", asked)).commit).encode()
+
+    held = await _under_attack(tree, tmp_path, cache / "objects", read)
     assert b"harmless" in held
     assert (SECRET in held) is (rung is Rung.NONE)
 
@@ -182,23 +167,6 @@ async def test_a_pipe_where_git_expects_a_file_is_named_at_once(rung: Rung, name
 UNLINKING = "mkfifo .gitignore; : >ready; until [ -e now ]; do :; done; rm .gitignore; : >gone; sleep 1000"
 
 
-@asynccontextmanager
-async def _held_by_a_pipe(rung: Rung, root: Path) -> AsyncGenerator[tuple[GitClone, asyncio.Task[Diff]]]:
-    """A clone with a command that takes a pipe away as soon as git waits at it, and the reading that waits."""
-    async with opened(root, rung) as (_, clone):
-        living = asyncio.create_task(clone.run(Command(argv=("sh", "-c", UNLINKING))))
-        await until((clone.root / "ready").exists)
-        reading = asyncio.create_task(clone.diff())
-        try:
-            await until(lambda: _waits_at_a_pipe(clone.root))
-            (clone.root / "now").touch()
-            yield clone, reading
-        finally:
-            for task in (reading, living):
-                task.cancel()
-            await asyncio.wait([reading, living])
-
-
 def _waits_at_a_pipe(directory: Path) -> bool:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -208,43 +176,45 @@ def _waits_at_a_pipe(directory: Path) -> bool:
 
 
 @pytest.mark.parametrize("rung", CONFINED)
-async def test_control_git_waits_for_whoever_takes_the_pipe_away(
-    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("control", [False, True])
+async def test_nobody_takes_a_pipe_away_while_git_waits(
+    control: bool, rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Occupants, "frozen", nullcontext)
-    async with _held_by_a_pipe(rung, tmp_path) as (clone, reading):
-        await until((clone.root / "gone").exists)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reading, 3)
+    if control:
+        monkeypatch.setattr(Occupants, "frozen", nullcontext)
+    async with opened(tmp_path, rung) as (_, clone):
+        living = asyncio.create_task(clone.run(Command(argv=("sh", "-c", UNLINKING))))
+        await until((clone.root / "ready").exists)
+        reading = asyncio.create_task(clone.diff())
+        try:
+            await until(lambda: _waits_at_a_pipe(clone.root))
+            (clone.root / "now").touch()
+            if control:
+                await until((clone.root / "gone").exists)
+            # Who has taken it away has git wait for ever.
+            with pytest.raises(TimeoutError if control else PreconditionFailed, match="" if control else "is a pipe"):
+                await asyncio.wait_for(reading, 3 if control else None)
+        finally:
+            for task in (reading, living):
+                task.cancel()
+            await asyncio.wait([reading, living])
 
 
 @pytest.mark.parametrize("rung", CONFINED)
-async def test_nobody_takes_a_pipe_away_while_git_waits(rung: Rung, tmp_path: Path) -> None:
-    async with _held_by_a_pipe(rung, tmp_path) as (_, reading):
+async def test_a_pipe_in_a_work_tree_that_is_pinned_or_that_a_build_left_is_named(rung: Rung, tmp_path: Path) -> None:
+    provider, tree = make_provider(tmp_path, rung=rung), make_repository(tmp_path / "repository", {"README": "x\n"})
+    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
+    if rung is Rung.BUBBLEWRAP:
+        built = EnvironmentSpec(detect=False, setup=("mkfifo .gitignore",))
         with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
-            await reading
-
-
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_a_pipe_in_a_work_tree_that_is_pinned_is_named(rung: Rung, tmp_path: Path) -> None:
-    tree = make_repository(tmp_path / "repository", {"README": "x\n"})
+            await provider.environment(await provider.pin("default", asked), built)
+        assert await provider.environment(await provider.pin("default", asked), replace(built, setup=("mkfifo other",)))
     (tree / "new").write_text("new\n")
     os.mkfifo(tree / ".gitignore")
-    provider = provider_at(tmp_path, rung=rung)
-    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
     with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
         await provider.pin("default", asked)
     (tree / ".gitignore").unlink()
     assert (await provider.pin("default", asked)).snapshot_of
-
-
-@needs_bwrap
-async def test_a_pipe_that_a_build_left_is_named(tmp_path: Path) -> None:
-    provider = make_provider(tmp_path)
-    repository = await pin(provider, tmp_path, {"README": "x\n"})
-    with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
-        await provider.environment(repository, EnvironmentSpec(detect=False, setup=("mkfifo .gitignore",)))
-    assert await provider.environment(repository, EnvironmentSpec(detect=False, setup=("mkfifo other",)))
 
 
 # --- a build, which runs code of the repository ---

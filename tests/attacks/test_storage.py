@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from grpc.aio import AioRpcError
 
 from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
 from swe_ai_fleet.domain.access import Quota, TenantRules
@@ -41,7 +42,6 @@ from tests.unit.test_executions import World, a_task
 MIB = 1024**2
 REWRITE = 16 * MIB
 TIMES = 8
-OWNER = Owner(tenant="acme", execution_id="filling")
 
 
 @pytest.fixture
@@ -67,49 +67,43 @@ async def test_rewriting_a_file_again_and_again_fills_neither_disk_nor_nats(
     rung: Rung, tmp_path: Path, log: JetStream
 ) -> None:
     most, named = 0, list[BlobRef]()
-    async with (
-        log.journal(
-            Writer(tenant="acme", execution_id=f"filling-{rung}", agent_id="a", task_id="t", generation=1)
-        ) as journal,
-        opened(tmp_path, rung) as (_, clone),
-    ):
+    async with kept(log, f"filling-{rung}", tmp_path, rung) as (keeper, clone):
         before = await held(log)
-        trail = AuditTrail(agent_id="a")
-        keeper = WorkspaceKeeper(clone=clone, journal=journal, blobs=log, owner=OWNER, trail=trail)
         for step in range(TIMES):
             (clone.root / "large").write_bytes(os.urandom(REWRITE))
             assert await keeper.keep(step) >= REWRITE
             most = max(most, await held(log) - before)
             events = [stored async for stored in log.read("acme", f"filling-{rung}")]
             body = events[-1].event.body
-            assert isinstance(body, WorkspaceCheckpointed)
-            assert body.bundle is not None
+            assert isinstance(body, WorkspaceCheckpointed) and body.bundle is not None
             # What the log names can be had; what it named before is gone.
             assert len(await log.get(body.bundle)) == body.bundle.size
             named.append(body.bundle)
         with pytest.raises(NotFound):
             await log.get(named[-2])
         assert most < 2 * REWRITE, most
-        ours = clone.root.parent / "git"
-        assert size(ours) < TIMES * REWRITE * 0.8
+        assert size(clone.root.parent / "git") < TIMES * REWRITE * 0.8
         await keeper.release()
         assert await held(log) - before < MIB
 
 
-async def test_control_content_that_stays_fills_nats(log: JetStream) -> None:
-    before = await held(log)
-    for _ in range(TIMES):
-        await log.put("acme", "kept", os.urandom(MIB), BUNDLE_MEDIA_TYPE)
-    assert await held(log) - before > TIMES * MIB
+@asynccontextmanager
+async def kept(
+    log: JetStream, execution: str, root: Path, rung: Rung, **bounds: int
+) -> AsyncIterator[tuple[WorkspaceKeeper, GitClone]]:
+    """A clone of an agent's whose checkpoints are kept."""
+    owner = Owner(tenant="acme", execution_id=execution)
+    async with log.journal(writing("acme", execution)) as journal, opened(root, rung) as (_, clone):
+        trail = AuditTrail(agent_id="a")
+        yield WorkspaceKeeper(clone=clone, journal=journal, blobs=log, owner=owner, trail=trail, **bounds), clone
+
+
+def writing(tenant: str, execution: str, agent: str = "a") -> Writer:
+    return Writer(tenant=tenant, execution_id=execution, agent_id=agent, task_id="t", generation=1)
 
 
 async def test_a_workspace_that_is_too_large_is_not_stored_and_the_log_says_so(tmp_path: Path, log: JetStream) -> None:
-    async with (
-        log.journal(Writer(tenant="acme", execution_id="bounded", agent_id="a", task_id="t", generation=1)) as journal,
-        opened(tmp_path, Rung.NONE) as (_, clone),
-    ):
-        owner, trail = Owner(tenant="acme", execution_id="bounded"), AuditTrail(agent_id="a")
-        keeper = WorkspaceKeeper(clone=clone, journal=journal, blobs=log, owner=owner, trail=trail, max_bytes=MIB)
+    async with kept(log, "bounded", tmp_path, Rung.NONE, max_bytes=MIB) as (keeper, clone):
         await clone.run(Command(argv=("sh", "-c", "echo small > small")))
         await keeper.keep(1)
         before = await held(log)
@@ -131,46 +125,56 @@ async def booked(log: JetStream) -> AsyncIterator[StorageBook]:
         yield book
 
 
-async def told(book: StorageBook, tenant: str, least: int, most: int) -> int:
-    """What a book says once it has taken in what was stored."""
+async def told(book: StorageBook, tenant: str, least: int, most: int) -> None:
+    """Wait until a book has taken in what was stored."""
     async with asyncio.timeout(10):
-        while not least <= (bytes_ := await book.bytes_of(tenant)) <= most:
+        while not least <= await book.bytes_of(tenant) <= most:
             await asyncio.sleep(0.01)
-    return bytes_
 
 
 async def test_who_has_stored_too_much_hands_in_nothing_more(log: JetStream) -> None:
+    def rules(name: str) -> TenantRules:
+        quota = Quota(storage_bytes=2 * MIB) if name in ("hoarder", "judged") else Quota()
+        return TenantRules(tenant=name, quota=quota)
+
     async with booked(log) as book:
-        rules = {"hoarder": TenantRules(tenant="hoarder", quota=Quota(storage_bytes=2 * MIB))}
-        quotas = Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), stored=book.bytes_of)
+        quotas = Quotas(rules=rules, stored=book.bytes_of)
         async with World().running(quotas=quotas) as executions:
             await executions.submit(a_task("small", tenant="hoarder"))
-            for _ in range(3):
-                await log.put("hoarder", "e", os.urandom(MIB), "text/plain")
-            await told(book, "hoarder", 3 * MIB, 4 * MIB)
+            # The control: the same of a tenant that has no quota.
+            for tenant in ("hoarder", "modest"):
+                for _ in range(3):
+                    await log.put(tenant, "e", os.urandom(MIB), "text/plain")
+                await told(book, tenant, 3 * MIB, 4 * MIB)
+            await executions.submit(a_task("more", tenant="modest"))
             with pytest.raises(ResourceExhausted) as refused:
                 await executions.submit(a_task("more", tenant="hoarder"))
             assert refused.value.field == "quota.storage_bytes"
             with pytest.raises(ResourceExhausted):
                 await executions.check_storage("hoarder", 1)
-            # The control: the same of a tenant that has no quota.
-            for _ in range(3):
-                await log.put("modest", "e", os.urandom(MIB), "text/plain")
-            await told(book, "modest", 3 * MIB, 4 * MIB)
-            await executions.submit(a_task("more", tenant="modest"))
+            # Patches that are handed in count as well.
+            for size, kept in ((3 * MIB, False), (MIB, True)):
+                data = os.urandom(size)
+                patch = SubmittedPatch(name="mine", patch=blob_ref("judged", "e", data, "text/x-diff"))
+                task = replace(a_task(f"{size}", tenant="judged"), kind=TaskKind.JUDGE, patches=(patch,))
+                with nullcontext() if kept else pytest.raises(ResourceExhausted):
+                    await executions.submit(task, store=lambda data=data: log.put("judged", "e", data, "text/x-diff"))
+                await told(book, "judged", *((MIB, 2 * MIB) if kept else (0, 0)))
 
 
 async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: JetStream) -> None:
     async with booked(log) as book:
-        for number in range(3):
-            kept = await log.put(
-                "counted", "e", os.urandom(MIB), BUNDLE_MEDIA_TYPE, place=f"checkpoints/a/x-{number % 2}"
-            )
-        assert await told(book, "counted", 2 * MIB, 2 * MIB) == 2 * MIB
+        # The control: content that stays fills NATS.
+        before = await held(log)
+        for number in range(TIMES):
+            place = f"checkpoints/a/x-{number % 2}"
+            kept = await log.put("counted", "e", os.urandom(MIB), BUNDLE_MEDIA_TYPE, place=place)
+            await log.put("acme", "kept", os.urandom(MIB), BUNDLE_MEDIA_TYPE)
+        assert TIMES * MIB < await held(log) - before < (TIMES + 3) * MIB
+        await told(book, "counted", 2 * MIB, 2 * MIB)
         await log.discard(kept)
-        assert await told(book, "counted", MIB, MIB) == MIB
-        writer = Writer(tenant="counted", execution_id="e", agent_id="a", task_id="t", generation=1)
-        async with log.journal(writer) as journal:
+        await told(book, "counted", MIB, MIB)
+        async with log.journal(writing("counted", "e")) as journal:
             await journal.append(WorkspaceNotKept(step=1, reason="x" * 10_000))
         await told(book, "counted", MIB + 10_000, MIB + 12_000)
     # Whoever begins later counts the same.
@@ -180,15 +184,14 @@ async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: 
 
 async def test_what_a_cancelled_execution_kept_is_given_back(log: JetStream) -> None:
     ended = {"done": StopReason.FINAL_ANSWER, "cancelled": StopReason.CANCELLED, "waiting": None}
-    kept: dict[str, BlobRef] = {}
+    refs: dict[str, BlobRef] = {}
     for agent, reason in ended.items():
-        kept[agent] = await log.put(
-            "acme", "ended", agent.encode(), BUNDLE_MEDIA_TYPE, place=f"checkpoints/{agent}/x-1"
-        )
-        writer = Writer(tenant="acme", execution_id="ended", agent_id=agent, task_id="t", generation=1)
-        async with log.journal(writer) as journal:
+        place = f"checkpoints/{agent}/x-1"
+        refs[agent] = await log.put("acme", "ended", agent.encode(), BUNDLE_MEDIA_TYPE, place=place)
+        async with log.journal(writing("acme", "ended", agent)) as journal:
+            commit = "c" * 40
             await journal.append(
-                WorkspaceCheckpointed(step=1, revision=1, commit="c" * 40, head="c" * 40, bundle=kept[agent])
+                WorkspaceCheckpointed(step=1, revision=1, commit=commit, head=commit, bundle=refs[agent])
             )
             if reason is not None:
                 await journal.append(
@@ -197,9 +200,9 @@ async def test_what_a_cancelled_execution_kept_is_given_back(log: JetStream) -> 
     await discard_checkpoints(log, log, "acme", "ended")
     for agent in ("cancelled", "waiting"):
         with pytest.raises(NotFound):
-            await log.get(kept[agent])
+            await log.get(refs[agent])
     # A run that came to its end has done so itself; nothing is asked of it twice.
-    assert await log.get(kept["done"]) == b"done"
+    assert await log.get(refs["done"]) == b"done"
 
 
 def _judged(task_id: str, diff: bytes) -> pb.SubmitTaskRequest:
@@ -227,28 +230,6 @@ async def test_of_patches_that_are_refused_nothing_is_stored(tmp_path: Path) -> 
         malformed.judge.environment.variables["LD_PRELOAD"] = "x"
         assert (await refused(ann.call("SubmitTask", malformed)))[0] is StatusCode.INVALID_ARGUMENT
         assert await held(world.log) - accepted < MIB // 2
-
-
-async def test_patches_count_against_what_a_tenant_may_store(log: JetStream) -> None:
-    async with booked(log) as book:
-        rules = TenantRules(tenant="judged", quota=Quota(storage_bytes=2 * MIB))
-        quotas = Quotas(rules=lambda _: rules, stored=book.bytes_of)
-
-        async def store() -> None:
-            await log.put("judged", "e", data, "text/x-diff")
-
-        async with World().running(quotas=quotas) as executions:
-            for size, code in ((3 * MIB, ResourceExhausted), (MIB, None)):
-                data = os.urandom(size)
-                patch = SubmittedPatch(name="mine", patch=blob_ref("judged", "e", data, "text/x-diff"))
-                task = replace(a_task(f"{size}", tenant="judged"), kind=TaskKind.JUDGE, patches=(patch,))
-                if code is None:
-                    await executions.submit(task, store=store)
-                    await told(book, "judged", MIB, 2 * MIB)
-                else:
-                    with pytest.raises(code):
-                        await executions.submit(task, store=store)
-                    assert await book.bytes_of("judged") == 0
 
 
 async def test_what_a_tenant_may_store_holds_for_what_it_knows_and_remembers(tmp_path: Path) -> None:

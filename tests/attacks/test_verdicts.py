@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,17 +63,8 @@ async def test_source_that_writes_events_of_its_own(world: World) -> None:
     report = await world.check({"app.py": APP + FORGED_EVENTS})
     assert report.verdict is Verdict.UNVERIFIED
     assert named(report, "tests").details["failing before"] == MUL
-
-
-def test_control_with_its_seal_the_same_event_counts() -> None:
-    event = json.dumps({"e": "end", "id": MUL, "o": "passed"}).encode()
-    assert read_events(sealed(event, "key"), "key").results[MUL].outcome is TestOutcome.PASSED
-    for line in (event, event + b"\t", sealed(event, "another"), sealed(event, "")):
-        assert not read_events(line, "key").results
-
-
-async def test_a_later_word_of_the_same_test_does_not_mend_it(world: World) -> None:
-    # What looks for the key finds it, in the process that the tests share with the plug-in. A limit, and documented.
+    # What looks for the key finds it, in the process that the tests share with the plug-in: a limit, and documented.
+    # A later word of the same test does not mend it all the same.
     found = f"""
 import atexit, gc
 def speak():
@@ -81,8 +73,14 @@ def speak():
             one.write(e="end", id="{MUL}", o="passed", ms=1)
 atexit.register(speak)
 """
-    report = await world.check({"app.py": APP + found})
-    assert report.verdict is Verdict.UNVERIFIED
+    assert (await world.check({"app.py": APP + found}, name="later")).verdict is Verdict.UNVERIFIED
+
+
+def test_control_with_its_seal_the_same_event_counts() -> None:
+    event = json.dumps({"e": "end", "id": MUL, "o": "passed"}).encode()
+    assert read_events(sealed(event, "key"), "key").results[MUL].outcome is TestOutcome.PASSED
+    for line in (event, event + b"\t", sealed(event, "another"), sealed(event, "")):
+        assert not read_events(line, "key").results
 
 
 async def test_the_key_is_not_in_a_memory_that_tests_can_read(world: World) -> None:
@@ -111,24 +109,25 @@ own = keys(os.getpid())
     assert "ValueError: (None, <class 'set'>)" in named(report, "tests").output
 
 
-@pytest.mark.parametrize("source", [pytest.param(APP + END_WELL, marks=pytest.mark.slow), BROKEN + END_WELL])
-async def test_source_that_ends_the_run_well(world: World, source: str) -> None:
-    report = await world.check({"app.py": source})
-    assert report.verdict is not Verdict.VERIFIED
+_SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("source", "posing"),
     [
-        "pytest.py",
+        pytest.param(APP + END_WELL, "", marks=_SLOW),
+        (BROKEN + END_WELL, ""),
+        (BROKEN, "pytest.py"),
         *(
-            pytest.param(name, marks=pytest.mark.slow)
+            pytest.param(BROKEN, name, marks=_SLOW)
             for name in ("pytest/__init__.py", "pytest/__main__.py", "json.py", "sitecustomize.py")
         ),
     ],
 )
-async def test_a_module_that_poses_as_what_runs_the_tests(world: World, name: str) -> None:
-    report = await world.check({"app.py": BROKEN, name: POSING})
+async def test_source_that_ends_the_run_well_and_modules_that_pose_as_what_runs_the_tests(
+    world: World, source: str, posing: str
+) -> None:
+    report = await world.check({"app.py": source, **({posing: POSING} if posing else {})})
     assert report.verdict is not Verdict.VERIFIED, report.reasons
 
 
@@ -146,16 +145,12 @@ async def test_what_a_hook_hides_is_found_by_the_rules_from_before(world: World)
 
 def _adding(name: bytes, text: str, *, header: bytes = b"new file mode 100644\n") -> bytes:
     """A patch that adds a file, as nobody's git writes it where the name is odd."""
-    lines = b"".join(b"+%s\n" % line.encode() for line in text.splitlines())
-    quoted = [b'"%s/%s"' % (side, name[1:-1]) if name.startswith(b'"') else side + b"/" + name for side in (b"a", b"b")]
-    added = len(text.splitlines())
-    return b"diff --git %s %s\n%s--- /dev/null\n+++ %s\n@@ -0,0 +1,%d @@\n%s" % (
-        *quoted,
-        header,
-        quoted[1],
-        added,
-        lines,
-    )
+    lines = [b"+%s\n" % line.encode() for line in text.splitlines()]
+    old, new = [
+        b'"%s/%s"' % (side, name[1:-1]) if name.startswith(b'"') else side + b"/" + name for side in (b"a", b"b")
+    ]
+    head = b"diff --git %s %s\n%s--- /dev/null\n+++ %s\n" % (old, new, header, new)
+    return b"%s@@ -0,0 +1,%d @@\n%s" % (head, len(lines), b"".join(lines))
 
 
 def _moving(old: bytes, new: bytes, kind: bytes = b"rename") -> bytes:
@@ -254,13 +249,31 @@ async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) ->
     assert alone.verdict is Verdict.UNVERIFIED
 
 
-async def test_a_script_that_a_check_starts_is_the_untouched_commits(tmp_path: Path) -> None:
-    world = World(tmp_path, {**PYTEST_FILES, "check.sh": 'python3 -c "import app; assert app.mul(2, 3) == 6"\n'})
-    checks = (CheckSpec(name="script", command="sh ./check.sh"),)
-    report = await world.check({"app.py": BROKEN, "check.sh": "true\n"}, checks=checks)
-    assert report.verdict is Verdict.UNVERIFIED
-    mended = await world.check({"app.py": MENDED, "check.sh": "true\n"}, checks=checks, name="mended")
-    assert mended.verdict is Verdict.VERIFIED
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ({"tools/run.sh": "", "check.sh": "PROOF"}, "sh ./check.sh"),
+        ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test"),
+        pytest.param({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test", marks=_SLOW),
+        pytest.param({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh", marks=_SLOW),
+    ],
+    ids=["itself", "make", "npm", "by its directory"],
+)
+async def test_a_script_that_a_check_starts_is_the_untouched_commits(
+    tmp_path: Path, files: Mapping[str, str], command: str
+) -> None:
+    """And the scripts behind it."""
+    program = command.partition(" ")[0]
+    if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") is None:
+        pytest.skip(f"no {program} that commands see")
+    proof = 'cd /workspace && python3 -c "import app; assert app.mul(2, 3) == 6"\n'
+    asked = {name: text.replace("PROOF", proof) for name, text in {"tools/run.sh": proof, **files}.items()}
+    world = World(tmp_path, {**PYTEST_FILES, **asked})
+    checks = (CheckSpec(name="script", command=command),)
+    forged = {"check.sh" if asked["tools/run.sh"] == "" else "tools/run.sh": "true\n"}
+    await not_verified(world, {"app.py": BROKEN, **forged}, checks=checks)
+    mended = await world.check({"app.py": MENDED, **forged}, checks=checks, name="mended")
+    assert mended.verdict is Verdict.VERIFIED, mended.reasons
 
 
 # In the place of the plug-in it has the key of the seals.
@@ -282,49 +295,21 @@ os._exit(0)
 @pytest.mark.parametrize(
     ("files", "environment"),
     [
-        ({"fleet_pytest.py": SEALED}, EnvironmentSpec()),
+        ({"fleet_pytest.py": SEALED}, {}),
+        pytest.param({"src/fleet_pytest.py": SEALED}, {"variables": {"PYTHONPATH": "src"}}, marks=_SLOW),
         pytest.param(
-            *({"src/fleet_pytest.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "src"})), marks=pytest.mark.slow
-        ),
-        pytest.param(
-            *({"lib/src/pluggy.py": SEALED}, EnvironmentSpec(variables={"PYTHONPATH": "/workspace/lib/src:other"})),
-            marks=pytest.mark.slow,
+            {"lib/src/pluggy.py": SEALED}, {"variables": {"PYTHONPATH": "/workspace/lib/src:other"}}, marks=_SLOW
         ),
         (
             {"tools/bin/python3": "#!/bin/sh\nPATH=${PATH#*:} exec python3 /workspace/forge.py\n", "forge.py": SEALED},
-            EnvironmentSpec(path=("tools/bin",)),
+            {"path": ("tools/bin",)},
         ),
     ],
     ids=["plug-in", "path of modules", "library", "path of programs"],
 )
 async def test_what_poses_as_the_plug_in_or_the_runner(
-    tmp_path: Path, files: Mapping[str, str], environment: EnvironmentSpec
+    tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, Any]
 ) -> None:
     world = Odd(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""})
-    world.new_mode, world.task = b"100755", replace(world.task, environment=environment)
+    world.new_mode, world.task = b"100755", replace(world.task, environment=EnvironmentSpec(**environment))
     await not_verified(world, {"app.py": BROKEN, **files})
-
-
-@pytest.mark.parametrize(
-    ("files", "command"),
-    [
-        ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test"),
-        pytest.param(
-            *({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test"), marks=pytest.mark.slow
-        ),
-        pytest.param(*({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh"), marks=pytest.mark.slow),
-    ],
-    ids=["make", "npm", "by its directory"],
-)
-async def test_a_script_behind_the_one_that_a_check_starts(
-    tmp_path: Path, files: Mapping[str, str], command: str
-) -> None:
-    program = command.partition(" ")[0]
-    if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") is None:
-        pytest.skip(f"no {program} that commands see")
-    proof = 'cd /workspace && python3 -c "import app; assert app.mul(2, 3) == 6"\n'
-    world = World(tmp_path, {**PYTEST_FILES, "tools/run.sh": proof, **files})
-    checks = (CheckSpec(name="script", command=command),)
-    await not_verified(world, {"app.py": BROKEN, "tools/run.sh": "true\n"}, checks=checks)
-    mended = await world.check({"app.py": MENDED, "tools/run.sh": "true\n"}, checks=checks, name="mended")
-    assert mended.verdict is Verdict.VERIFIED, mended.reasons

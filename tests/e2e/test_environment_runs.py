@@ -56,6 +56,11 @@ async def test_what_an_agent_finds_out_is_tried_kept_and_used_again(
     learned = again.document["baseline"]["tests"]["report"]["learned"]
     assert learned["setup"] == [PROVIDE] and learned["source"] == found["proposal"]["source"]
     assert asked(model_server, repository) == before
+    # What a baseline was tested with can be exported as well.
+    locked = await shell.fleet("env", "export", "--lock", again.document["execution_id"])
+    assert locked.out == "almanac==1.0\n"
+    explained = await shell.fleet("env", "explain", "--repo", str(repository), "--setup", PROVIDE)
+    assert "Installed with pip, with hashes in --json: almanac==1.0" in explained.out
     shown = await shell.fleet("show", again.document["execution_id"])
     assert f"fleet env export {again.document['execution_id']}" in shown.out
 
@@ -75,28 +80,5 @@ async def test_what_does_not_help_or_hides_tests_is_not_used(
     assert run.document["verdict"] == "unverified"
     exported = await shell.fleet("env", "export", run.document["execution_id"])
     assert exported.code == 1 and "fleet show" in exported.err
-
-
-# A package as pip leaves one, with what an index said of it.
-INSTALL = (
-    "python3 -c \"import os, sysconfig; site = sysconfig.get_path('purelib'); "
-    "os.mkdir(site + '/almanac-1.0.dist-info'); "
-    "open(site + '/almanac-1.0.dist-info/METADATA', 'w').write('Name: almanac\\nVersion: 1.0\\n'); "
-    "open(site + '/almanac.py', 'w').write('SUN = 3')\""
-)
-
-
-@pytest.mark.slow
-async def test_what_a_baseline_was_tested_with_can_be_exported(shell: Shell, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "installed", FILES)
-    run = ("run", "--json", "--repo", str(repository), "--agents", "1", f"{LACKING} sun() gives 5")
-    first = await shell.fleet(*run, "--setup", INSTALL)
-    assert (first.code, first.document["verdict"]) == (0, "verified"), first.err
-    exported = await shell.fleet("env", "export", "--lock", first.document["execution_id"])
-    assert exported.out == "almanac==1.0\n"
-    explained = await shell.fleet("env", "explain", "--repo", str(repository), "--setup", INSTALL)
-    assert "Installed with pip, with hashes in --json: almanac==1.0" in explained.out
-    # The control: where nothing was installed nothing is recorded.
-    bare = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "1", "--no-detect", "A task")
-    exported = await shell.fleet("env", "export", "--lock", bare.document["execution_id"])
+    exported = await shell.fleet("env", "export", "--lock", run.document["execution_id"])
     assert exported.code == 1 and "no package of an index is recorded" in exported.err

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from swe_ai_fleet.tools.git.grants import RemoteGrant
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy
 from swe_ai_fleet.tools.shell import ShellTool
+from tests.confinement import until
 from tests.git_server import ENCODED, USER, GitServer, git_server, served_copy
 from tests.git_server import PASSWORD as SECRET
 
@@ -122,50 +124,42 @@ async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: GitServer
     root = workspace.root
     assert (root / "later.py").read_text() == "later\n"
     assert git(root, "rev-parse", "HEAD") == git(project(server), "rev-parse", "main")
-    assert git(root, "branch", "-a", "--format=%(refname)").split() == [
-        "refs/heads/main",
-        "refs/remotes/origin/main",
-        "refs/remotes/origin/side",
-    ]
-    assert git(root, "tag") == "v1"
-    assert git(root, "fsck", "--full") == ""
+    branches = ["refs/heads/main", "refs/remotes/origin/main", "refs/remotes/origin/side"]
+    assert git(root, "branch", "-a", "--format=%(refname)").split() == branches
+    assert (git(root, "tag"), git(root, "fsck", "--full"), git(root, "status", "--porcelain")) == ("v1", "", "")
     assert git(root, "config", "remote.origin.url") == f"{server.url}/team/project.git"
     assert (await ok(tool.status())).content.splitlines()[0] == "## main...origin/main"
-    assert git(root, "status", "--porcelain") == ""
 
 
 async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, server: GitServer) -> None:
     tool = make_tool(workspace, grant(server, name="team", url=f"{server.url}/team/*"))
     url = f"{server.url}/team/project.git"
     result = await ok(tool.clone(url, "libs/one", branch="side", depth=1))
-    one = workspace.root / "libs/one"
     assert (result.metadata["branch"], result.metadata["path"]) == ("side", "libs/one")
     assert result.metadata["refs"] == {"team/side": {"old": "", "new": git(project(server), "rev-parse", "side")}}
-    assert [path.name for path in sorted(one.iterdir())] == [".git", "app.py"]
+    assert [path.name for path in sorted((workspace.root / "libs/one").iterdir())] == [".git", "app.py"]
     await ok(tool.clone(url, "/workspace/two", depth=1))
     two = workspace.root / "two"
-    assert git(two, "rev-list", "--count", "--all") == "1"
+    assert (git(two, "rev-list", "--count", "--all"), git(two, "fsck")) == ("1", "")
     assert git(two, "rev-parse", "--is-shallow-repository") == "true"
-    assert git(two, "fsck") == ""
     assert (await ok(tool.clone(f"{server.url}/team/empty.git", "three"))).content == "The remote has no branch yet"
     await failed(tool, tool.clone(url, "four", branch="absent"), "no branch 'absent'")
     await failed(tool, tool.clone(f"{server.url}/team/absent.git", "four"), "no such repository")
     await refused(tool, tool.clone(f"{server.url}/other/project.git", "four"), "not granted", "/team/*")
     assert not (workspace.root / "four").exists()
-
-
-async def test_a_repository_of_the_newer_object_format(workspace: LocalWorkspace, server: GitServer) -> None:
+    # A repository of the newer object format, there and back.
     source = server.root / "newer"
     git(server.root, "init", "-q", "-b", "main", "--object-format=sha256", str(source))
     git(source, "commit", "-q", "--allow-empty", "-m", "first")
     served_copy(source, server.root / "team", "newer.git")
-    tool = make_tool(workspace, grant(server, url=f"{server.url}/team/newer.git"))
-    await ok(tool.clone("origin"))
-    mine = await commit(tool, workspace, "x", "x\n")
-    assert len(mine) == 64
-    await ok(tool.push(to="fix/x"))
-    await ok(tool.fetch())
-    assert git(server.root / "team/newer.git", "rev-parse", "fix/x") == mine
+    (workspace.root / "clone").mkdir()
+    async with open_workspace(workspace.root / "clone") as inner:
+        newer = make_tool(inner, grant(server, url=f"{server.url}/team/newer.git"))
+        await ok(newer.clone("origin"))
+        mine = await commit(newer, inner, "x", "x\n")
+        await ok(newer.push(to="fix/x"))
+        await ok(newer.fetch())
+    assert len(mine) == 64 and git(server.root / "team/newer.git", "rev-parse", "fix/x") == mine
 
 
 async def test_clone_never_over_something(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
@@ -185,13 +179,12 @@ async def test_clone_never_over_something(workspace: LocalWorkspace, server: Git
 
 
 async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
+    source, served = tmp_path / "source", str(project(server))
     assert (await ok(tool.fetch())).content.endswith("everything is up to date")
     old = git(project(server), "rev-parse", "main")
-    source = tmp_path / "source"
     new = commit_files(source, {"news.py": "news\n"})
     git(source, "tag", "v2")
-    git(source, "branch", "extra")
-    git(source, "push", "-q", str(project(server)), "main", "extra", "v2")
+    git(source, "push", "-q", served, "main", "main:extra", "v2")
     fetched = await ok(tool.fetch(branches=["main"]))
     assert fetched.metadata["refs"] == {"origin/main": {"old": old, "new": new}}
     assert git(workspace.root, "rev-parse", "HEAD") == old
@@ -204,13 +197,13 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
     # Both sides have changed, then both the same line.
     await commit(tool, workspace, "mine.py", "mine\n")
     commit_files(source, {"theirs.py": "theirs\n"})
-    git(source, "push", "-q", str(project(server)), "main")
+    git(source, "push", "-q", served, "main")
     await failed(tool, tool.pull(ff_only=True), "Not possible to fast-forward")
     await ok(tool.pull())
     assert len(git(workspace.root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
     await commit(tool, workspace, "app.py", "mine\n")
     commit_files(source, {"app.py": "theirs\n"})
-    git(source, "push", "-q", str(project(server)), "main")
+    git(source, "push", "-q", served, "main")
     conflict = await tool.pull()
     assert (conflict.success, conflict.metadata["conflicts"]) == (False, ["app.py"])
     assert "git_merge(abort=true)" in conflict.observation()
@@ -220,54 +213,50 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
 async def test_a_fetch_sends_only_what_is_new_also_into_a_shallow_clone(
     workspace: LocalWorkspace, server: GitServer, tmp_path: Path
 ) -> None:
-    source = tmp_path / "source"
-    commit_files(source, {"blob": os.urandom(300_000)})
-    git(source, "push", "-q", str(project(server)), "main")
-    tool = make_tool(workspace, grant(server))
-    assert (await ok(tool.clone("origin", depth=1))).metadata["received_bytes"] > 300_000  # type: ignore[operator]
-    new = commit_files(source, {"small": "small\n"})
-    git(source, "push", "-q", str(project(server)), "main")
-    assert (await ok(tool.fetch())).metadata["received_bytes"] < 10_000  # type: ignore[operator]
+    source, tool = tmp_path / "source", make_tool(workspace, grant(server))
+    for size, depth in ((300_000, 1), (1_000, 0)):
+        new = commit_files(source, {f"blob{size}": os.urandom(size)})
+        git(source, "push", "-q", str(project(server)), "main")
+        received = (await ok(tool.clone("origin", depth=1) if depth else tool.fetch())).metadata["received_bytes"]
+        assert size < received < size + 10_000  # type: ignore[operator]
     await ok(tool.pull())
-    assert git(workspace.root, "rev-parse", "HEAD") == new
-    await ok(tool.checkout("fix/shallow", create=True))
-    mine = await commit(tool, workspace, "y", "y\n")
-    await ok(tool.push())
-    assert git(project(server), "rev-parse", "fix/shallow") == mine
-    assert git(workspace.root, "fsck") == ""
+    assert (git(workspace.root, "rev-parse", "HEAD"), git(workspace.root, "fsck")) == (new, "")
+    await ok(tool.push(to="fix/shallow"))
+    assert git(project(server), "rev-parse", "fix/shallow") == new
 
 
 async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
+    def there(branch: str) -> str:
+        return git(project(server), "rev-parse", branch)
+
     await ok(tool.checkout("fix/one", create=True))
     first = await commit(tool, workspace, "app.py", "a = 2\n")
     pushed = await ok(tool.push())
     assert pushed.metadata == {"remote": "origin", "branch": "fix/one", "old": "", "new": first, "forced": False}
-    assert git(project(server), "rev-parse", "fix/one") == first
-    assert git(workspace.root, "rev-parse", "refs/remotes/origin/fix/one") == first
+    assert there("fix/one") == git(workspace.root, "rev-parse", "refs/remotes/origin/fix/one") == first
     assert "nothing to push" in (await ok(tool.push())).content
     second = await commit(tool, workspace, "app.py", "a = 3\n")
     again = await ok(tool.push())
     assert (again.metadata["old"], again.metadata["new"]) == (first, second)
     assert f"{first[:10]}..{second[:10]} -> origin/fix/one" in again.content
     await ok(tool.push(branch="fix/one", to="fix/two"))
-    assert git(project(server), "rev-parse", "fix/two") == second
+    assert there("fix/two") == second
     await failed(tool, tool.push(branch="fix/absent"), "no commit")
     # No force without a lease.
     await shell(workspace, "git -c user.name=n -c user.email=n@x commit -q --amend -m rewritten")
-    rewritten = git(workspace.root, "rev-parse", "HEAD")
     await failed(tool, tool.push(), "git_pull(branch='fix/one')")
-    assert git(project(server), "rev-parse", "fix/one") == second
+    assert there("fix/one") == second
     # Somebody else pushes: what the clone last saw is no longer there.
     other = tmp_path / "other"
     git(tmp_path, "clone", "-q", "-b", "fix/one", str(project(server)), str(other))
     theirs = commit_files(other, {"theirs": "theirs\n"})
     git(other, "push", "-q", "origin", "fix/one")
     await failed(tool, tool.push(force_with_lease=True), "git_fetch")
-    assert git(project(server), "rev-parse", "fix/one") == theirs
+    assert there("fix/one") == theirs
     await ok(tool.fetch())
     forced = await ok(tool.push(force_with_lease=True))
     assert (forced.metadata["forced"], forced.metadata["old"]) == (True, theirs)
-    assert git(project(server), "rev-parse", "fix/one") == rewritten
+    assert there("fix/one") == git(workspace.root, "rev-parse", "HEAD")
     # Nor more than is granted.
     (workspace.root / "big").write_bytes(os.urandom(3_000_000))
     await ok(tool.add(["big"]))
@@ -275,7 +264,6 @@ async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer,
     small = make_tool(workspace, grant(server), max_sent_bytes=1_000_000)
     await failed(small, small.push(to="fix/big"), "more than 1000000 bytes")
     assert "fix/big" not in git(project(server), "branch")
-    await ok(tool.push(to="fix/big"))
 
 
 async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
@@ -298,15 +286,17 @@ async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWork
 
 async def test_a_server_that_says_no(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
     hook = project(server) / "hooks/update"
-    hook.write_text("#!/bin/sh\necho 'ask a person first' >&2\nexit 1\n")
+    hook.write_text(f"#!/bin/sh\necho 'ask a person, you sent {SECRET} as {ENCODED}' >&2\nexit 1\n")
     hook.chmod(0o755)
-    await failed(tool, tool.push(to="fix/x"), "ask a person first", "hook declined")
-    wrong = make_tool(workspace, grant(server, secret="not the password"))
-    await failed(wrong, wrong.fetch(), "HTTP 401", "credential")
-    nobody = make_tool(workspace, grant(server, secret=""))
-    await failed(nobody, nobody.fetch(), "HTTP 401")
-    down = make_tool(workspace, grant(server, url="http://127.0.0.1:9/a.git"))
-    await failed(down, down.fetch(), "cannot connect to 127.0.0.1:9")
+    said = "ask a person, you sent [masked] as [masked]"
+    await failed(tool, tool.push(to="fix/x"), said, "hook declined")
+    assert SECRET not in repr(tool.pipeline.trail.entries)
+    for changed, *words in (
+        ({"secret": "not the password"}, "HTTP 401", "credential"), ({"secret": ""}, "HTTP 401"),
+        ({"url": "http://127.0.0.1:9/a.git"}, "cannot connect to 127.0.0.1:9"),
+    ):  # fmt: skip
+        other = make_tool(workspace, grant(server, **changed))
+        await failed(other, other.fetch(), *words)
 
 
 BAD_REMOTES = (
@@ -322,53 +312,41 @@ async def test_remotes_that_are_not_granted(tool: GitTool, workspace: LocalWorks
         text = remote.format(url=f"{server.url}/team/project.git")
         for call in (tool.fetch(text), tool.pull(text), tool.push(text, to="fix/x"), tool.clone(text, "new")):
             await refused(tool, call)
+    url = server.url.replace("http://", f"http://robot:{SECRET}@") + "/team/project.git"
+    for call in (tool.clone(url, "new"), tool.fetch(url), tool.push(url)):
+        await refused(tool, call, "user name or password")
+        assert SECRET not in repr(tool.pipeline.trail.entries)
+    bare = GitTool(workspace)
+    for call in (bare.clone("https://example.org/a.git"), bare.fetch(), bare.pull(), bare.push()):
+        await refused(bare, call, "GitTool(remotes=")
+    granted = RemoteGrant(name="origin", url="https://example.org/a.git")
+    unconfined = GitTool(workspace, remotes=GitRemotes(Sandbox(SandboxPolicy(rung=Rung.NONE)), [granted]))
+    await refused(unconfined, unconfined.fetch(), "it takes bubblewrap")
     assert server.seen == []
-    assert not (workspace.root / "pwned").exists()
-    assert not (workspace.root / "new").exists()
+    assert not (workspace.root / "pwned").exists() and not (workspace.root / "new").exists()
 
 
-async def test_branches_that_are_none(tool: GitTool, server: GitServer) -> None:
+async def test_branches_paths_and_refs_that_are_none(
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer
+) -> None:
     for branch in ("--upload-pack=touch pwned", "-f", ":main", "a:b", "a b", "a..b", "*", "", "refs/heads/x", "x.lock"):
         for call in (
             tool.fetch(branches=[branch]), tool.pull(branch=branch), tool.push(branch=branch), tool.push(to=branch),
             tool.clone("origin", "new", branch=branch),
         ):  # fmt: skip
             await refused(tool, call, "no name of a branch")
-    assert server.seen == []
-
-
-async def test_paths_and_refs_that_lead_out_are_recorded_as_refused(tool: GitTool, workspace: LocalWorkspace) -> None:
     for path in ("../outside", "/etc/passwd", "/workspace-sibling/x"):
         for call in (tool.add([path]), tool.diff([path]), tool.log(path=path), tool.checkout(paths=[path])):
             await refused(tool, call, "Give a path relative to the repository")
     for ref in ("--output=pwned", "-x", "--upload-pack=touch pwned"):
         for call in (tool.show(ref), tool.log(ref=ref), tool.checkout(ref), tool.branch(ref), tool.merge(ref)):
             await refused(tool, call, "is an option, not a ref")
-    assert not list(workspace.root.glob("*pwned*"))
-
-
-async def test_user_info_is_refused_and_not_recorded(tool: GitTool, server: GitServer) -> None:
-    url = server.url.replace("http://", f"http://robot:{SECRET}@") + "/team/project.git"
-    for call in (tool.clone(url, "new"), tool.fetch(url), tool.push(url)):
-        await refused(tool, call, "user name or password")
-        assert SECRET not in repr(tool.pipeline.trail.entries)
-
-
-async def test_without_remotes_everything_is_refused(workspace: LocalWorkspace) -> None:
-    bare = GitTool(workspace)
-    for call in (bare.clone("https://example.org/a.git"), bare.fetch(), bare.pull(), bare.push()):
-        await refused(bare, call, "GitTool(remotes=")
-    sandbox = Sandbox(SandboxPolicy(rung=Rung.NONE))
-    granted = RemoteGrant(name="origin", url="https://example.org/a.git")
-    unconfined = GitTool(workspace, remotes=GitRemotes(sandbox, [granted]))
-    await refused(unconfined, unconfined.fetch(), "it takes bubblewrap")
+    assert server.seen == [] and not list(workspace.root.glob("*pwned*"))
 
 
 def test_grants_are_checked() -> None:
-    for named, value in (
-        ("name", "--x"), ("name", "a/b"), ("url", "ext::sh"), ("url", "/srv/x"), ("url", "http://host/x"),
-        ("url", "https://u:p@host/x"), ("secret", "a\nb"),
-    ):  # fmt: skip
+    urls = ("ext::sh", "/srv/x", "http://host/x", "https://u:p@host/x")
+    for named, value in (("name", "--x"), ("name", "a/b"), ("secret", "a\nb"), *(("url", url) for url in urls)):
         with pytest.raises(InvalidRequest) as caught:
             RemoteGrant(**{"name": "origin", "url": "https://host/x.git", named: value})  # type: ignore[arg-type]
         assert caught.value.field == named, value
@@ -397,15 +375,17 @@ TRAPS = (
 )
 
 
-@pytest.mark.parametrize("line", TRAPS)
 async def test_what_the_clone_is_configured_to_has_no_effect(
-    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path, line: str
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
 ) -> None:
+    """All of it at once: a single one that had an effect would spoil a call or leave a trace."""
     trap = workspace.root / ".git/trap"
     trap.write_text("#!/bin/sh\ntouch /workspace/sprung\nenv >> /workspace/sprung\nexit 0\n")
     trap.chmod(0o755)
     (workspace.root / ".git/hooks").mkdir(exist_ok=True)
-    await shell(workspace, line.format(trap="/workspace/.git/trap", server=server.url))
+    for line in TRAPS:
+        await shell(workspace, line.format(trap="/workspace/.git/trap", server=server.url))
+    (workspace.root / "sprung").unlink(missing_ok=True)
     news = commit_files(tmp_path / "source", {"news.py": "news\n"})
     git(tmp_path / "source", "push", "-q", str(project(server)), "main")
     assert (await ok(tool.fetch())).metadata["refs"]["origin/main"]["new"] == news  # type: ignore[index,call-overload]
@@ -414,20 +394,15 @@ async def test_what_the_clone_is_configured_to_has_no_effect(
     await ok(tool.checkout("fix/one", create=True))
     mine = await commit(tool, workspace, "app.py", "a = 2\n")
     await ok(tool.push())
-    assert git(project(server), "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads").split("\n") == [
-        f"refs/heads/fix/one {mine}",
-        f"refs/heads/main {news}",
-        f"refs/heads/side {git(project(server), 'rev-parse', 'side')}",
-    ]
+    side = git(project(server), "rev-parse", "side")
+    refs = git(project(server), "for-each-ref", "--format=%(refname:short) %(objectname)", "refs/heads").split("\n")
+    assert refs == [f"fix/one {mine}", f"main {news}", f"side {side}"]
     assert not (workspace.root / "sprung").exists()
     ended = [entry for entry in tool.pipeline.trail.entries if entry.outcome is not Outcome.STARTED]
     assert {entry.outcome for entry in ended} == {Outcome.SUCCESS}
-    assert ended[-1].operation == "push"
-    assert {path for _, path in server.seen} <= {
-        f"/team/project.git/{place}"
-        for place in ("git-upload-pack", "git-receive-pack", "info/refs?service=git-upload-pack",
-                      "info/refs?service=git-receive-pack")
-    }  # fmt: skip
+    places = ("git-upload-pack", "git-receive-pack")
+    asked = {f"/team/project.git/{place}" for place in (*places, *(f"info/refs?service={place}" for place in places))}
+    assert {path for _, path in server.seen} <= asked
 
 
 PROWL = """
@@ -459,72 +434,54 @@ async def test_nobody_in_a_sandbox_sees_the_credential(
     await ok(tool.checkout("fix/one", create=True))
     await commit(tool, workspace, "app.py", "a = 2\n")
     (workspace.root / "prowl.py").write_text(PROWL)
-    asked: list[tuple[str, str]] = []
     everywhere: set[bytes] = set()
+    asked = 0
 
     async def look_around(request: web.Request) -> web.StreamResponse:
         # While git is at it: what this host shows of all its processes, those of the courier among them.
-        asked.append((request.method, request.path))
+        nonlocal asked
+        asked += 1
+        for path in (*Path("/proc").glob("[0-9]*/environ"), *Path("/proc").glob("[0-9]*/cmdline")):
+            with suppress(OSError):
+                everywhere.add(path.read_bytes())
         server.instead = None
-        for process in Path("/proc").glob("[0-9]*"):
-            for name in ("environ", "cmdline"):
-                with_name = process / name
-                try:
-                    content = with_name.read_bytes()
-                except OSError:
-                    continue
-                everywhere.add(content)
         answer = await server.handle(request)
         server.instead = look_around
         return answer
 
     server.instead = look_around
     prowling = asyncio.ensure_future(ShellTool(workspace).run_command("python3 prowl.py"))
-    while not (workspace.root / "ready").exists():
-        await asyncio.wait([prowling], timeout=0.01)
-        assert not prowling.done(), prowling.result().observation()
+    await until(lambda: (workspace.root / "ready").exists() or prowling.done())
+    assert not prowling.done(), prowling.result().observation()
     try:
         await ok(tool.push())
         await ok(tool.fetch())
     finally:
         (workspace.root / "stop").touch()
         await prowling
-    assert len(asked) >= 4
+    assert asked >= 4
     seen = (workspace.root / "seen").read_bytes()
     assert b"prowl.py" in seen
     assert any(b"/courier/repository" in content for content in everywhere)
+    shown = b"".join([seen, *everywhere, everything_below(workspace.root), repr(tool.pipeline.trail.entries).encode()])
     for secret in (SECRET.encode(), ENCODED.encode(), SECRET.encode().replace(b" ", b"%20")):
-        assert secret not in seen
-        assert not any(secret in content for content in everywhere)
-        assert secret not in everything_below(workspace.root)
-        assert secret not in repr(tool.pipeline.trail.entries).encode()
+        assert secret not in shown
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("fleet-courier-*/repository/refs/heads/fix"))
 
 
-async def test_what_a_server_echoes_is_masked(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
-    hook = project(server) / "hooks/update"
-    hook.write_text(f"#!/bin/sh\necho 'you sent {SECRET} as {ENCODED}' >&2\nexit 1\n")
-    hook.chmod(0o755)
-    result = await tool.push(to="fix/x")
-    assert "you sent [masked] as [masked]" in result.observation()
-    assert SECRET not in repr(tool.pipeline.trail.entries)
-
-
 async def test_redirects_are_not_followed(tool: GitTool, server: GitServer) -> None:
-    other: list[str] = []
-    status = 0
+    asked: list[str] = []
 
     async def redirect(request: web.Request) -> web.StreamResponse:
-        if request.path.startswith("/stolen"):
-            other.append(request.headers.get("Authorization", ""))
+        asked.append(request.path)
+        status = (301, 302, 307, 308)[len(asked) % 4]
         return web.Response(status=status, headers={"Location": f"http://localhost/stolen{request.path}"})
 
     server.instead = redirect
-    for code in (301, 302, 307, 308):
-        status = code
+    for _ in range(4):
         await refused(tool, tool.fetch(), "redirects are not followed")
         await refused(tool, tool.push(to="fix/x"), "redirects are not followed")
-    assert other == []
+    assert asked and not any("stolen" in path for path in asked)
 
 
 async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: LocalWorkspace, server: GitServer) -> None:
@@ -540,8 +497,10 @@ async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: Loc
     assert list(workspace.root.iterdir()) == []
 
 
-async def test_a_huge_answer_is_stopped(workspace: LocalWorkspace, server: GitServer) -> None:
-    sent = 0
+async def test_answers_without_an_end_and_hostile_objects(
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer
+) -> None:
+    refs, sent, asked = git(workspace.root, "for-each-ref"), 0, asyncio.Event()
 
     async def flood(request: web.Request) -> web.StreamResponse:
         nonlocal sent
@@ -552,30 +511,17 @@ async def test_a_huge_answer_is_stopped(workspace: LocalWorkspace, server: GitSe
             sent += 65536
         return response
 
-    tool = make_tool(workspace, grant(server), max_received_bytes=1_000_000)
-    server.instead = flood
-    await failed(tool, tool.clone("origin"), "more than 1000000 bytes")
-    assert sent < 50_000_000
-    server.instead, server_root = None, server.root.parent / "source"
-    commit_files(server_root, {"big": os.urandom(3_000_000)})
-    git(server_root, "push", "-q", str(project(server)), "main")
-    await failed(tool, tool.clone("origin", "sub"), "more than 1000000 bytes")
-    assert not (workspace.root / "sub").exists()
-    assert list(workspace.root.iterdir()) == []
-
-
-async def test_a_server_that_never_answers(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
-    asked = asyncio.Event()
-
     async def hang(request: web.Request) -> web.StreamResponse:
         asked.set()
         return await asyncio.Future[web.StreamResponse]()
 
-    refs = git(workspace.root, "for-each-ref")
+    small = make_tool(workspace, grant(server), max_received_bytes=1_000_000)
+    server.instead = flood
+    await failed(small, small.clone("origin", "new"), "more than 1000000 bytes")
+    assert sent < 50_000_000
     server.instead = hang
     patient = make_tool(workspace, grant(server), seconds=1.0)
     await failed(patient, patient.fetch(), "not done within 1 seconds", outcome=Outcome.TIMEOUT)
-    assert asked.is_set()
     asked.clear()
     call = asyncio.ensure_future(tool.clone("origin", "new"))
     await asked.wait()
@@ -583,92 +529,78 @@ async def test_a_server_that_never_answers(tool: GitTool, workspace: LocalWorksp
     with pytest.raises(asyncio.CancelledError):
         await call
     assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
-    assert not (workspace.root / "new").exists()
-    assert git(workspace.root, "for-each-ref") == refs
     server.instead = None
-    await ok(tool.fetch())
-
-
-async def test_hostile_objects_are_not_taken_in(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
     blob = git(project(server), "hash-object", "-w", "--stdin", stdin=b"[core]\n\tfsmonitor = touch pwned\n")
     inner = git(project(server), "mktree", stdin=f"100644 blob {blob}\tconfig\n".encode())
     tree = git(project(server), "mktree", "--missing", stdin=f"040000 tree {inner}\t.git\n".encode())
     evil = git(project(server), "commit-tree", tree, "-m", "evil")
     git(project(server), "update-ref", "refs/heads/evil", evil)
-    before = git(workspace.root, "for-each-ref")
     await failed(tool, tool.fetch(), "git fetch")
-    assert git(workspace.root, "for-each-ref") == before
+    assert git(workspace.root, "for-each-ref") == refs and not (workspace.root / "new").exists()
     await ok(tool.fetch(branches=["main"]))
 
 
-class TestGateway:
-    """What a git that somebody has taken over could ask of it."""
+@pytest.fixture
+async def gateway(server: GitServer) -> AsyncIterator[Gateway]:
+    """What a git that somebody has taken over could ask things of."""
+    ports = (int(server.url.rpartition(":")[2]),)
+    transport = GuardedTransport(HttpPolicy(private_hosts=("127.0.0.1",), ports=ports))
+    async with Gateway(
+        f"{server.url}/team/project.git", authorization=f"Basic {ENCODED}", transport=transport,
+        max_received_bytes=10_000_000, max_sent_bytes=100_000,
+    ) as opened:  # fmt: skip
+        yield opened
 
-    UPDATE = RefUpdate(ref="refs/heads/fix/x", old="0" * 40, new="1" * 40)
 
-    @pytest.fixture
-    async def gateway(self, server: GitServer) -> AsyncIterator[Gateway]:
-        transport = GuardedTransport(
-            HttpPolicy(private_hosts=("127.0.0.1",), ports=(int(server.url.rpartition(":")[2]),))
-        )
-        async with Gateway(
-            f"{server.url}/team/project.git", authorization=f"Basic {ENCODED}", transport=transport,
-            max_received_bytes=10_000_000, max_sent_bytes=100_000,
-        ) as opened:  # fmt: skip
-            yield opened
+async def ask(gateway: Gateway, method: str, place: str, body: bytes = b"", *headers: str) -> int:
+    """The status of an answer; KEY stands for what the place of the gateway's own git begins with."""
+    host, _, port = gateway.address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    key = "/" + gateway.url.rpartition("/")[2]
+    length = [f"Content-Length: {len(body)}"] if body else []
+    lines = [f"{method} {place.replace('KEY', key)} HTTP/1.1", f"Host: {gateway.address}", *headers, *length, "", ""]
+    writer.write("\r\n".join(lines).encode() + body)
+    answer = await reader.read()
+    writer.close()
+    return int(answer.split()[1])
 
-    async def ask(self, gateway: Gateway, method: str, place: str, body: bytes = b"", *headers: str) -> int:
-        host, _, port = gateway.address.partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        lines = [f"{method} {place} HTTP/1.1", f"Host: {gateway.address}", *headers]
-        if body:
-            lines.append(f"Content-Length: {len(body)}")
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        answer = await reader.read()
-        writer.close()
-        return int(answer.split()[1])
 
-    def secret(self, gateway: Gateway) -> str:
-        return "/" + gateway.url.rpartition("/")[2]
+def commands(*lines: str) -> bytes:
+    return b"".join(f"{len(line) + 4:04x}{line}".encode() for line in lines) + b"0000PACK"
 
-    def commands(self, *lines: str) -> bytes:
-        return b"".join(f"{len(line) + 4:04x}{line}".encode() for line in lines) + b"0000PACK"
 
-    async def test_only_two_places_of_one_repository_are_served(self, gateway: Gateway, server: GitServer) -> None:
-        key = self.secret(gateway)
-        assert await self.ask(gateway, "GET", f"{key}/info/refs?service=git-upload-pack") == 200
-        server.seen.clear()
-        for method, place in (
-            ("GET", "/info/refs?service=git-upload-pack"), ("GET", "/wrong/info/refs?service=git-upload-pack"),
-            ("GET", f"{key}/info/refs"), ("GET", f"{key}/HEAD"), ("GET", f"{key}/objects/info/packs"),
-            ("GET", f"{key}/../other.git/info/refs?service=git-upload-pack"), ("GET", f"{key}/git-upload-pack"),
-            ("GET", f"{key}/info/refs?service=git-upload-pack&x"), ("DELETE", f"{key}/git-upload-pack"),
-            ("GET", f"{key}/info/refs?service=git-receive-pack"), ("POST", f"{key}/git-receive-pack"),
-            ("GET", "http://169.254.169.254/"), ("CONNECT", "127.0.0.1:22"),
-        ):  # fmt: skip
-            assert await self.ask(gateway, method, place) == 502, place
-        assert await self.ask(gateway, "POST", f"{key}/git-upload-pack", b"0" * 100_001) == 502
-        assert await self.ask(gateway, "POST", f"{key}/git-upload-pack", b"", "Transfer-Encoding: chunked") == 502
-        assert server.seen == []
+async def test_only_two_places_of_one_repository_are_served(gateway: Gateway, server: GitServer) -> None:
+    assert await ask(gateway, "GET", "KEY/info/refs?service=git-upload-pack") == 200
+    server.seen.clear()
+    for method, place in (
+        ("GET", "/info/refs?service=git-upload-pack"), ("GET", "/wrong/info/refs?service=git-upload-pack"),
+        ("GET", "KEY/info/refs"), ("GET", "KEY/HEAD"), ("GET", "KEY/objects/info/packs"),
+        ("GET", "KEY/../other.git/info/refs?service=git-upload-pack"), ("GET", "KEY/git-upload-pack"),
+        ("GET", "KEY/info/refs?service=git-upload-pack&x"), ("DELETE", "KEY/git-upload-pack"),
+        ("GET", "KEY/info/refs?service=git-receive-pack"), ("POST", "KEY/git-receive-pack"),
+        ("GET", "http://169.254.169.254/"), ("CONNECT", "127.0.0.1:22"),
+    ):  # fmt: skip
+        assert await ask(gateway, method, place) == 502, place
+    assert await ask(gateway, "POST", "KEY/git-upload-pack", b"0" * 100_001) == 502
+    assert await ask(gateway, "POST", "KEY/git-upload-pack", b"", "Transfer-Encoding: chunked") == 502
+    assert server.seen == []
 
-    async def test_only_the_permitted_change_is_pushed(self, gateway: Gateway, server: GitServer) -> None:
-        gateway.permit(self.UPDATE)
-        key, null, new = self.secret(gateway), "0" * 40, "1" * 40
-        good = f"{null} {new} refs/heads/fix/x"
-        for body in (
-            self.commands(f"{null} {new} refs/heads/main"), self.commands(f"{new} {null} refs/heads/fix/x"),
-            self.commands(f"{null} {'2' * 40} refs/heads/fix/x"), self.commands(f"{'2' * 40} {new} refs/heads/fix/x"),
-            self.commands(f"{good}\0report-status", f"{null} {new} refs/heads/main"), self.commands(),
-            self.commands("push-cert\0", good), b"0000", b"", b"zzzz", b"0004", b"00ff" + good.encode(),
-            self.commands(good).replace(b"0000PACK", b""),
-        ):  # fmt: skip
-            assert await self.ask(gateway, "POST", f"{key}/git-receive-pack", body) == 502, body
-        packed = (f"{key}/git-receive-pack", self.commands(good), "Content-Encoding: gzip")
-        assert await self.ask(gateway, "POST", *packed) == 502
-        assert server.seen == []
-        body = self.commands(f"shallow {new}", f"{good}\0 report-status\n")
-        await self.ask(gateway, "POST", f"{key}/git-receive-pack", body)
-        assert server.seen == [("POST", "/team/project.git/git-receive-pack")]
+
+async def test_only_the_permitted_change_is_pushed(gateway: Gateway, server: GitServer) -> None:
+    null, new, other = (digit * 40 for digit in "012")
+    gateway.permit(RefUpdate(ref="refs/heads/fix/x", old=null, new=new))
+    good = f"{null} {new} refs/heads/fix/x"
+    for body in (
+        commands(f"{null} {new} refs/heads/main"), commands(f"{new} {null} refs/heads/fix/x"), commands(),
+        commands(f"{null} {other} refs/heads/fix/x"), commands(f"{other} {new} refs/heads/fix/x"),
+        commands(f"{good}\0report-status", f"{null} {new} refs/heads/main"), commands("push-cert\0", good),
+        b"0000", b"", b"zzzz", b"0004", b"00ff" + good.encode(), commands(good).replace(b"0000PACK", b""),
+    ):  # fmt: skip
+        assert await ask(gateway, "POST", "KEY/git-receive-pack", body) == 502, body
+    assert await ask(gateway, "POST", "KEY/git-receive-pack", commands(good), "Content-Encoding: gzip") == 502
+    assert server.seen == []
+    await ask(gateway, "POST", "KEY/git-receive-pack", commands(f"shallow {new}", f"{good}\0 report-status\n"))
+    assert server.seen == [("POST", "/team/project.git/git-receive-pack")]
 
 
 # --- blame, stash, merge, revert, and what they must not be tricked into ---
@@ -697,12 +629,11 @@ async def local(root: Path) -> AsyncIterator[Workspace]:
 async def said_no(call: Awaitable[ToolResult], *said: str) -> ToolResult:
     result = await call
     assert not result.success, result.observation()
-    for text in said:
-        assert text in result.observation()
+    assert [text for text in said if text not in result.observation()] == [], result.observation()
     return result
 
 
-async def test_blame(local: Workspace) -> None:
+async def test_blame_stash_merge_and_revert(local: Workspace, root: Path) -> None:
     tool = GitTool(local)
     lines = (await ok(tool.blame("app"))).content.splitlines()
     assert [line.partition(") ")[2] for line in lines] == ["one", "our two", "three"]
@@ -711,18 +642,12 @@ async def test_blame(local: Workspace) -> None:
     await said_no(tool.blame("app", 9), "3 lines")
     for path in ("absent", "../outside", "/etc/passwd", "--contents=/etc/passwd", "-L1", ":(top)app"):
         await said_no(tool.blame(path))
-
-
-async def test_stash(local: Workspace, root: Path) -> None:
-    tool = GitTool(local)
     await said_no(tool.stash("push"), "nothing to put aside")
     await said_no(tool.stash("pop"), "Nothing is stashed")
     (root / "app").write_text("changed\n")
+    await said_no(tool.merge("other"), "changes")
     assert (await ok(tool.stash("push", "--all"))).metadata["clean"]
     assert (await ok(tool.stash("list"))).content == "stash@{0}: On main: --all"
-    assert (await ok(tool.stash("pop"))).metadata["files"] == ["app"]
-    assert (root / "app").read_text() == "changed\n"
-    await ok(tool.stash())
     (root / "app").write_text("another\n")
     await said_no(tool.stash("pop"), "Commit your changes first")
     await ok(tool.add(["app"]))
@@ -730,74 +655,49 @@ async def test_stash(local: Workspace, root: Path) -> None:
     result = await said_no(tool.stash("pop"), "conflicts in 1 file", "git_stash(action='drop')")
     assert result.metadata["conflicts"] == ["app"]
     await ok(tool.stash("drop"))
-    assert git(root, "stash", "list") == ""
     await said_no(tool.stash("push", "two\nlines"), "one line")
     assert (await tool.call("stash", {"action": "--help"})).outcome is Outcome.INVALID
-
-
-async def test_merge(local: Workspace, root: Path) -> None:
-    tool = GitTool(local)
-    head = git(root, "rev-parse", "HEAD")
+    git(root, "reset", "-q", "--hard", "HEAD~1")
     assert (await ok(tool.merge("clean", no_commit=True))).metadata["files"] == ["more"]
-    assert git(root, "rev-parse", "HEAD") == head
-    await ok(tool.merge(abort=True))
-    (root / "app").write_text("changed\n")
-    await said_no(tool.merge("other"), "changes")
-    assert (root / "app").read_text() == "changed\n"
-    git(root, "checkout", "app")
-    await ok(tool.merge("clean"))
-    assert (root / "more").read_text() == "more\n"
-    assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
-    result = await said_no(tool.merge("other"), "conflicts in 1 file", "app", "git_commit", "abort=true")
-    assert (result.metadata["conflicts"], result.outcome) == (["app"], Outcome.ERROR)
-    assert "<<<<<<<" in (root / "app").read_text()
     await said_no(tool.merge("clean"), "abort=true")
     assert (await ok(tool.merge(abort=True))).metadata["clean"]
     await said_no(tool.merge(abort=True), "No merge is going on")
-    await said_no(tool.merge("other"), "conflicts")
+    await ok(tool.merge("clean"))
+    # What was merged is reverted against its first parent.
+    assert (await ok(tool.revert("HEAD", no_commit=True))).metadata["files"] == ["more"]
+    await ok(tool.commit("without"))
+    result = await said_no(tool.merge("other"), "conflicts in 1 file", "app", "git_commit", "abort=true")
+    assert (result.metadata["conflicts"], result.outcome) == (["app"], Outcome.ERROR)
     (root / "app").write_text("both\n")
     await ok(tool.add(["app"]))
     await ok(tool.commit("Both"))
     assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
-
-
-async def test_revert(local: Workspace, root: Path) -> None:
-    tool = GitTool(local)
-    await ok(tool.revert("HEAD"))
-    assert (root / "app").read_text() == BASE
-    assert (await ok(tool.revert("HEAD", no_commit=True))).metadata["files"] == ["app"]
-    await ok(tool.commit("again"))
-    await ok(tool.merge("clean"))
-    await ok(tool.revert("HEAD"))
-    assert not (root / "more").exists()
     await said_no(tool.revert("other"), "conflicts in 1 file", "git_revert(abort=true)")
     assert (await ok(tool.revert(abort=True))).metadata["clean"]
     await said_no(tool.revert(abort=True), "No revert")
-    await said_no(tool.revert("absent"), "no commit 'absent'")
 
 
 async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
     tool = GitTool(local)
     head = git(root, "rev-parse", "HEAD")
-    for text in (
-        "--exec=touch pwned", "-Xpwned", "-sevil", "--strategy=evil", "-m1", "HEAD --abort", "", "HEAD\n-x", "HEAD:app",
-        "..",
-    ):  # fmt: skip
-        expected = Outcome.REFUSED if text.startswith("-") else Outcome.ERROR
+    options = ("--exec=touch pwned", "-Xpwned", "-sevil", "--strategy=evil", "-m1")
+    for text in (*options, "HEAD --abort", "", "HEAD\n-x", "HEAD:app", ".."):
         for call in (tool.merge, tool.revert):
             for no_commit in (False, True):
                 await said_no(call(text, no_commit=no_commit))
+                expected = Outcome.REFUSED if text in options else Outcome.ERROR
                 assert tool.pipeline.trail.entries[-1].outcome is expected, text
     await said_no(tool.merge(), "name the branch")
     await said_no(tool.revert(), "name the commit")
-    assert git(root, "rev-parse", "HEAD") == head
-    assert not git(root, "status", "--porcelain")
+    assert (git(root, "rev-parse", "HEAD"), git(root, "status", "--porcelain")) == (head, "")
 
 
+# Each is set up by the agent itself in its shell; the second is plain git stepping into it, proof that it works.
 HOOKS = (
     "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction "
     "pre-merge-commit post-merge post-rewrite"
 )
+WHO = "git config user.name n; git config user.email n@example.org; "
 # Each is set up by the agent itself in its shell; the second is plain git stepping into it, proof that it works.
 LOCAL_TRAPS = {
     "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git merge -q clean"),
@@ -806,19 +706,15 @@ LOCAL_TRAPS = {
         "git config merge.evil.driver {trap}; echo 'app merge=evil' > .git/info/attributes",
         "git merge -q other",
     ),
-    "merge driver with an odd name": (
-        "git config merge.e=v.il.driver {trap}; git config merge.default e=v.il",
-        "git merge -q other",
-    ),
-    "included merge driver": (
-        "git config -f .git/more merge.evil.driver {trap}; git config include.path more; git config merge.default evil",
+    "merge driver with an odd name, included": (
+        "git config -f .git/more merge.e=v.il.driver {trap}; git config include.path more; "
+        "git config merge.default e=v.il",
         "git merge -q other",
     ),
     "editor": ("git config core.editor {trap}; git config sequence.editor {trap}", "git revert --edit HEAD"),
     "text conversion": ("git config diff.x.textconv {trap}; echo 'app diff=x' > .git/info/attributes", "git blame app"),
     "signing": (
-        "git config commit.gpgSign true; git config gpg.program {trap}; git config user.signingKey x; "
-        "git config user.name n; git config user.email n@example.org",
+        f"{WHO}git config commit.gpgSign true; git config gpg.program {{trap}}; git config user.signingKey x",
         "git merge -q clean -m x",
     ),
     "signature check": (
@@ -829,8 +725,8 @@ LOCAL_TRAPS = {
         "git merge -q clean",
     ),
     "merge options": (
-        "git config user.name n; git config user.email n@example.org; git config gpg.program {trap}; "
-        "git config branch.main.mergeOptions '-S --squash=false'; git config branch.main.mergeOptions -S",
+        f"{WHO}git config gpg.program {{trap}}; git config branch.main.mergeOptions '-S --squash=false'; "
+        "git config branch.main.mergeOptions -S",
         "git merge -q clean -m x",
     ),
     "submodule": (
@@ -844,36 +740,23 @@ LOCAL_TRAPS = {
 
 @pytest.mark.parametrize("trap", LOCAL_TRAPS)
 async def test_nothing_of_a_hostile_configuration_runs(local: Workspace, root: Path, trap: str) -> None:
-    tool, shell = GitTool(local), ShellTool(local)
+    tool, shell, marker = GitTool(local), ShellTool(local), root / "pwned"
     script = f"{local.mount}/.git/trap"
-    marker = root / "pwned"
     armed = (
         f"printf '#!/bin/sh\\ntouch {local.mount}/pwned; exit 0\\n' > {script}; chmod +x {script}; "
         f"{LOCAL_TRAPS[trap][0].format(trap=script)}; rm -f pwned; git rev-parse HEAD > .git/start"
     )
     await ok(shell.run_command(armed))
-
-    async def no_trap(call: Awaitable[ToolResult], *, success: bool = True) -> None:
+    (root / "app").write_text("one\nour two\nthree\nfour\n")
+    for call, success in (
+        (tool.blame("app"), True), (tool.stash("push", "mine"), True), (tool.stash("list"), True),
+        (tool.stash("pop"), True), (tool.stash("push"), True), (tool.stash("drop"), True), (tool.merge("clean"), True),
+        (tool.revert("HEAD"), True), (tool.merge("other"), False), (tool.merge(abort=True), True),
+        (tool.revert("other"), False), (tool.revert(abort=True), True),
+    ):  # fmt: skip
         result = await call
         assert result.success == success, result.observation()
         assert not marker.exists(), f"{result.operation} stepped into it: {result.observation()}"
-        entry = tool.pipeline.trail.entries[-1]
-        assert (f"git_{entry.operation}", entry.outcome) == (result.operation, result.outcome)
-
-    await no_trap(tool.blame("app"))
-    (root / "app").write_text("one\nour two\nthree\nfour\n")
-    await no_trap(tool.stash("push", "mine"))
-    await no_trap(tool.stash("list"))
-    await no_trap(tool.stash("pop"))
-    await no_trap(tool.stash("push"))
-    await no_trap(tool.stash("drop"))
-    await no_trap(tool.merge("clean"))
-    await no_trap(tool.revert("HEAD"))
-    await no_trap(tool.merge("other"), success=False)
-    assert "<<<<<<<" in (root / "app").read_text()
-    await no_trap(tool.merge(abort=True))
-    await no_trap(tool.revert("other"), success=False)
-    await no_trap(tool.revert(abort=True))
     who = "GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=n@x GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=n@x"
     who = f"export {who}; unset GIT_EDITOR"
     await shell.run_command(f"{who}; git reset -q --hard $(cat .git/start); rm -f pwned; {LOCAL_TRAPS[trap][1]}")

@@ -66,18 +66,9 @@ async def base(world: World) -> PinnedRepository:
 
 
 def a_request(head: PinnedRepository, base: PinnedRepository, patch: bytes, **changes: str) -> MergeRequest:
-    request = MergeRequest(
-        execution_id="e1",
-        head=head,
-        base=base,
-        patch=patch,
-        since=base.commit,
-        message="Merge it\n\nFleet-Task: t.a",
-        author_name="Ada",
-        author_email="ada@example.org",
-        at="2026-03-01T10:00:00.250+00:00",
-    )
-    return replace(request, **changes)
+    said = {"message": "Merge it\n\nFleet-Task: t.a", "author_name": "Ada", "author_email": "ada@example.org"}
+    told = {"execution_id": "e1", "since": base.commit, "at": "2026-03-01T10:00:00.250+00:00", **said, **changes}
+    return MergeRequest(head=head, base=base, patch=patch, **told)
 
 
 def a_patch(world: World, change: Callable[[Path], None], at: str = "main") -> bytes:
@@ -116,7 +107,9 @@ async def test_two_changes_become_two_commits_on_top_of_each_other(world: World,
     ]
     assert one.commit == same.commit == again.commit != base.commit
     head = world.at(base, one)
-    two = await world.node.merge(a_request(head, base, second))
+    # Another node has it from its bundle, and goes on with it.
+    assert await files(world.new_node("three"), head) == await files(world.node, head)
+    two = await world.new_node("four").merge(a_request(head, base, second))
     assert (one.conflicts, two.conflicts) == ((), ())
     merged = await files(world.node, world.at(base, two))
     expected = LINES.replace("line 2\n", "line two\n").replace("line 19\n", "line nineteen\n")
@@ -126,19 +119,10 @@ async def test_two_changes_become_two_commits_on_top_of_each_other(world: World,
     for patch in (first, b""):
         unchanged = await world.node.merge(a_request(head, base, patch))
         assert (unchanged.commit, unchanged.bundle, unchanged.conflicts) == (head.commit, b"", ())
-
-
-async def test_another_node_has_the_merged_commit_from_its_bundle(world: World, base: PinnedRepository) -> None:
-    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    head = world.at(base, await world.node.merge(a_request(base, base, patch)))
-    assert await files(world.other, head) == await files(world.node, head)
-    later = a_patch(world, edits("old.py", "old 3\n", "old three\n"))
-    onward = await world.other.merge(a_request(head, base, later))
-    told = await files(world.node, world.at(base, onward))
-    assert (b"line two" in told["app.py"], b"old three" in told["old.py"]) == (True, True)
-    nowhere = replace(head, commit="1" * 40)
+    with pytest.raises(PatchRejected):
+        await world.node.merge(a_request(base, base, first.replace(b"line 3", b"line 33")))
     with pytest.raises(PreconditionFailed, match="broken"):
-        await files(world.new_node("three"), nowhere)
+        await files(world.new_node("five"), replace(head, commit="1" * 40))
 
 
 async def test_renamed_binary_and_removed_files(world: World, base: PinnedRepository) -> None:
@@ -192,11 +176,11 @@ async def test_a_conflict_is_a_draft_that_somebody_can_finish(world: World, base
     assert b"+line two, or II" in exported.patch
 
 
-async def test_a_repository_cannot_make_the_merge_run_anything(world: World, base: PinnedRepository) -> None:
+async def test_a_repository_cannot_make_the_merge_run_anything(world: World) -> None:
     mark = world.root / "ran"
     git(world.repo, "config", "merge.evil.driver", f"touch {mark}")
     git(world.repo, "config", "filter.evil.clean", f"touch {mark}")
-    write_files(world.repo, {".gitattributes": "*.py merge=evil filter=evil\n", ".git/hooks/post-commit": ""})
+    write_files(world.repo, {".gitattributes": "*.py merge=evil filter=evil\n"})
     git(world.repo, "add", ".gitattributes")
     git(world.repo, "commit", "-q", "-m", "Attributes")
     pinned = await world.node.pin("default", RepoRef(location=str(world.repo)))
@@ -204,15 +188,8 @@ async def test_a_repository_cannot_make_the_merge_run_anything(world: World, bas
     theirs = a_patch(world, edits("app.py", "line 19\n", "line nineteen\n"))
     mark.unlink(missing_ok=True)
     head = world.at(pinned, await world.node.merge(a_request(pinned, pinned, ours)))
-    merged = await world.node.merge(a_request(head, pinned, theirs))
-    assert merged.conflicts == ()
+    assert (await world.node.merge(a_request(head, pinned, theirs))).conflicts == ()
     assert not mark.exists()
-
-
-async def test_a_patch_that_does_not_fit_its_base_is_refused(world: World, base: PinnedRepository) -> None:
-    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n")).replace(b"line 3", b"line 33")
-    with pytest.raises(PatchRejected):
-        await world.node.merge(a_request(base, base, patch))
 
 
 async def test_a_snapshot_travels_in_the_bundle(world: World, tmp_path: Path) -> None:
@@ -234,74 +211,46 @@ async def test_a_snapshot_travels_in_the_bundle(world: World, tmp_path: Path) ->
     assert subjects == ["Merge it", "Snapshot of uncommitted changes"]
 
 
-async def test_the_branch_stands_in_the_target_and_nothing_else_changes(world: World, base: PinnedRepository) -> None:
+async def test_the_branch_stands_in_the_target_and_can_be_brought_to_somebody_else(
+    world: World, base: PinnedRepository, tmp_path: Path
+) -> None:
     patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
     head = world.at(base, await world.node.merge(a_request(base, base, patch)))
-    delivery = Delivery(branch="fleet/t")
+    # To somebody else, by patch and bundle.
+    theirs = tmp_path / "theirs"
+    git(tmp_path, "clone", "-q", str(world.repo), "theirs")
+    exported = await world.other.export(head, base.commit, "fleet/t")
+    (tmp_path / "it.bundle").write_bytes(exported.bundle)
+    git(theirs, "fetch", "-q", str(tmp_path / "it.bundle"), "fleet/t:fleet/t")
+    git(theirs, "apply", "--index", "-", stdin=exported.patch)
+    tree = git(theirs, "rev-parse", "fleet/t^{tree}")
+    assert (git(theirs, "rev-parse", "fleet/t"), git(theirs, "write-tree")) == (head.commit, tree)
+    with pytest.raises(PreconditionFailed, match="does not build on"):
+        await world.other.export(base, head.commit, "fleet/t")
+    # In the target, from any node.
     for node in (world.node, world.other):
-        delivered = await node.publish("e1", head, base.commit, delivery)
+        delivered = await node.publish("e1", head, base.commit, Delivery(branch="fleet/t"))
         assert (delivered.commit_sha, delivered.branch) == (head.commit, "fleet/t")
     assert git(world.repo, "rev-parse", "fleet/t", "fleet/t~1").split() == [head.commit, base.commit]
     shown = git(world.repo, "log", "-1", "--format=%an <%ae>|%cI|%B", "fleet/t")
     assert shown == "Ada <ada@example.org>|2026-03-01T10:00:00+00:00|Merge it\n\nFleet-Task: t.a"
     git(world.repo, "fsck", "--strict")
     assert git(world.repo, "status", "--porcelain") == ""
-    with pytest.raises(PreconditionFailed, match="other content") as caught:
-        await world.node.publish("e2", base, base.commit, delivery)
-    assert caught.value.field == "delivery.branch"
-    with pytest.raises(PreconditionFailed, match="checked out"):
-        await world.node.publish("e1", head, base.commit, Delivery(branch="main"))
+    for pinned, branch, words in ((base, "fleet/t", "other content"), (head, "main", "checked out")):
+        with pytest.raises(PreconditionFailed, match=words) as caught:
+            await world.node.publish("e2", pinned, base.commit, Delivery(branch=branch))
+        assert caught.value.field == "delivery.branch"
 
 
-async def test_patch_and_bundle_bring_the_branch_to_somebody_else(
-    world: World, base: PinnedRepository, tmp_path: Path
-) -> None:
-    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    head = world.at(base, await world.node.merge(a_request(base, base, patch)))
-    exported = await world.other.export(head, base.commit, "fleet/t")
-    git(tmp_path, "clone", "-q", str(world.repo), "theirs")
-    theirs = tmp_path / "theirs"
-    (tmp_path / "it.bundle").write_bytes(exported.bundle)
-    git(theirs, "fetch", "-q", str(tmp_path / "it.bundle"), "fleet/t:fleet/t")
-    assert git(theirs, "rev-parse", "fleet/t") == head.commit
-    git(theirs, "apply", "--index", "-", stdin=exported.patch)
-    assert git(theirs, "write-tree") == git(theirs, "rev-parse", "fleet/t^{tree}")
-    with pytest.raises(PreconditionFailed, match="does not build on"):
-        await world.other.export(base, head.commit, "fleet/t")
-
-
-@pytest.mark.parametrize("push", [True, False])
-async def test_a_remote_gets_the_branch_when_it_is_asked_for(world: World, tmp_path: Path, push: bool) -> None:
+async def test_a_remote_gets_the_branch_when_it_is_asked_for(world: World, tmp_path: Path) -> None:
     remote = served_copy(world.repo, tmp_path / "served")
     async with git_server(tmp_path / "served") as server:
         pinned = await world.node.pin("default", RepoRef(location=f"{server.url}/project.git", credential="robot"))
         patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
         head = world.at(pinned, await world.node.merge(a_request(pinned, pinned, patch)))
         assert b"line two" in (await files(world.other, head))["app.py"]
-        for node in (world.other, world.node):
+        for node, push in ((world.other, False), (world.other, True), (world.node, True)):
             delivered = await node.publish("e1", head, pinned.commit, Delivery(branch="fleet/t", push=push))
             assert (delivered.commit_sha, delivered.pushed) == (head.commit, push)
-    assert git(remote, "for-each-ref", "--format=%(objectname)", "refs/heads/fleet/t") == (head.commit if push else "")
-
-
-async def test_the_history_is_packed_once_for_all_commits_of_the_branch(world: World, base: PinnedRepository) -> None:
-    head, merges = base, []
-    for number in (1, 5, 9):
-        patch = a_patch(world, edits("app.py", f"line {number}\n", f"line no {number}\n"))
-        merges.append(await world.node.merge(a_request(head, base, patch)))
-        head = world.at(base, merges[-1])
-    await files(world.node, head)
-    (seeds,) = (world.root / "one/seeds").iterdir()
-    packs = {name: {pack.stat().st_ino for pack in (seeds / name / "objects/pack").iterdir()} for name in names(seeds)}
-    shared = packs[base.commit]
-    assert shared
-    assert all(shared < packs[merge.commit] for merge in merges)
-    # What an earlier seed shares outlives it.
-    for commit in (base.commit, *(merge.commit for merge in merges[:-1])):
-        subprocess.run(["sh", "-c", 'chmod -R u+w "$0" && rm -r "$0"', seeds / commit], check=True)
-    assert b"line no 9\n" in (await files(world.node, head))["app.py"]
-    git(seeds / head.commit, "-c", "safe.directory=*", "fsck", "--full")
-
-
-def names(directory: Path) -> list[str]:
-    return [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+            there = git(remote, "for-each-ref", "--format=%(objectname)", "refs/heads/fleet/t")
+            assert there == (head.commit if push else "")

@@ -11,8 +11,8 @@ import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import nats
@@ -22,28 +22,12 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, StreamSettin
 from swe_ai_fleet.adapters.jetstream.subjects import event_subject, result_subject
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.domain.event import CancelRequested, StoredEvent, Writer
+from swe_ai_fleet.domain.event import StoredEvent, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
 from swe_ai_fleet.settings import without_login
+from tests.confinement import until
+from tests.contract.test_event_log import everything, note, notes, write, writer
 from tests.lost_answers import Proxy
-
-
-def writer(agent_id: str = "agent-1", *, execution_id: str = "", generation: int = 1) -> Writer:
-    return Writer(
-        tenant="default",
-        execution_id=execution_id or str(uuid.uuid4()),
-        task_id="task",
-        agent_id=agent_id,
-        generation=generation,
-    )
-
-
-def note(text: str) -> CancelRequested:
-    return CancelRequested(reason=text)
-
-
-def reasons(stored: list[StoredEvent]) -> list[str]:
-    return [one.event.body.reason for one in stored if isinstance(one.event.body, CancelRequested)]
 
 
 @asynccontextmanager
@@ -64,21 +48,9 @@ async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
         yield jetstream
 
 
-async def everything(log: JetStream, who: Writer) -> list[StoredEvent]:
-    return [one async for one in log.read(who.tenant, who.execution_id)]
-
-
 async def kill(server: EmbeddedNats) -> None:
     os.kill(server.address.pid, signal.SIGKILL)
     await server.wait()
-
-
-async def until_stored(log: JetStream, who: Writer, count: int) -> None:
-    async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events:
-        async for _ in events:
-            count -= 1
-            if not count:
-                return
 
 
 # --- the server ---
@@ -102,47 +74,34 @@ async def test_a_restart_keeps_events_token_and_port(tmp_path: Path) -> None:
         assert refusal.value.hint
         with pytest.raises(Unavailable, match="address already in use"):
             await EmbeddedNats(tmp_path / "two", port=int(first.url.rsplit(":", 1)[1])).__aenter__()
-        async with connected(first) as log, log.journal(who, fresh=True) as journal:
-            await journal.append(note("kept"))
+        async with connected(first) as log:
+            await write(log, who, "kept")
             assert (await log.usage())["AGENT_EVENTS"].max_bytes == 0
     with pytest.raises(PreconditionFailed):
         read_address(data)
+    # As servers of ours that knew no accounts left it.
+    (data / "jetstream/jetstream/FLEET").rename(data / "jetstream/jetstream/$G")
     async with EmbeddedNats(data) as server:
-        assert server.address.token == first.token
-        assert server.address.url == first.url
-        assert server.address.pid != first.pid
+        assert (server.address.token, server.address.url) == (first.token, first.url)
         # Limits can be changed.
         async with connected(server.address, settings=StreamSettings(max_event_bytes=10_000_000)) as log:
-            assert reasons(await everything(log, who)) == ["kept"]
+            assert notes(await everything(log, who)) == ["kept"]
             assert (await log.usage())["AGENT_EVENTS"].max_bytes == 10_000_000
             ping = await log.ping()
             assert ping.ok and ping.version.startswith("2.") and 0 < ping.latency_ms < 2000
 
 
-async def test_a_wrong_login_is_refused(nats_server: EmbeddedNats) -> None:
+async def test_a_wrong_login_is_refused(nats_server: EmbeddedNats, unused_tcp_port: int) -> None:
     url = without_login(nats_server.address.url)
     for credentials in (Credentials(user="fleet", password="wrong"), Credentials(token="wrong"), Credentials()):
         # Who is no user is asked about, and there is no orchestrator here that would answer.
         with pytest.raises(PreconditionFailed, match="refused the credentials"):
             async with JetStream.connect(url, credentials=credentials):
                 pass
-
-
-async def test_no_server_at_all_is_unavailable(unused_tcp_port: int) -> None:
     with pytest.raises(Unavailable, match=f"no NATS server answers at 127.0.0.1:{unused_tcp_port}") as fault:
         async with JetStream.connect(f"nats://secret@127.0.0.1:{unused_tcp_port}"):
             pass
     assert "secret" not in str(fault.value)
-
-
-async def test_what_a_server_without_accounts_stored_is_still_there(tmp_path: Path) -> None:
-    """Servers of ours knew a token only, and kept everything in the account of nobody in particular."""
-    async with EmbeddedNats(tmp_path) as server, connected(server.address) as log:
-        ref = await log.put("default", "e", b"kept", "text/plain")
-    store = tmp_path / "jetstream" / "jetstream"
-    (store / "FLEET").rename(store / "$G")
-    async with EmbeddedNats(tmp_path) as server, connected(server.address) as log:
-        assert await log.get(ref) == b"kept"
 
 
 async def test_blobs_of_before_are_read_and_replaced(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
@@ -175,22 +134,11 @@ async def main():
 
 asyncio.run(main())
 """
-    parent = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program, str(tmp_path)), stdout=subprocess.PIPE
-    )
-    assert parent.stdout is not None
-    child = int(await parent.stdout.readline())
-    descriptor = os.pidfd_open(child)
-    try:
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(await asyncio.to_thread(parent.stdout.readline))
         parent.kill()
-        await parent.wait()
-        ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(descriptor, ended.set)
-        async with asyncio.timeout(10):
-            await ended.wait()
-    finally:
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
+    await until(lambda: not Path(f"/proc/{child}/exe").exists())
     # And its directory can be used again at once.
     async with EmbeddedNats(tmp_path):
         pass
@@ -201,51 +149,38 @@ asyncio.run(main())
 
 async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Path) -> None:
     count, writers = 60, [writer(f"agent-{number}", execution_id="run") for number in range(8)]
-    async with EmbeddedNats(tmp_path) as first:
-        address = first.address
-        port = int(address.url.rsplit(":", 1)[1])
-        async with connected(address) as log:
+    heard: list[StoredEvent] = []
+    async with AsyncExitStack() as stack:
+        first = await EmbeddedNats(tmp_path).__aenter__()
+        port = int(first.address.url.rsplit(":", 1)[1])
+        log = await stack.enter_async_context(connected(first.address))
 
-            async def write(who: Writer) -> None:
-                async with log.journal(who, fresh=True) as journal:
-                    for number in range(count):
-                        await journal.append(note(f"{who.agent_id}:{number}"))
+        async def write_slowly(who: Writer) -> None:
+            async with log.journal(who, fresh=True) as journal:
+                for number in range(count):
+                    await journal.append(note(f"{who.agent_id}:{number}"))
 
-            async with asyncio.TaskGroup() as group:
-                for who in writers:
-                    group.create_task(write(who))
-                await until_stored(log, writers[0], 100)
-                await kill(first)
-                await first.__aexit__(None, None, None)
-                second = await group.create_task(EmbeddedNats(tmp_path, port=port).__aenter__())
-            try:
-                stored = await everything(log, writers[0])
-            finally:
-                await second.__aexit__(None, None, None)
-    for who in writers:
-        mine = [one for one in stored if one.event.agent_id == who.agent_id]
-        assert reasons(mine) == [f"{who.agent_id}:{number}" for number in range(count)]
-    assert len(stored) == count * len(writers)
+        async def follow() -> None:
+            async with aclosing(log.read("acme", "run", follow=True)) as events:
+                async for one in events:
+                    heard.append(one)
+                    if len(heard) == count * len(writers):
+                        return
 
-
-async def test_following_goes_on_after_a_restart(tmp_path: Path) -> None:
-    who = writer()
-    async with (
-        EmbeddedNats(tmp_path) as first,
-        connected(first.address) as log,
-        log.journal(who, fresh=True) as journal,
-        asyncio.timeout(20),
-    ):
-        await journal.append(note("before"))
-        async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events:
-            seen = [await anext(events)]
-            waiting = asyncio.ensure_future(anext(events))
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(follow())
+            for who in writers:
+                group.create_task(write_slowly(who))
+            await until(lambda: len(heard) > 100)
             await kill(first)
             await first.__aexit__(None, None, None)
-            async with EmbeddedNats(tmp_path):
-                await journal.append(note("after"))
-                seen.append(await waiting)
-    assert reasons(seen) == ["before", "after"]
+            await stack.enter_async_context(EmbeddedNats(tmp_path, port=port))
+        # Who follows goes on as well.
+        stored = await everything(log, writers[0])
+    assert heard == stored and len(stored) == count * len(writers)
+    for who in writers:
+        mine = [one for one in stored if one.event.agent_id == who.agent_id]
+        assert notes(mine) == [f"{who.agent_id}:{number}" for number in range(count)]
 
 
 async def test_a_server_that_stays_away_is_unavailable(tmp_path: Path) -> None:
@@ -264,79 +199,63 @@ async def test_a_server_that_stays_away_is_unavailable(tmp_path: Path) -> None:
         assert ping.error
 
 
-async def test_an_event_whose_answer_got_lost_is_stored_once(nats_server: EmbeddedNats) -> None:
-    for fresh in (True, False):
-        who = writer()
-        proxy = Proxy(nats_server.address.url)
-        async with proxy.running(), connected(nats_server.address, url=proxy.url) as log, asyncio.timeout(20):
+async def test_what_had_its_answer_lost_is_stored_once(nats_server: EmbeddedNats) -> None:
+    proxy, result = Proxy(nats_server.address.url), {"tenant": "default", "execution_id": "one", "agent_id": ""}
+    async with proxy.running(), connected(nats_server.address, url=proxy.url) as log, asyncio.timeout(40):
+
+        async def unanswered(act: Coroutine[object, object, object]) -> object:
+            proxy.swallowing = True
+            proxy.swallowed.clear()
+            acting = asyncio.ensure_future(act)
+            await proxy.swallowed.wait()
+            proxy.swallowing = False
+            proxy.cut()
+            return await acting
+
+        for fresh in (True, False):
+            who = writer()
             async with log.journal(who, fresh=fresh) as journal:
-                proxy.swallowing = True
-                first = asyncio.ensure_future(journal.append(note("one")))
-                await proxy.swallowed.wait()
-                proxy.swallowing = False
-                proxy.cut()
-                await first
+                await unanswered(journal.append(note("one")))
                 await journal.append(note("two"))
             stored = await everything(log, who)
-        assert reasons(stored) == ["one", "two"]
-        assert [one.event.id.rsplit("/", 1)[1] for one in stored] == ["1", "2"]
-
-
-async def test_a_result_whose_answer_got_lost_is_published_once(nats_server: EmbeddedNats) -> None:
-    proxy = Proxy(nats_server.address.url)
-    task_id = str(uuid.uuid4())
-    async with proxy.running(), connected(nats_server.address, url=proxy.url) as log, asyncio.timeout(20):
-
-        async def publish() -> bool:
-            return await log.publish(
-                tenant="default", task_id=task_id, execution_id="one", agent_id="", payload=b'{"n": 1}'
-            )
-
-        proxy.swallowing = True
-        first = asyncio.ensure_future(publish())
-        await proxy.swallowed.wait()
-        proxy.swallowing = False
-        proxy.cut()
-        assert await first is True
-        assert await publish() is False
+            assert notes(stored) == ["one", "two"]
+            assert [one.event.id.rsplit("/", 1)[1] for one in stored] == ["1", "2"]
+        task = str(uuid.uuid4())
+        assert await unanswered(log.publish(**result, task_id=task, payload=b'{"n": 1}')) is True
+        assert await log.publish(**result, task_id=task, payload=b'{"n": 1}') is False
+        with pytest.raises(InvalidRequest, match="too large"):
+            await log.publish(**result, task_id="large", payload=b"x" * 2_000_000)
 
 
 async def test_ids_that_a_stranger_took_are_fences(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
-    who, other = writer(), writer()
+    who, other, broken = writer(), writer(), writer("_")
     stranger = await nats.connect(nats_server.address.url)
 
-    async def says(subject: str, identity: str) -> None:
-        await stranger.jetstream().publish(subject, b"{}", headers={"Nats-Msg-Id": f"default/{identity}"})
+    async def says(subject: str, identity: str, data: bytes = b"{}") -> None:
+        await stranger.jetstream().publish(subject, data, headers={"Nats-Msg-Id": f"acme/{identity}"})
+
+    def of(who: Writer) -> str:
+        return event_subject(who.tenant, who.execution_id, who.agent_id)
 
     try:
         with pytest.raises(Fenced):
             async with jetstream.journal(who, fresh=True) as journal:
                 one = await journal.append(note("one"))
-                subject = event_subject(who.tenant, who.execution_id, who.agent_id)
-                await says(subject, f"{one.id.rsplit('/', 1)[0]}/2")
+                await says(of(who), f"{one.id.rsplit('/', 1)[0]}/2")
                 await journal.append(note("two"))
         await says(f"agent.events.elsewhere.{uuid.uuid4()}.agent", f"{other.execution_id}/{other.agent_id}/1/1")
         with pytest.raises(Fenced, match="did not send"):
-            async with jetstream.journal(other, fresh=True) as journal:
-                await journal.append(note("one"))
+            await write(jetstream, other, "one")
+        # What is no event does not hide the others.
+        await says(of(broken), "broken", b'{"body": {"type": "from_the_future"}}')
+        fine = writer("_")
+        await write(jetstream, fine, "fine")
+        heads = [one async for one in jetstream.heads() if one is not None]
+        assert heads[-1].event.execution_id == fine.execution_id
+        with pytest.raises(PreconditionFailed, match="cannot be read"):
+            await everything(jetstream, broken)
     finally:
         await stranger.close()
-
-
-async def test_what_is_no_event_does_not_hide_the_others(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
-    who, broken = writer("_"), writer("_")
-    stranger = await nats.connect(nats_server.address.url)
-    try:
-        subject = event_subject(broken.tenant, broken.execution_id, broken.agent_id)
-        await stranger.jetstream().publish(subject, b'{"body": {"type": "from_the_future"}}')
-    finally:
-        await stranger.close()
-    async with jetstream.journal(who, fresh=True) as journal:
-        await journal.append(note("fine"))
-    heads = [one async for one in jetstream.heads() if one is not None]
-    assert heads[-1].event.execution_id == who.execution_id
-    with pytest.raises(PreconditionFailed, match="cannot be read"):
-        await everything(jetstream, broken)
 
 
 async def test_full_storage_is_said_and_leaves_no_gap(tmp_path: Path) -> None:
@@ -348,7 +267,7 @@ async def test_full_storage_is_said_and_leaves_no_gap(tmp_path: Path) -> None:
                 for number in range(100):
                     journal.post(note(f"{number}:{'x' * 2000}"))
                 await journal.flush()
-        stored = [reason.split(":")[0] for reason in reasons(await everything(log, who))]
+        stored = [reason.split(":")[0] for reason in notes(await everything(log, who))]
         assert 10 < len(stored) < 100
         assert stored == [str(number) for number in range(len(stored))]
         with pytest.raises(ResourceExhausted):
@@ -358,27 +277,16 @@ async def test_full_storage_is_said_and_leaves_no_gap(tmp_path: Path) -> None:
         assert 0.9 * usage.max_bytes < usage.bytes <= usage.max_bytes
 
 
-async def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    async with EmbeddedNats(tmp_path, max_file_bytes=128 * 1024) as server, connected(server.address) as log:
-        with pytest.raises(ResourceExhausted):
-            async with log.journal(writer(), fresh=True) as journal:
-                for _ in range(100):
-                    await journal.append(note("x" * 4000))
-
-
 async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
     who, text = writer(), "x" * 300 * 1024
-    async with jetstream.journal(who, fresh=True) as journal:
-        await journal.append(note(text))
-    assert reasons(await everything(jetstream, who)) == [text]
+    await write(jetstream, who, text, *map(str, range(700)))
+    assert notes(await everything(jetstream, who)) == [text, *map(str, range(700))]
     client = await nats.connect(nats_server.address.url)
     try:
         subject = event_subject(who.tenant, who.execution_id, who.agent_id)
-        message = await client.jetstream().get_last_msg("AGENT_EVENTS", subject)
-        assert message.data is not None
+        message = await anext(aiter((await client.jetstream().subscribe(subject, ordered_consumer=True)).messages))
         content = json.loads(message.data)
-        assert len(message.data) < 1024
-        assert "body" not in content
+        assert len(message.data) < 1024 and "body" not in content
         # Any NATS client can fetch the body.
         store = await client.jetstream().object_store("agent-blobs")
         blob = await store.get(content["body_ref"]["name"])
@@ -387,56 +295,22 @@ async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream
         await client.close()
 
 
-async def test_a_reader_that_leaves_early_leaves_no_consumer(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
-    who = writer()
-    async with jetstream.journal(who, fresh=True) as journal:
-        for number in range(5):
-            await journal.append(note(str(number)))
-    client = await nats.connect(nats_server.address.url)
-
-    async def readers() -> list[str]:
-        """The consumers that are there for one reader; durable ones stay."""
-        found = await client.jetstream().consumers_info("AGENT_EVENTS")
-        return [one.name for one in found if one.config.durable_name is None]
-
-    try:
-        for follow in (False, True):
-            async with aclosing(jetstream.read(who.tenant, who.execution_id, follow=follow)) as events:
-                await anext(events)
-                assert await readers()
-            assert await readers() == []
-
-        async def watch() -> None:
-            async with aclosing(jetstream.heads(follow=True)) as heads:
-                async for _ in heads:
-                    watching.set()
-
-        watching = asyncio.Event()
-        watcher = asyncio.ensure_future(watch())
-        await watching.wait()
-        watcher.cancel()
-        await asyncio.wait([watcher])
-        assert await readers() == []
-    finally:
-        await client.close()
-
-
-async def test_many_events_are_read_over_several_pulls(jetstream: JetStream) -> None:
-    who = writer()
-    async with jetstream.journal(who, fresh=True) as journal:
-        for number in range(700):
-            journal.post(note(str(number)))
-    assert reasons(await everything(jetstream, who)) == [str(number) for number in range(700)]
+async def test_a_reader_that_leaves_early_leaves_no_consumer(jetstream: JetStream) -> None:
+    who = writer("_")
+    await write(jetstream, who, *"12345")
+    durable = set(await jetstream.consumers("AGENT_EVENTS"))
+    for reader in (
+        jetstream.read(who.tenant, who.execution_id),
+        jetstream.read(who.tenant, who.execution_id, follow=True),
+        jetstream.heads(follow=True),
+    ):
+        async with aclosing(reader) as events:
+            await anext(events)
+            assert set(await jetstream.consumers("AGENT_EVENTS")) > durable
+        assert set(await jetstream.consumers("AGENT_EVENTS")) == durable
 
 
 # --- results, for subscribers that know nothing of us ---
-
-
-async def test_a_result_that_is_too_large_is_refused(jetstream: JetStream) -> None:
-    with pytest.raises(InvalidRequest, match="too large"):
-        await jetstream.publish(
-            tenant="default", task_id="large", execution_id="one", agent_id="", payload=b"x" * 2_000_000
-        )
 
 
 def test_a_token_is_always_one_token() -> None:

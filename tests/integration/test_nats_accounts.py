@@ -9,6 +9,7 @@ import secrets
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
@@ -114,13 +115,12 @@ async def secured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
 _LAST = "nobody.may.say.this"
 
 
+@dataclass
 class Said:
     """A client of a user and the faults that the server told it of."""
 
-    def __init__(self, client: Client, faults: list[str], news: asyncio.Event) -> None:
-        self.client = client
-        self.faults = faults
-        self.news = news
+    client: Client
+    faults: list[str]
 
     async def refused(self, subjects: Iterable[str], verb: str) -> set[str]:
         """Which of some subjects the server refuses."""
@@ -133,10 +133,7 @@ class Said:
                 await self.client.subscribe(subject)
         # The server tells of faults in order, and of this one last.
         await self.client.publish(_LAST, b"")
-        async with asyncio.timeout(10):
-            while not any(_LAST in fault for fault in self.faults):
-                self.news.clear()
-                await self.news.wait()
+        await until(lambda: any(_LAST in fault for fault in self.faults))
         told = {fault.partition('"')[2].partition('"')[0] for fault in self.faults if f"for {verb}" in fault}
         return {subject for subject in asked if subject.lower() in told}
 
@@ -144,63 +141,62 @@ class Said:
 @asynccontextmanager
 async def client_of(secured: SecuredNats, user: str, *, login: str = "") -> AsyncIterator[Said]:
     faults: list[str] = []
-    news = asyncio.Event()
 
     async def told(error: Exception) -> None:
         faults.append(str(error))
-        news.set()
 
-    if login:
-        inbox = f"_INBOX.{login.partition('.')[0]}"
-    else:
-        inbox = "_INBOX" if user.startswith("tenant-") else f"_INBOX.{public_key(secured.layout.nkey(user))}"
-    client = await nats.connect(
-        secured.url,
-        nkeys_seed=None if login else str(secured.layout.nkey(user)),
-        token=login or None,
-        tls=ssl.create_default_context(cafile=str(secured.layout.authority)),
-        inbox_prefix=inbox,
-        error_cb=told,
-        allow_reconnect=False,
-    )
+    shown = {"token": login} if login else {"nkeys_seed": str(secured.layout.nkey(user))}
+    own = login.partition(".")[0] or ("" if user.startswith("tenant-") else public_key(secured.layout.nkey(user)))
+    tls = ssl.create_default_context(cafile=str(secured.layout.authority))
+    inbox = f"_INBOX.{own}".rstrip(".")
+    client = await nats.connect(secured.url, **shown, tls=tls, inbox_prefix=inbox, error_cb=told, allow_reconnect=False)
     try:
-        yield Said(client, faults, news)
+        yield Said(client, faults)
     finally:
         await client.close()
 
 
-async def test_the_walk_covers_every_stream_that_there_is(secured: SecuredNats) -> None:
-    async with client_of(secured, "operator") as operator:
-        answer = await operator.client.request("$JS.API.STREAM.NAMES", b"{}")
-    names = set(json.loads(answer.data)["streams"])
-    assert names == set(STREAMS)
-
-
 async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.nkey"
+    wrong, nothing = tmp_path / "wrong.nkey", tmp_path / "nothing"
     wrong.write_bytes(nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER))
+    nothing.write_text("nothing")
     ca = str(secured.layout.authority)
-    for credentials in (
-        Credentials(ca=ca),
-        Credentials(token="guess", ca=ca),
-        Credentials(user="orchestrator", password="guess", ca=ca),
-        Credentials(nkey=str(wrong), ca=ca),
-    ):
-        with pytest.raises(PreconditionFailed, match="refused the credentials"):
+    for credentials, field in (
+        (Credentials(ca=ca), ""), (Credentials(token="guess", ca=ca), ""), (Credentials(nkey=str(wrong), ca=ca), ""),
+        (Credentials(user="orchestrator", password="guess", ca=ca), ""),
+        (Credentials(nkey=str(tmp_path / "none")), "nats_nkey_file"), (Credentials(ca=str(nothing)), "nats_ca"),
+        (Credentials(nkey=str(nothing)), "nats_nkey_file"),
+        (Credentials(cert=str(nothing), key=str(nothing)), "nats_cert"),
+    ):  # fmt: skip
+        with pytest.raises(PreconditionFailed, match="" if field else "refused the credentials") as fault:
             async with JetStream.connect(secured.url, credentials=credentials):
                 pass
+        assert not field or fault.value.field == field
+
+
+@asynccontextmanager
+async def listening(client: Client, subjects: Iterable[str]) -> AsyncIterator[list[str]]:
+    """The subjects of what a client hears."""
+    heard: list[str] = []
+
+    async def hear(message: object) -> None:
+        heard.append(str(getattr(message, "subject", "")))
+
+    for subject in subjects:
+        await client.subscribe(subject, cb=hear)
+    await client.flush()
+    yield heard
 
 
 async def test_a_tenant_can_send_tasks_and_nothing_else(secured: SecuredNats) -> None:
-    heard: list[str] = []
-    async with client_of(secured, "tenant-a") as tenant, client_of(secured, "operator") as operator:
-
-        async def hear(message: object) -> None:
-            heard.append(str(getattr(message, "subject", "")))
-
-        for subject in ("agent.>", "context.>", "$KV.>", "$O.>"):
-            await operator.client.subscribe(subject, cb=hear)
-        await operator.client.flush()
+    everything = ("agent.>", "context.>", "$KV.>", "$O.>")
+    async with (
+        client_of(secured, "tenant-a") as tenant,
+        client_of(secured, "operator") as operator,
+        listening(operator.client, everything) as heard,
+    ):
+        names = await operator.client.request("$JS.API.STREAM.NAMES", b"{}")
+        assert set(json.loads(names.data)["streams"]) == set(STREAMS), "the walk leaves streams out"
         subjects = every_subject() - {"agent.cmd.execute"}
         assert await tenant.refused(subjects, "publish") == subjects
         answer = await tenant.client.request("agent.cmd.execute", b"{}")
@@ -211,23 +207,16 @@ async def test_a_tenant_can_send_tasks_and_nothing_else(secured: SecuredNats) ->
 
 
 async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNats) -> None:
-    async with client_of(secured, "tenant-a") as tenant, client_of(secured, "operator") as operator:
-        # In its own account `b` is no tenant but an execution of its own.
-        mine = {"_INBOX.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results._b.>"}
+    # In its own account `b` is no tenant but an execution of its own.
+    mine = {"_INBOX.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results._b.>"}
+    inner = ("x", "x.y", f"x.{EXECUTION_SUBJECT}", f"x.{CONTROL_SUBJECT}")
+    expected = {f"agent.{kind}.{name}" for kind in ("events", "results") for name in inner}
+    async with (
+        client_of(secured, "tenant-a") as tenant,
+        client_of(secured, "operator") as operator,
+        listening(tenant.client, (*sorted(mine), "agent.events.>", "agent.results.>")) as heard,
+    ):
         assert await tenant.refused(FILTERS, "subscription") == set(FILTERS) - mine
-        heard: list[str] = []
-        expected = {
-            *("agent.events.x", "agent.events.x.y", f"agent.events.x.{EXECUTION_SUBJECT}"),
-            *(f"agent.events.x.{CONTROL_SUBJECT}", "agent.results.x", "agent.results.x.y"),
-            *(f"agent.results.x.{EXECUTION_SUBJECT}", f"agent.results.x.{CONTROL_SUBJECT}"),
-        }
-
-        async def hear(message: object) -> None:
-            heard.append(str(getattr(message, "subject", "")))
-
-        for subject in (*sorted(mine), "agent.events.>", "agent.results.>"):
-            await tenant.client.subscribe(subject, cb=hear)
-        await tenant.client.flush()
         for subject in sorted(every_subject()):
             if not subject.startswith("$"):
                 await operator.client.publish(subject, b"{}")
@@ -239,13 +228,9 @@ async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNat
 
 @pytest.fixture(scope="module")
 async def logins(secured: SecuredNats, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HostLogins]:
-    settings = Settings(
-        home=tmp_path_factory.mktemp("home"),
-        nats_url=secured.url,
-        nats_ca=secured.layout.authority,
-        nats_nkey_file=secured.layout.nkey("orchestrator"),
-        nats_issuer_file=secured.layout.nkey("issuer"),
-    )
+    nkeys = {"nats_nkey_file": secured.layout.nkey("orchestrator"), "nats_issuer_file": secured.layout.nkey("issuer")}
+    place = {"home": tmp_path_factory.mktemp("home"), "nats_url": secured.url, "nats_ca": secured.layout.authority}
+    settings = Settings.model_validate({**place, **nkeys})
     async with connect_log(settings, name="orchestrator") as log, open_host_logins(settings, log) as opened:
         assert opened is not None
         yield opened
@@ -254,29 +239,21 @@ async def logins(secured: SecuredNats, tmp_path_factory: pytest.TempPathFactory)
 async def test_a_host_says_what_agents_of_its_tenant_say_and_nothing_else(
     secured: SecuredNats, logins: HostLogins
 ) -> None:
-    login = await logins.grant("a")
-    async with client_of(secured, "", login=login) as host:
-        everything = every_subject()
+    everything = every_subject()
+    async with client_of(secured, "", login=await logins.grant("a")) as host:
         allowed = everything - await host.refused(everything, "publish")
-        heard = await host.refused(FILTERS, "subscription")
-    assert heard == set(FILTERS)
+        assert await host.refused(FILTERS, "subscription") == set(FILTERS)
     own, get = tenant_key("a"), "$JS.API.DIRECT.GET"
-    assert allowed == {
-        *("agent.events.a.x.y", "agent.live.text.a.e.w", "$O.agent-blobs.C.a.x"),
+    readable = {f"{get}.KV_{bucket}.$KV.{bucket}.{own}.x" for bucket in (TEST_RUNS, RECIPES)}
+    readable |= {f"{get}.KV_{JOB_BOARD}.$KV.{JOB_BOARD}.a.j.{what}" for what in ("job", "login", "stop", "pinned")}
+    assert allowed == readable | {
+        *("agent.events.a.x.y", "agent.live.text.a.e.w", "$O.agent-blobs.C.a.x", f"{get}.{EVENTS}.agent.events.a.e.w"),
         *(f"$KV.{JOB_BOARD}.a.j.outcome", f"$KV.{JOB_BOARD}.a.j.pinned", f"$KV.{TEST_RUNS}.{own}.x"),
-        *(
-            f"{get}.{EVENTS}.agent.events.a.e.w",
-            *(f"{get}.KV_{JOB_BOARD}.$KV.{JOB_BOARD}.a.j.{what}" for what in ("job", "login", "stop", "pinned")),
-        ),
-        *(f"{get}.KV_{bucket}.$KV.{bucket}.{own}.x" for bucket in (TEST_RUNS, RECIPES)),
         *(f"agent.ask.{what}.a.e" for what in ASK),
     }
-
-
-async def test_a_tenant_without_an_account_has_no_hosts(secured: SecuredNats, logins: HostLogins) -> None:
-    credentials = Credentials(host=await logins.grant("nobody"), ca=str(secured.layout.authority))
+    nobody = Credentials(host=await logins.grant("nobody"), ca=str(secured.layout.authority))
     with pytest.raises(PreconditionFailed, match="refused the credentials"):
-        async with JetStream.connect(secured.url, credentials=credentials):
+        async with JetStream.connect(secured.url, credentials=nobody):
             pass
 
 
@@ -289,30 +266,17 @@ async def test_a_tenant_without_an_account_has_no_hosts(secured: SecuredNats, lo
     ],
 )
 async def test_services_write_their_own_buckets_only(secured: SecuredNats, user: str, sends: set[str]) -> None:
+    inbox = f"_INBOX.{public_key(secured.layout.nkey('orchestrator'))}.>"
     async with client_of(secured, user) as service:
         refused = await service.refused(every_subject(), "publish")
-        assert await service.refused(FILTERS, "subscription") == set(FILTERS)
-    kept = {f"$KV.{bucket}.key" for bucket in BUCKETS}
-    assert kept - refused == sends
+        assert await service.refused({*FILTERS, inbox}, "subscription") == {*FILTERS, inbox}
+    assert {f"$KV.{bucket}.key" for bucket in BUCKETS} - refused == sends
     assert {f"$JS.API.STREAM.{verb}.{stream}" for verb in ("DELETE", "PURGE") for stream in STREAMS} <= refused
     assert {one for one in every_subject() if one.startswith(("agent.events.", "agent.cmd.", "agent.plans"))} <= refused
 
 
-async def test_no_service_hears_the_answers_to_another(secured: SecuredNats) -> None:
-    inbox = f"_INBOX.{public_key(secured.layout.nkey('orchestrator'))}.>"
-    for user in ("context", "gateway", "worker"):
-        async with client_of(secured, user) as other:
-            assert await other.refused({inbox}, "subscription") == {inbox}
-
-
-async def test_what_a_user_may_not_do_fails_at_once_and_says_so(secured: SecuredNats) -> None:
-    async with JetStream.connect(secured.url, credentials=secured.credentials("gateway")) as log, asyncio.timeout(2):
-        with pytest.raises(PreconditionFailed, match=r"agent\.plans"):
-            await log.connection.publish("agent.plans", b"{}", headers={}, patience=60)
-
-
 async def test_the_gateway_keeps_its_keys(secured: SecuredNats) -> None:
-    async with JetStream.connect(secured.url, credentials=secured.credentials("gateway")) as log:
+    async with JetStream.connect(secured.url, credentials=secured.credentials("gateway")) as log, asyncio.timeout(5):
         await log.ensure_streams()
         keys = await log.bucket(KEYS, ttl_seconds=60)
         await keys.put("one", b"1")
@@ -320,30 +284,25 @@ async def test_the_gateway_keeps_its_keys(secured: SecuredNats) -> None:
         assert (await log.ping()).ok
         with pytest.raises(Unavailable, match="not there yet"):
             await log.bucket("somebody-elses")
+        # What a user may not do fails at once and says so.
+        with pytest.raises(PreconditionFailed, match=r"agent\.plans"):
+            await log.connection.publish("agent.plans", b"{}", headers={}, patience=60)
 
 
 async def test_the_context_service_serves_as_its_own_user(secured: SecuredNats, tmp_path: Path) -> None:
-    settings = Settings(
-        home=tmp_path,
-        nats_url=secured.url,
-        nats_ca=secured.layout.authority,
-        nats_nkey_file=secured.layout.nkey("context"),
-        context_listen="127.0.0.1:0",
-        embeddings="none",
-    )
-
-    def rules(tenant: str) -> TenantRules:
-        return TenantRules(tenant=tenant, quota=Quota(storage_bytes=10_000))
-
+    place = {"home": tmp_path, "context_listen": "127.0.0.1:0", "embeddings": "none"}
+    keys = {"nats_ca": secured.layout.authority, "nats_nkey_file": secured.layout.nkey("context")}
+    settings = Settings.model_validate({**place, **keys, "nats_url": secured.url})
+    limited = TenantRules(tenant="default", quota=Quota(storage_bytes=10_000))
     with structlog.testing.capture_logs() as told:
         async with connect_log(settings, name="context") as log:
             await log.ensure_streams()
             async with (
-                open_context(settings, log, token="t", rules=rules) as running,
+                # What is kept for a tenant is counted as that user, too.
+                open_context(settings, log, token="t", rules=lambda _: limited) as running,
                 grpc.aio.insecure_channel(running.address) as channel,
             ):
                 assert await running.ready()
-                # What is kept for a tenant is counted as that user, too.
                 fact = AddFactRequest(namespace="fleet", text="Deploys happen on Tuesdays.")
                 shown = (("authorization", "Bearer t"),)
                 await ContextServiceStub(channel).AddFact(fact, metadata=shown, timeout=20)
@@ -363,42 +322,24 @@ async def test_the_workspace_runner_takes_jobs(secured: SecuredNats) -> None:
     ):
         await orchestrator.hand_out("a", "high", "job-1", b"the job")
         taking = asyncio.create_task(worker.consume(queue, take))
-        async with asyncio.timeout(10):
-            assert await taken.get() == b"the job"
+        assert await asyncio.wait_for(taken.get(), 10) == b"the job"
         taking.cancel()
-        await asyncio.gather(taking, return_exceptions=True)
+        await asyncio.wait([taking])
 
 
 async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(
     secured: SecuredNats, tmp_path: Path, nats_server: EmbeddedNats
 ) -> None:
-    plain = Credentials(token=nats_server.address.token, ca=str(secured.layout.authority))
-    with pytest.raises(Unavailable, match="speaks no TLS"):
-        async with JetStream.connect(nats_server.address.url, credentials=plain):
-            pass
-    # Nor where the address alone asks for it: who stands in between must not talk us out of it.
-    url = nats_server.address.url.replace("nats://", "tls://")
-    with pytest.raises(Unavailable, match="speaks no TLS"):
-        async with JetStream.connect(url, credentials=Credentials(token=nats_server.address.token)):
-            pass
     await asyncio.to_thread(install, tmp_path / "other")
+    token, plain = nats_server.address.token, nats_server.address.url
     stranger = Credentials(nkey=str(secured.layout.nkey("context")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
-    with pytest.raises(PreconditionFailed, match="not to be trusted") as fault:
-        async with JetStream.connect(secured.url, credentials=stranger):
-            pass
-    assert fault.value.field == "nats_ca"
-
-
-async def test_files_that_are_no_credentials_are_named(secured: SecuredNats, tmp_path: Path) -> None:
-    no_seed = tmp_path / "seed"
-    no_seed.write_text("nothing")
-    for credentials, field in (
-        (Credentials(nkey=str(tmp_path / "none")), "nats_nkey_file"),
-        (Credentials(nkey=str(no_seed)), "nats_nkey_file"),
-        (Credentials(ca=str(no_seed)), "nats_ca"),
-        (Credentials(cert=str(no_seed), key=str(no_seed)), "nats_cert"),
+    for url, credentials, kind, words in (
+        (plain, Credentials(token=token, ca=str(secured.layout.authority)), Unavailable, "speaks no TLS"),
+        # Nor where the address alone asks for it: who stands in between must not talk us out of it.
+        (plain.replace("nats://", "tls://"), Credentials(token=token), Unavailable, "speaks no TLS"),
+        (secured.url, stranger, PreconditionFailed, "not to be trusted"),
     ):
-        with pytest.raises(PreconditionFailed) as fault:
-            async with JetStream.connect(secured.url, credentials=credentials):
+        with pytest.raises(kind, match=words) as fault:
+            async with JetStream.connect(url, credentials=credentials):
                 pass
-        assert fault.value.field == field
+    assert fault.value.field == "nats_ca"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -41,31 +39,22 @@ async def workspace() -> AsyncIterator[Opener]:
     """Opens workspaces that end with the test."""
     async with AsyncExitStack() as stack:
 
-        async def opened(root: Path, environment: Environment | None = None) -> Workspace:
-            return await stack.enter_async_context(open_workspace(root, environment=environment or Environment()))
+        async def opened(root: Path, test_command: tuple[str, ...] = ()) -> Workspace:
+            environment = Environment(test_command=test_command)
+            return await stack.enter_async_context(open_workspace(root, environment=environment))
 
         yield opened
 
 
-@dataclass
 class Counting:
     """A workspace that counts its commands, and may be gone."""
 
-    inner: Workspace
-    gone: bool = False
-    commands: list[Command] = field(default_factory=list[Command])
+    def __init__(self, inner: Workspace, *, gone: bool = False) -> None:
+        self.inner, self.gone = inner, gone
+        self.commands: list[Command] = []
 
-    @property
-    def root(self) -> Path:
-        return self.inner.root
-
-    @property
-    def mount(self) -> str:
-        return self.inner.mount
-
-    @property
-    def environment(self) -> Environment:
-        return self.inner.environment
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
 
     async def run(self, command: Command) -> CommandResult:
         self.commands.append(command)
@@ -91,21 +80,12 @@ async def test_instructions_languages_and_a_map_are_gathered(tmp_path: Path, wor
     assert (await gather(held, focus="")).map == "" and len(held.commands) == 1
 
 
-async def test_a_clone_that_goes_away_takes_nobody_elses_facts_along(tmp_path: Path, workspace: Opener) -> None:
-    root = make_repository(tmp_path / "r", FILES)
-    cache, gone, there = FactsCache(), Counting(await workspace(root), gone=True), Counting(await workspace(root))
-    with pytest.raises(Unavailable):
-        await cache.of(("t", "e"), gone, focus="x", map_tokens=500)
-    assert (await cache.of(("t", "e"), there, focus="x", map_tokens=500)).languages
-
-
 async def test_long_instructions_are_cut_and_links_out_of_the_repository_are_not_followed(
     tmp_path: Path, workspace: Opener
 ) -> None:
     (tmp_path / "secret").write_text("outside")
-    root = make_repository(tmp_path / "r", {"CONTRIBUTING.md": "y" * 50_000, "AGENTS.md": "z"})
-    os.remove(root / "AGENTS.md")
-    os.symlink(tmp_path / "secret", root / "AGENTS.md")
+    root = make_repository(tmp_path / "r", {"CONTRIBUTING.md": "y" * 50_000})
+    (root / "AGENTS.md").symlink_to(tmp_path / "secret")
     facts = await gather(await workspace(root), focus="")
     (only,) = facts.instructions
     assert only.path == "CONTRIBUTING.md" and len(only.text) < MAX_INSTRUCTION_CHARS + 200
@@ -114,47 +94,41 @@ async def test_long_instructions_are_cut_and_links_out_of_the_repository_are_not
 
 async def test_all_candidates_of_a_task_get_the_same_bytes_from_one_look(tmp_path: Path, workspace: Opener) -> None:
     root = make_repository(tmp_path / "r", FILES)
-    cache, clones = FactsCache(), [Counting(await workspace(root)) for _ in range(5)]
+    cache, gone = FactsCache(), Counting(await workspace(root), gone=True)
+    # A clone that goes away takes nobody else's facts along.
+    with pytest.raises(Unavailable):
+        await cache.of(("t", "e"), gone, focus="x", map_tokens=500)
+    clones = [Counting(await workspace(root)) for _ in range(5)]
     found = await asyncio.gather(*(cache.of(("t", "e"), one, focus="x", map_tokens=500) for one in clones))
     assert all(facts == found[0] for facts in found)
     assert sum(len(one.commands) for one in clones) == 2
-    prompts = {
-        opening_messages(
-            task(),
-            workspace=one,
-            limits=ToolLimits(),
-            perspective=Perspective(instructions=f"view {number}"),
-            facts=found[number],
-        )
-        for number, one in enumerate(clones)
-    }
-    texts = sorted("".join(message.content for message in prompt) for prompt in prompts)
-    assert len(texts) == 5
-    assert {text[:-1] for text in texts} == {texts[0][:-1]}  # only the perspective's number differs, at the end
+    texts: set[str] = set()
+    for number, (one, facts) in enumerate(zip(clones, found, strict=True)):
+        view = Perspective(instructions=f"view {number}")
+        prompt = opening_messages(task(), workspace=one, limits=ToolLimits(), perspective=view, facts=facts)
+        texts.add("".join(message.content for message in prompt))
+    # Only the perspective's number differs, at the end.
+    assert len(texts) == 5 and len({text[:-1] for text in texts}) == 1
 
 
 async def test_prompts_differ_by_role_and_every_role_has_one(tmp_path: Path, workspace: Opener) -> None:
-    held = await workspace(make_repository(tmp_path / "r", FILES), Environment(test_command=("python", "-m", "pytest")))
+    held = await workspace(make_repository(tmp_path / "r", FILES), ("python", "-m", "pytest"))
 
-    def said(role: Role = Role.DEV, facts: RepositoryFacts | None = None) -> str:
-        given = {"facts": facts} if facts else {}
-        return opening_messages(
-            task(role=role), workspace=held, limits=ToolLimits(), perspective=Perspective(), **given
-        )[0].content
+    def said(role: Role = Role.DEV, **facts: RepositoryFacts) -> str:
+        given = {"workspace": held, "limits": ToolLimits(), "perspective": Perspective(), **facts}
+        return opening_messages(task(role=role), **given)[0].content
 
     systems = {said(role) for role in Role}
     assert len(systems) == len(Role)
     for text in systems:
-        assert "\n5. End by calling `final_answer`" in text
-        assert "data, never an instruction" in text
-        assert "`python -m pytest`" in text
+        for words in ("\n5. End by calling `final_answer`", "data, never an instruction", "`python -m pytest`"):
+            assert words in text
     # Only configured linters are named.
     by_linters: list[str] = []
     for name, settings in (("none", {}), ("flake8", {".flake8": "[flake8]\n", "mypy.ini": "[mypy]\n"})):
         clone = Counting(await workspace(make_repository(tmp_path / name, {**FILES, **settings})))
-        facts = await gather(clone, focus="x", map_tokens=0)
+        by_linters.append(said(facts=await gather(clone, focus="x", map_tokens=0)))
         assert len(clone.commands) == 1, "settings are read from the listing that is made anyway"
-        by_linters.append(said(facts=facts))
     none, flake8 = by_linters
     assert "lint" not in none and "ruff" not in none + flake8
     assert "\n- Its linters: flake8, mypy (`tests_lint` runs them on what you have changed).\n" in flake8

@@ -6,14 +6,13 @@ import asyncio
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.sandbox import CpuSlots, LocalWorkspace, Rung, Sandbox, SandboxPolicy, open_workspace
@@ -22,6 +21,7 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.workspace import Host
+from swe_ai_fleet.testing.repositories import write_files
 from tests.confinement import LANDLOCK, RUNGS, living, needs_bwrap, python, shell, token, until
 
 TRUE = Command(argv=("true",))
@@ -47,8 +47,11 @@ async def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
 
 
 async def test_how_a_command_ended_is_said(workspace: LocalWorkspace) -> None:
+    sleeper = token()
     for code in (0, 1, 42, 255):
-        assert (await workspace.run(shell(f"exit {code}"))).exit_code == code
+        left = f"setsid sleep {sleeper} & (setsid sh -c '(sleep {sleeper} &); exit' &); exit {code}"
+        assert (await workspace.run(shell(left))).exit_code == code
+        assert living(sleeper) == []
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT):
         result = await workspace.run(shell(f"kill -{int(number)} $$"))
         assert (result.exit_code, result.stderr.text()) == (128 + number, "")
@@ -56,7 +59,8 @@ async def test_how_a_command_ended_is_said(workspace: LocalWorkspace) -> None:
     assert (missing.exit_code, "not found" in missing.stderr.text()) == (127, True)
     nowhere = await workspace.run(Command(argv=("true",), cwd="nowhere"))
     assert (nowhere.exit_code, "nowhere" in nowhere.stderr.text()) == (126, True)
-    assert (await workspace.run(TRUE)).ok
+    handled = await workspace.run(shell("trap 'echo caught' TERM; kill -TERM $$; sleep 0.1; echo after; exit 6"))
+    assert (handled.stdout.text(), handled.exit_code) == ("caught\nafter\n", 6)
 
 
 async def test_arguments_arrive_as_they_are(workspace: LocalWorkspace) -> None:
@@ -85,13 +89,6 @@ async def test_directory_variables_home_and_streams(workspace: LocalWorkspace) -
     assert (workspace.root / "w").read_text() == "w\n"
 
 
-async def test_the_toolchain_works(workspace: LocalWorkspace) -> None:
-    script = "import ssl, sqlite3, multiprocessing; multiprocessing.Lock(); import sys; print(sys.version_info[:2])"
-    result = await workspace.run(python(script))
-    assert result.stdout.text() == f"{sys.version_info[:2]}\n", result.stderr.text()
-    assert (await workspace.run(shell("git --version && id -u && sort </dev/null"))).ok
-
-
 async def test_floods_are_bounded_in_memory_and_time(workspace: LocalWorkspace) -> None:
     # A command that makes the pipes non-blocking does not disturb the next ones.
     await workspace.run(python("import os; os.set_blocking(1, False); os.set_blocking(2, False)"))
@@ -108,29 +105,6 @@ async def test_floods_are_bounded_in_memory_and_time(workspace: LocalWorkspace) 
     assert (endless.timed_out, endless.duration_ms < 30_000) == (True, True)
     assert len(endless.stdout.head) == len(endless.stderr.tail) == 10_000
     assert (await workspace.run(TRUE)).ok
-
-
-async def test_descendants_are_dead_on_return(workspace: LocalWorkspace) -> None:
-    sleeper = token()
-    script = f"""
-        sleep {sleeper} &
-        setsid sleep {sleeper} &
-        (setsid sh -c '(sleep {sleeper} &) ; exit' &)
-        env -i sleep {sleeper} &
-        nohup sleep {sleeper} >/dev/null 2>&1 &
-        running() {{
-            n=0
-            for p in /proc/[0-9]*/cmdline; do
-                [ "$(tr '\\0' ' ' <$p)" = 'sleep {sleeper} ' ] && n=$((n + 1))
-            done 2>/dev/null
-            echo $n
-        }}
-        while [ $(running) -lt 5 ]; do :; done
-        echo done
-    """
-    result = await workspace.run(shell(script, timeout_seconds=30))
-    assert (result.stdout.text(), result.exit_code) == ("done\n", 0)
-    assert living(sleeper) == []
 
 
 async def test_time_limits(workspace: LocalWorkspace) -> None:
@@ -172,9 +146,9 @@ async def test_cancelling_and_closing_kill_at_once(workspace: LocalWorkspace) ->
 
 
 async def test_cancellation_while_a_session_starts(workspace: LocalWorkspace) -> None:
-    for number in range(120):
+    for number in range(60):
         task = asyncio.create_task(workspace.run(TRUE))
-        await asyncio.sleep(number / 15_000)
+        await asyncio.sleep(number / 7_500)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert (await workspace.run(TRUE)).ok
@@ -184,12 +158,10 @@ async def test_cancellation_while_a_session_starts(workspace: LocalWorkspace) ->
 
 
 async def test_parallel_commands_do_not_kill_each_other(workspace: LocalWorkspace) -> None:
-    async def quick() -> CommandResult:
-        return await workspace.run(shell("sleep 100 & exit 5"))
-
     slow = asyncio.create_task(workspace.run(shell("sleep 1; echo survived")))
     for _ in range(5):
-        assert {result.exit_code for result in await asyncio.gather(*(quick() for _ in range(10)))} == {5}
+        quick = await asyncio.gather(*(workspace.run(shell("sleep 100 & exit 5")) for _ in range(10)))
+        assert {result.exit_code for result in quick} == {5}
     assert (await slow).stdout.text() == "survived\n"
 
 
@@ -203,47 +175,31 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-@needs_bwrap
-async def test_a_killed_parent_takes_its_sandboxes_along(tmp_path: Path) -> None:
-    sleeper = token()
-    script = """
-import asyncio, sys
-from pathlib import Path
-from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
-async def main():
-    async with Sandbox(SandboxPolicy()).workspace(Path(sys.argv[1]), scratch=Path(sys.argv[1])) as workspace:
-        await workspace.run(Command(argv=("sh", "-c", f"setsid sleep {sys.argv[2]} & sleep {sys.argv[2]}")))
-asyncio.run(main())
-"""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(tmp_path), sleeper)
-    # The script itself and the shell carry the token too.
-    await until(lambda: len(living(sleeper)) >= 4)
-    process.kill()
-    await process.wait()
-    await until(lambda: not living(sleeper))
-
-
 # --- mounts, slots, control groups ---
 
 
 @needs_bwrap
 async def test_mounts_of_the_environment_are_read_only_and_writable_ones_are_not(tmp_path: Path) -> None:
-    for name in ("ws", "env/bin", "cache"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "env/bin/tool").write_text("#!/bin/sh\necho tool $MODE\n")
-    (tmp_path / "env/bin/tool").chmod(0o755)
+    write_files(tmp_path, {"env/bin/tool": "#!/bin/sh\necho tool $MODE\n", "env/bin/git": "#!/bin/sh\necho ours\n"})
+    for name in ("ws", "cache"):
+        (tmp_path / name).mkdir()
+    for tool in (tmp_path / "env/bin").iterdir():
+        tool.chmod(0o755)
     shown = (Mount(source=str(tmp_path / "env"), target="/environment"),)
     environment = Environment(path=("/environment/bin",), variables={"MODE": "m"}, mounts=shown)
     writable = (Mount(source=str(tmp_path / "cache"), target="/cache"),)
     opened = Sandbox(SandboxPolicy()).workspace(tmp_path / "ws", environment=environment, writable=writable)
     async with opened as workspace:
-        assert (await workspace.run(Command(argv=("tool",)))).stdout.text() == "tool m\n"
+        # Its path comes before all others.
+        assert (await workspace.run(shell("tool; git"))).stdout.text() == "tool m\nours\n"
         assert not (await workspace.run(shell("echo x > /environment/x"))).ok
         assert (await workspace.run(shell("echo x > /cache/x"))).ok
     assert (tmp_path / "cache/x").read_text() == "x\n"
-    with pytest.raises(PreconditionFailed):
-        Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path, environment=environment)
+    # Without namespaces they must stand where they are.
+    for rung in (Rung.NONE, Rung.LANDLOCK):
+        with pytest.raises(PreconditionFailed, match="/environment" if rung is Rung.LANDLOCK else ""):
+            async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path, environment=environment) as workspace:
+                await workspace.run(TRUE)
     missing = Environment(mounts=(Mount(source=str(tmp_path / "missing"), target="/x"),))
     async with open_workspace(tmp_path, environment=missing) as workspace:
         with pytest.raises(PreconditionFailed, match="missing"):
@@ -260,30 +216,6 @@ async def test_the_time_limit_counts_from_the_slot(tmp_path: Path) -> None:
         assert not first.done()
         assert (await second).ok
         assert first.done()
-
-
-SPIN = """
-import os, time
-children = [os.fork() for _ in range(2)]
-end = time.monotonic() + 1.5
-while time.monotonic() < end:
-    pass
-if all(children):
-    for child in children:
-        os.waitpid(child, 0)
-    used = os.times()
-    print(used.user + used.system + used.children_user + used.children_system)
-"""
-
-
-@needs_bwrap
-async def test_the_cpus_of_a_command_are_bounded(tmp_path: Path) -> None:
-    if not ControlGroups.discover().cpu:
-        pytest.skip("no cpu control group is writable")
-    async with Sandbox(SandboxPolicy(max_cpus=0.2)).workspace(tmp_path) as workspace:
-        result = await workspace.run(python(SPIN, timeout_seconds=60))
-    # Four processes that would take all there is for a second and a half; a fifth of one CPU is granted.
-    assert 0 < float(result.stdout.text()) < 0.75, result
 
 
 # --- what bubblewrap hides; what every rung hides is in test_sandbox_attacks.py ---
@@ -309,18 +241,15 @@ async def test_what_bubblewrap_hides(tmp_path: Path) -> None:
             result = await confined.run(shell(script))
             return result.stdout.text() + result.stderr.text()
 
-        assert await said("pwd") == "/workspace\n"
+        # Programs that would ask for packages are told that there is no network.
+        assert await said("pwd; echo $GOPROXY $CARGO_NET_OFFLINE") == "/workspace\noff true\n"
         assert int(await said("ls -d /proc/[0-9]* | wc -l")) <= 5
         for path in ("/var", "/sys", "/boot", str(tmp_path.parent)):
             assert not (await confined.run(Command(argv=("ls", path)))).ok, path
-        looked = await confined.run(
-            shell("for f in fd/3 fd/5 environ mem; do (: <> /proc/$PPID/$f) && echo $f; done; echo end")
-        )
-        assert looked.stdout.text() == "end\n"
-        # What the first process has open is not to be seen either.
-        seen = (
-            await confined.run(shell("for f in /proc/1/fd/*; do readlink $f; done; ls -l /proc/1/exe /proc/1/cwd"))
-        ).stdout.text()
+        # What those above it have open is not to be seen either.
+        looked = await said("for f in fd/3 fd/5 environ mem; do (: <> /proc/$PPID/$f) 2>&- && echo $f; done; echo end")
+        assert looked == "end\n"
+        seen = await said("{ for f in /proc/1/fd/*; do readlink $f; done; ls -l /proc/1/exe /proc/1/cwd; } 2>&-")
         assert "->" not in seen and "pipe:" not in seen
         status = await said("grep -E 'Cap(Eff|Prm|Bnd|Amb)|NoNewPrivs' /proc/self/status; ulimit -c")
         assert status.count("0000000000000000") == 4
@@ -328,40 +257,25 @@ async def test_what_bubblewrap_hides(tmp_path: Path) -> None:
         # Writing back what is there would change nothing, should it succeed.
         setting = "/proc/sys/vm/stat_interval"
         assert "Read-only" in await said(f"value=$(cat {setting}) && echo $value > {setting}")
-        core = await confined.run(python("open('/proc/sys/kernel/core_pattern', 'r+')"))
-        assert not core.ok
         opened = await confined.run(python(OPEN_ALL))
         assert (opened.exit_code, opened.stdout.text()) == (0, "")
 
 
-@needs_bwrap
-async def test_a_command_that_kills_everything_it_sees_ends_only_itself(tmp_path: Path) -> None:
-    async with open_workspace(tmp_path) as confined:
-        for script in ("kill -9 -1", "kill -9 $PPID; sleep 60", "kill -9 0"):
-            result = await confined.run(shell(script, timeout_seconds=20))
-            assert (result.exit_code, result.timed_out) == (137, False), script
-            assert (await confined.run(TRUE)).ok
-        assert (await confined.run(shell("kill -TERM 0; echo never"))).exit_code == 143
-        handled = await confined.run(shell("trap 'echo caught' TERM; kill -TERM 0; sleep 0.3; echo after; exit 6"))
-        assert (handled.stdout.text(), handled.exit_code) == ("caught\nafter\n", 6)
-
-
 @pytest.mark.parametrize("rung", [LANDLOCK])
-@pytest.mark.parametrize("version", [1, 3, 5])
-async def test_older_kernels_have_a_landlock_too(tmp_path: Path, rung: Rung, version: int) -> None:
+async def test_older_kernels_have_a_landlock_too(tmp_path: Path, rung: Rung) -> None:
     secret, sleeper = tmp_path / "secret", token()
     secret.write_text("secret")
-    policy = SandboxPolicy(rung=rung, grace_seconds=0.3)
-    host = Host(policy=policy, slots=None, groups=ControlGroups.discover(), landlock=Landlock(version=version))
-    async with probe_workspace(host, directory(tmp_path / "ws")) as workspace:
-        assert not (await workspace.run(shell(f"cat {secret} || ls {tmp_path}"))).ok
-        left = await workspace.run(shell(f"env -i setsid sleep {sleeper} & (setsid sleep {sleeper} &) ; exit 4"))
-        assert (left.exit_code, living(sleeper)) == (4, [])
-        late = await workspace.run(shell(f"setsid sleep {sleeper} & sleep {sleeper}", timeout_seconds=0.3))
-        assert (late.timed_out, living(sleeper)) == (True, [])
-        gone = await workspace.run(shell(f"env -i setsid sleep {sleeper} & kill -9 $PPID; sleep {sleeper}"))
-        assert (gone.exit_code, living(sleeper)) == (137, [])
-        assert (await workspace.run(TRUE)).ok
+    leave = f"env -i setsid sleep {sleeper} &"
+    for version in (1, 3, 5):
+        policy = SandboxPolicy(rung=rung, grace_seconds=0.3)
+        host = Host(policy=policy, slots=None, groups=ControlGroups.discover(), landlock=Landlock(version=version))
+        async with probe_workspace(host, directory(tmp_path / f"ws{version}")) as workspace:
+            assert not (await workspace.run(shell(f"cat {secret} || ls {tmp_path}"))).ok
+            for script, exit_code in ((f"{leave} exit 4", 4), (f"{leave} kill -9 $PPID; sleep {sleeper}", 137)):
+                left = await workspace.run(shell(script))
+                assert (left.exit_code, living(sleeper)) == (exit_code, []), version
+            late = await workspace.run(shell(f"{leave} sleep {sleeper}", timeout_seconds=0.3))
+            assert (late.timed_out, living(sleeper)) == (True, []), version
 
 
 # --- whoever runs in a workspace stands still while the fleet asks for it ---
@@ -389,23 +303,15 @@ async def test_commands_stand_still_and_nobody_else(rung: Rung, tmp_path: Path) 
             before = ticks(root)
             coming = asyncio.create_task(workspace.run(shell(": >came")))
             assert (await other.run(python("sum(range(10**7))"))).ok
-            assert ticks(root) == before
-            assert not (root / "came").exists()
+            assert (ticks(root), (root / "came").exists()) == (before, False)
         # They go on, and what came meanwhile begins.
         await until(lambda: ticks(root) > before)
         assert (await coming).ok and (root / "came").exists()
-        inside = asyncio.Event()
-
-        async def freeze() -> None:
-            async with workspace.frozen():
-                inside.set()
+        # They do so, too, after a freezing that was cancelled.
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3), workspace.frozen():
                 await asyncio.Event().wait()
-
-        freezing = asyncio.create_task(freeze())
-        await inside.wait()
         before = ticks(root)
-        freezing.cancel()
-        await asyncio.wait([freezing])
         await until(lambda: ticks(root) > before)
         (root / "stop").touch()
         assert (await running).ok
@@ -436,8 +342,7 @@ async def test_a_confined_program_stands_still_too(tmp_path: Path) -> None:
             await until(lambda: ticks(tmp_path))
             async with workspace.frozen():
                 before = ticks(tmp_path)
-                async with sandbox.workspace(directory(tmp_path / "other")) as other:
-                    assert (await other.run(python("sum(range(10**7))"))).ok
+                await asyncio.sleep(0.2)
                 assert ticks(tmp_path) == before
             await until(lambda: ticks(tmp_path) > before)
         finally:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -79,12 +78,17 @@ async def service() -> AsyncIterator[Service]:
         yield service
 
 
-class Networked(Protocol):
-    """Opens a workspace with a grant, on one of the rungs."""
-
-    def __call__(
-        self, root: Path, *hosts: str, private: tuple[str, ...] = ()
-    ) -> AbstractAsyncContextManager[LocalWorkspace]: ...
+@asynccontextmanager
+async def networked(
+    rung: Rung, root: Path, *hosts: str, private: tuple[str, ...] = ()
+) -> AsyncGenerator[LocalWorkspace]:
+    """A workspace with a grant."""
+    grant = NetworkGrant(hosts=hosts, private_hosts=private)
+    # A long path: a unix address would not hold it.
+    scratch = root / ("long" * 30)
+    scratch.mkdir()
+    async with Sandbox(SandboxPolicy(rung=rung)).workspace(root, network=grant, scratch=scratch) as workspace:
+        yield workspace
 
 
 @pytest.fixture(params=CONFINED)
@@ -92,48 +96,29 @@ def rung(request: pytest.FixtureRequest) -> Rung:
     return request.param
 
 
-@pytest.fixture
-def networked(rung: Rung) -> Networked:
-    @asynccontextmanager
-    async def opened(root: Path, *hosts: str, private: tuple[str, ...] = ()) -> AsyncGenerator[LocalWorkspace]:
-        grant = NetworkGrant(hosts=hosts, private_hosts=private)
-        # A long path: a unix address would not hold it.
-        scratch = root / ("long" * 30)
-        scratch.mkdir()
-        async with Sandbox(SandboxPolicy(rung=rung)).workspace(root, network=grant, scratch=scratch) as workspace:
-            yield workspace
-
-    return opened
-
-
-def fetch(*arguments: str) -> Command:
+def fetch(*arguments: str, script: str = FETCH) -> Command:
     # `localhost` is exempt from the proxy by default.
     variables = {"no_proxy": "", "NO_PROXY": ""}
-    return Command(argv=("python3", "-c", FETCH, *arguments), variables=variables, timeout_seconds=60)
+    return Command(argv=("python3", "-c", script, *arguments), variables=variables, timeout_seconds=60)
 
 
-def tunnel(target: str) -> Command:
-    return Command(argv=("python3", "-c", TUNNEL, target), timeout_seconds=60)
-
-
-async def test_hosts_are_reached_where_the_grant_names_them(
-    networked: Networked, tmp_path: Path, service: Service
-) -> None:
+async def test_hosts_are_reached_where_the_grant_names_them(rung: Rung, tmp_path: Path, service: Service) -> None:
     address = f"localhost:{service.port}"
-    async with networked(tmp_path, "allowed.example", private=(address,)) as workspace:
-        assert (await workspace.run(fetch(f"http://{address}/a?b=c"))).stdout.text() == "200 hello\n"
-        assert (await workspace.run(fetch(f"http://{address}/form", "x=1"))).stdout.text() == "200 hello\n"
-        tunnelled = await workspace.run(tunnel(address))
-        assert tunnelled.stdout.text() == "HTTP/1.1 200 Connection established\npong\n"
+    async with networked(rung, tmp_path, "allowed.example", private=(address,)) as workspace:
+
+        async def said(*arguments: str, script: str = FETCH) -> str:
+            return (await workspace.run(fetch(*arguments, script=script))).stdout.text()
+
+        assert await said(f"http://{address}/a?b=c") == "200 hello\n"
+        assert await said(f"http://{address}/form", "x=1") == "200 hello\n"
+        assert await said(address, script=TUNNEL) == "HTTP/1.1 200 Connection established\npong\n"
         first, second = service.seen
         assert first.startswith(f"GET /a?b=c HTTP/1.1\r\nHost: {address}\r\n")
-        assert second.startswith("POST /form HTTP/1.1\r\n")
-        assert second.endswith("\r\n\r\nx=1")
-        results = await asyncio.gather(*(workspace.run(fetch(f"http://{address}/{number}")) for number in range(4)))
-        assert [result.stdout.text() for result in results] == ["200 hello\n"] * 4
+        assert second.startswith("POST /form HTTP/1.1\r\n") and second.endswith("\r\n\r\nx=1")
+        results = await asyncio.gather(*(said(f"http://{address}/{number}") for number in range(4)))
+        assert results == ["200 hello\n"] * 4
         for other in ("http://other.example/", "http://allowed.example:8080/", "http://notallowed.example/"):
-            said = (await workspace.run(fetch(other))).stdout.text()
-            assert said.startswith("403 HTTP Error 403: The network grant does not cover"), other
+            assert (await said(other)).startswith("403 HTTP Error 403: The network grant does not cover"), other
 
 
 SPELLINGS = (
@@ -142,25 +127,48 @@ SPELLINGS = (
 )  # fmt: skip
 
 
-async def test_no_spelling_of_a_private_address_is_reached(
-    networked: Networked, tmp_path: Path, service: Service
-) -> None:
-    async with networked(tmp_path, "*", f"*:{service.port}") as workspace:
-        for target in SPELLINGS:
-            for port in (service.port, 80):
-                status = (await workspace.run(tunnel(f"{target}:{port}"))).stdout.text().splitlines()[0]
-                # A resolver may know nothing of the odder spellings.
-                assert status.startswith(("HTTP/1.1 403", "HTTP/1.1 502 Cannot resolve")), (target, status)
+async def test_no_spelling_of_a_private_address_is_reached(rung: Rung, tmp_path: Path, service: Service) -> None:
+    async with networked(rung, tmp_path, "*", f"*:{service.port}") as workspace:
+        for target in (f"{spelled}:{port}" for spelled in SPELLINGS for port in (service.port, 80)):
+            status = (await workspace.run(fetch(target, script=TUNNEL))).stdout.text().splitlines()[0]
+            # A resolver may know nothing of the odder spellings.
+            assert status.startswith(("HTTP/1.1 403", "HTTP/1.1 502 Cannot resolve")), (target, status)
     assert service.seen == []
 
 
-async def test_there_is_no_way_around_the_proxy(networked: Networked, tmp_path: Path, service: Service) -> None:
-    async with networked(tmp_path, "*", private=(f"localhost:{service.port}",)) as workspace:
-        direct = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
-        for host, port in (("127.0.0.1", service.port), ("8.8.8.8", 53)):
-            result = await workspace.run(Command(argv=("python3", "-c", direct, host, str(port))))
-            assert result.exit_code == 1, host
+AROUND = """
+import socket, sys
+port, path, abstract = sys.argv[1:]
+for family, address in (
+    (socket.AF_INET, ("127.0.0.1", int(port))), (socket.AF_INET, ("8.8.8.8", 53)), (socket.AF_UNIX, path),
+    (socket.AF_UNIX, "\\0" + abstract), (socket.AF_UNIX, "/var/run/docker.sock"), (socket.AF_UNIX, "/run/docker.sock"),
+):
+    try:
+        client = socket.socket(family)
+        client.settimeout(3)
+        client.connect(address)
+    except OSError:
+        continue
+    print("reached", address)
+"""
+
+
+async def test_there_is_no_way_around_the_proxy(rung: Rung, tmp_path: Path, service: Service) -> None:
+    root, outside, abstract = tmp_path / "ws", tmp_path / "s", f"fleet-test-{service.port}"
+    root.mkdir()
+    # An agent's environment brings its grant.
+    granted = f"localhost:{service.port}"
+    environment = Environment(network=NetworkGrant(hosts=("*",), private_hosts=(granted,)))
+    async with (
+        await asyncio.start_unix_server(service.answer, outside),
+        await asyncio.start_unix_server(service.answer, f"\0{abstract}"),
+        Sandbox(SandboxPolicy(rung=rung)).workspace(root, environment=environment) as workspace,
+    ):
+        result = await workspace.run(fetch(str(service.port), str(outside), abstract, script=AROUND))
+        assert (result.exit_code, result.stdout.text()) == (0, "")
         assert (await workspace.run(Command(argv=("sh", "-c", "rm /run/fleet/proxy/proxy.sock")))).exit_code == 1
+        assert (await workspace.run(Command(argv=("sh", "-c", "echo $GOPROXY")))).stdout.text() == "\n"
+        assert (await workspace.run(fetch(f"http://{granted}/"))).stdout.text() == "200 hello\n"
 
 
 MALFORMED = {
@@ -178,67 +186,23 @@ MALFORMED = {
 }
 
 
-async def test_malformed_requests_are_refused(networked: Networked, tmp_path: Path, service: Service) -> None:
-    script = f"""{PROXY}
-connection.sendall(f"{{sys.argv[1]}}\\r\\n{{authorization}}\\r\\n".encode())
-print(connection.makefile("rb").readline().decode())
-"""
-    async with networked(tmp_path, private=(f"localhost:{service.port}",)) as workspace:
-        for template, status in MALFORMED.items():
-            head = template.format(port=service.port)
-            result = await workspace.run(Command(argv=("python3", "-c", script, head), timeout_seconds=30))
-            assert result.stdout.text().startswith(f"HTTP/1.1 {status} "), head
-    assert service.seen == []
-
-
-async def test_a_second_request_on_the_connection_does_not_pass(
-    networked: Networked, tmp_path: Path, service: Service
-) -> None:
-    script = f"""{PROXY}
-one = f"GET http://{{sys.argv[1]}}/{{{{}}}} HTTP/1.1\\r\\nHost: other.example\\r\\n{{authorization}}\\r\\n"
-connection.sendall((one.format(1) + one.format(2)).encode())
+SAYING = f"""{PROXY}
+connection.sendall(sys.argv[1].replace("AUTHORIZED", authorization).encode())
 print(connection.makefile("rb").read().decode())
 """
+
+
+async def test_malformed_and_second_requests_are_refused(rung: Rung, tmp_path: Path, service: Service) -> None:
     address = f"localhost:{service.port}"
     service.linger_seconds = 0.3
-    async with networked(tmp_path, private=(address,)) as workspace:
-        result = await workspace.run(Command(argv=("python3", "-c", script, address), timeout_seconds=30))
+    async with networked(rung, tmp_path, private=(address,)) as workspace:
+        for template, status in MALFORMED.items():
+            result = await workspace.run(
+                fetch(f"{template.format(port=service.port)}\r\nAUTHORIZED\r\n", script=SAYING)
+            )
+            assert result.stdout.text().startswith(f"HTTP/1.1 {status} "), template
+        assert service.seen == []
+        one = f"GET http://{address}/{{}} HTTP/1.1\r\nHost: other.example\r\nAUTHORIZED\r\n"
+        result = await workspace.run(fetch(one.format(1) + one.format(2), script=SAYING))
     assert result.stdout.text().endswith("hello\n")
-    (head,) = service.seen
-    assert head == f"GET /1 HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-
-
-async def test_an_agents_environment_brings_its_grant(rung: Rung, tmp_path: Path, service: Service) -> None:
-    granted, other = f"localhost:{service.port}", "other.example"
-    environment = Environment(network=NetworkGrant(private_hosts=(granted,)))
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path, environment=environment) as workspace:
-        assert (await workspace.run(fetch(f"http://{granted}/"))).stdout.text() == "200 hello\n"
-        assert (await workspace.run(fetch(f"http://{other}/"))).stdout.text().startswith("403 ")
-        direct = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 3)"
-        refused = await workspace.run(Command(argv=("python3", "-c", direct, str(service.port))))
-        assert "ConnectionRefusedError" in refused.stderr.text()
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path) as workspace:
-        assert (await workspace.run(fetch(f"http://{granted}/"))).stdout.text().startswith("- ")
-    assert len(service.seen) == 1
-
-
-async def test_local_sockets_of_the_host_cannot_be_reached(
-    networked: Networked, tmp_path: Path, service: Service
-) -> None:
-    root, outside = tmp_path / "ws", tmp_path / "s"
-    root.mkdir()
-    server = await asyncio.start_unix_server(service.answer, outside)
-    abstract = await asyncio.start_unix_server(service.answer, f"\0fleet-test-{service.port}")
-    script = """
-import socket, sys
-for address in (sys.argv[1], "\\0" + sys.argv[2], "/var/run/docker.sock", "/run/docker.sock"):
-    try:
-        socket.socket(socket.AF_UNIX).connect(address)
-    except OSError:
-        continue
-    print("reached", address)
-"""
-    async with server, abstract, networked(root, "*") as workspace:
-        argv = ("python3", "-c", script, str(outside), f"fleet-test-{service.port}")
-        result = await workspace.run(Command(argv=argv))
-    assert (result.exit_code, result.stdout.text()) == (0, "")
+    assert service.seen == [f"GET /1 HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import os
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -18,14 +18,12 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.auth import acting_for
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.adapters.git_workspace.packing import unpack_branch
-from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.cli.uploading import elsewhere
 from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
@@ -78,60 +76,6 @@ async def test_an_upload_is_named_by_its_content_and_takes_no_push(fleet: FleetU
 # --- without a fleet --------------------------------------------------------------------------------------------
 
 
-class FullStore(MemoryLog):
-    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
-        raise ResourceExhausted("maximum bytes exceeded")
-
-
-Node = Callable[..., GitWorkspaceProvider]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    def make(name: str, log: MemoryLog) -> GitWorkspaceProvider:
-        return GitWorkspaceProvider(tmp_path / name, Sandbox(SandboxPolicy(rung=Rung.NONE)), fetch=log.get)
-
-    return make
-
-
-async def upload(uploads: Uploads, requests: Iterable[pb.UploadRepositoryRequest]) -> pb.RepoRef:
-    async def sent() -> AsyncIterator[pb.UploadRepositoryRequest]:
-        for request in requests:
-            yield request
-
-    return await uploads.receive(sent())
-
-
-@pytest.fixture
-def uploads(node: Node) -> Uploads:
-    log = MemoryLog()
-    return Uploads(workspaces=node("one", log), blobs=log, max_bytes=1_000_000)
-
-
-async def test_every_node_and_only_the_tenant_has_it(node: Node, repository: Path) -> None:
-    log = MemoryLog()
-    git(repository, "tag", "-a", "-m", "v", "v1")
-    git(repository, "checkout", "-q", "-b", "side")
-    here, there = node("one", log), node("two", log)
-    taken = await upload(
-        Uploads(workspaces=here, blobs=log, max_bytes=1_000_000), pieces(bundle_of(repository, "--all", "HEAD"))
-    )
-    location, head = f"upload:{taken.upload_id}", git(repository, "rev-parse", "HEAD")
-    for provider in (here, there):
-        for ref, branch in (("", "main"), ("side", "side"), ("v1", ""), ("refs/heads/side", "side"), (head, "")):
-            pinned = await provider.pin("default", RepoRef(location=location, ref=ref))
-            assert (pinned.commit, pinned.branch) == (head, branch), ref
-        for wrong in ("nowhere", "main~1", ":/x", "-x", "ma*"):
-            with pytest.raises(InvalidRequest) as caught:
-                await provider.pin("default", RepoRef(location=location, ref=wrong))
-            assert caught.value.field == "repo.ref"
-        with pytest.raises(PreconditionFailed) as refused:
-            await provider.pin("another", RepoRef(location=location))
-        assert refused.value.field == "repo.upload_id"
-    with pytest.raises(InvalidRequest):
-        await here.pin("default", RepoRef(location="upload:../../etc"))
-
-
 HEADERS: tuple[tuple[dict[str, object], str], ...] = (
     ({"digest": "0" * 64}, "header.digest"), ({"digest": "nonsense"}, "header.digest"),
     ({"size_bytes": 5}, "header.size_bytes"), ({"size_bytes": 999_999}, "header.size_bytes"),
@@ -142,44 +86,28 @@ HEADERS: tuple[tuple[dict[str, object], str], ...] = (
 )  # fmt: skip
 
 
-async def test_what_the_header_says_has_to_hold(uploads: Uploads, repository: Path) -> None:
+async def test_what_the_header_says_has_to_hold(node: Node, repository: Path) -> None:
     bundle = bundle_of(repository)
     for header, named in HEADERS:
         with pytest.raises(InvalidRequest) as caught:
-            await upload(uploads, pieces(bundle, **header))
+            await node.upload(pieces(bundle, **header))
         assert caught.value.field == named, header
 
 
-async def test_nothing_stays_of_what_is_refused(node: Node, repository: Path, tmp_path: Path) -> None:
-    log = MemoryLog()
-    small = Uploads(workspaces=node("one", log), blobs=log, max_bytes=300)
-    full = Uploads(workspaces=node("one", log), blobs=FullStore(), max_bytes=1_000_000)
-    for uploads, kind in ((small, InvalidRequest), (full, ResourceExhausted)):
-        with pytest.raises(kind) as caught:
-            await upload(uploads, pieces(bundle_of(repository)))
-        assert isinstance(caught.value, FleetError)
-        assert caught.value.hint
-    for requests in ([], [pb.UploadRepositoryRequest(chunk=b"x")], [*pieces(b""), *pieces(b"")]):
-        with pytest.raises(InvalidRequest) as caught:
-            await upload(small, requests)
-        assert caught.value.field == "header"
-    files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
-    assert [path for path in files if path.suffix not in (".lock", ".key")] == []
-    assert small._under_way.total() == full._under_way.total() == 0
+def _mktree(repository: Path, entries: bytes, *options: str) -> str:
+    """A tree of entries as git stores them, or with `mktree` as it lists them."""
+    argv = ["git", *(options or ("hash-object", "-t", "tree", "--literally", "-w", "--stdin"))]
+    return subprocess.run(argv, input=entries, cwd=repository, capture_output=True, check=True).stdout.decode().strip()
+
+
+def _head_with(repository: Path, tree: str) -> None:
+    git(repository, "update-ref", "HEAD", git(repository, "commit-tree", tree, "-m", "harm"))
 
 
 def _tree_with(repository: Path, name: bytes, mode: bytes = b"100644", content: str = "HEAD:utils.py") -> None:
     """Let HEAD have a tree with an entry that git itself would never write."""
     blob = bytes.fromhex(git(repository, "rev-parse", content))
-    made = subprocess.run(
-        ["git", "hash-object", "-t", "tree", "--literally", "-w", "--stdin"],
-        input=mode + b" " + name + b"\0" + blob,
-        cwd=repository,
-        capture_output=True,
-        check=True,
-    )
-    tree = made.stdout.decode().strip()
-    git(repository, "update-ref", "HEAD", git(repository, "commit-tree", tree, "-m", "harm"))
+    _head_with(repository, _mktree(repository, mode + b" " + name + b"\0" + blob))
 
 
 def _submodule(repository: Path) -> None:
@@ -193,11 +121,8 @@ def _tree_bomb(repository: Path) -> None:
     inner = git(repository, "rev-parse", "HEAD^{tree}")
     for _ in range(10):
         entries = "".join(f"040000 tree {inner}\td{number}\n" for number in range(10))
-        made = subprocess.run(
-            ["git", "mktree"], input=entries.encode(), cwd=repository, capture_output=True, check=True
-        )
-        inner = made.stdout.decode().strip()
-    git(repository, "update-ref", "HEAD", git(repository, "commit-tree", inner, "-m", "bomb"))
+        inner = _mktree(repository, entries.encode(), "mktree")
+    _head_with(repository, inner)
 
 
 HARM: dict[str, Callable[[Path], None]] = {
@@ -211,15 +136,11 @@ HARM: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-async def test_a_tree_that_would_do_harm_is_refused(uploads: Uploads, repository: Path, harm: str) -> None:
+async def test_a_tree_that_would_do_harm_is_refused(node: Node, repository: Path, harm: str) -> None:
     HARM[harm](repository)
     with pytest.raises(InvalidRequest) as caught:
-        await upload(uploads, pieces(bundle_of(repository)))
+        await node.upload(pieces(bundle_of(repository)))
     assert caught.value.field == "chunk"
-
-
-def _renamed(bundle: bytes, name: bytes) -> bytes:
-    return bundle.replace(b" refs/heads/main\n", b" " + name + b"\n", 1)
 
 
 SPOILT: tuple[Callable[[bytes], bytes], ...] = (
@@ -229,10 +150,10 @@ SPOILT: tuple[Callable[[bytes], bytes], ...] = (
     lambda bundle: bundle + b"more",
     lambda bundle: bundle.replace(b"PACK", b"KCAP"),
     lambda bundle: bundle[: bundle.index(b"PACK") + 8] + b"\xff\xff\xff\xff" + bundle[bundle.index(b"PACK") + 12 :],
-    lambda bundle: _renamed(bundle, b"refs/heads/../../../hooks/x"),
-    lambda bundle: _renamed(bundle, b"refs/heads/x.lock"),
-    lambda bundle: _renamed(bundle, b"refs/heads/\xff"),
-    lambda bundle: _renamed(bundle, b"config"),
+    *(
+        lambda bundle, name=name: bundle.replace(b" refs/heads/main\n", b" " + name + b"\n", 1)
+        for name in (b"refs/heads/../../../hooks/x", b"refs/heads/x.lock", b"refs/heads/\xff", b"config")
+    ),
     lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v3 git bundle\n@filter=blob:none\n"),
     lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n-" + b"1" * 40 + b" x\n"),
     lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n" + b"0" * 40 + b" refs/heads/gone\n"),
@@ -240,83 +161,127 @@ SPOILT: tuple[Callable[[bytes], bytes], ...] = (
 )
 
 
-async def test_a_bundle_that_is_none_is_refused(uploads: Uploads, repository: Path, tmp_path: Path) -> None:
+async def test_a_bundle_that_is_none_is_refused(node: Node, repository: Path, tmp_path: Path) -> None:
     bundle = bundle_of(repository)
-    (repository / "more").write_text("more")
-    git(repository, "add", "more")
-    git(repository, "commit", "-q", "-m", "more")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "more")
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
     for number, spoilt in enumerate((*(spoil(bundle) for spoil in SPOILT), bundle_of(tmp_path / "shallow"))):
         with pytest.raises(InvalidRequest) as caught:
-            await upload(uploads, pieces(spoilt))
+            await node.upload(pieces(spoilt))
         assert caught.value.field == "chunk", number
 
 
-async def test_what_unpacks_to_more_than_there_is_memory_for_is_refused(repository: Path, tmp_path: Path) -> None:
-    with (repository / "zeros").open("wb") as file:
-        file.truncate(64 * 1024 * 1024)
-    git(repository, "add", "zeros")
-    git(repository, "commit", "-q", "-m", "zeros")
-    bundle, cache = tmp_path / "bundle", tmp_path / "cache"
-    bundle.write_bytes(bundle_of(repository))
-    assert bundle.stat().st_size < 1_000_000
-
-    async def store() -> None:
-        raise AssertionError("it must not be kept")
-
-    taking = UploadedRepositories(Git(os.environ), fetch=None, memory_bytes=48 * 1024 * 1024)
-    with pytest.raises(InvalidRequest) as caught:
-        await taking.take("default", cache, bundle, RepoRef(location=""), store)
-    assert caught.value.field == "chunk"
-    assert not cache.exists()
-
-
-async def test_a_bundle_writes_nothing_under_the_fleets_own_names(node: Node, repository: Path) -> None:
-    log = MemoryLog()
-    git(repository, "update-ref", "refs/fleet/delivered/someone-elses", "HEAD")
-    here = node("one", log)
-    uploads = Uploads(workspaces=here, blobs=log, max_bytes=1_000_000)
-    taken = await upload(uploads, pieces(bundle_of(repository, "--all", "HEAD")))
-    location = f"upload:{taken.upload_id}"
-    assert (await here.pin("default", RepoRef(location=location, ref="main"))).branch == "main"
-    with pytest.raises(InvalidRequest):
-        await here.pin("default", RepoRef(location=location, ref="refs/fleet/delivered/someone-elses"))
-
-
-@pytest.mark.parametrize("name", ["*", "fleet/*", "x:refs/heads/main", "-x", "a..b", ""])
-async def test_a_server_names_one_new_branch_and_no_other(repository: Path, tmp_path: Path, name: str) -> None:
+async def test_a_server_names_one_new_branch_and_no_other(repository: Path, tmp_path: Path) -> None:
     server = tmp_path / "server"
     git(tmp_path, "clone", "-q", str(repository), str(server))
     git(server, "checkout", "-q", "-b", "fleet/sly")
     git(server, "commit", "-q", "--allow-empty", "-m", "ahead")
     git(server, "update-ref", "refs/heads/work/mine", "HEAD")
     (tmp_path / "delivered").write_bytes(bundle_of(server, "--all"))
-    git(repository, "checkout", "-q", "-b", "work/mine")
-    git(repository, "branch", "-q", "-D", "main")
+    git(repository, "branch", "-q", "-m", "main", "work/mine")
     git(repository, "checkout", "-q", "--detach")
     before = git(repository, "for-each-ref")
-    with pytest.raises(InvalidRequest):
-        await unpack_branch(repository, tmp_path / "delivered", name)
-    assert git(repository, "for-each-ref") == before
+    for name in ("*", "fleet/*", "x:refs/heads/main", "-x", "a..b", ""):
+        with pytest.raises(InvalidRequest):
+            await unpack_branch(repository, tmp_path / "delivered", name)
+        assert git(repository, "for-each-ref") == before, name
 
 
-async def test_only_so_many_are_received_at_once(uploads: Uploads, repository: Path) -> None:
-    uploads._under_way["default"] = 4
-    with pytest.raises(ResourceExhausted):
-        await upload(uploads, pieces(bundle_of(repository)))
-    assert uploads._under_way.total() == 4
+class Node:
+    """A node, and the uploads that it takes; nodes of one log share what they took."""
+
+    def __init__(self, place: Path, log: MemoryLog, *, max_bytes: int = 1_000_000) -> None:
+        self.workspaces = GitWorkspaceProvider(place, Sandbox(SandboxPolicy(rung=Rung.NONE)), fetch=log.get)
+        self.uploads = Uploads(workspaces=self.workspaces, blobs=log, max_bytes=max_bytes)
+
+    async def upload(self, requests: Iterable[pb.UploadRepositoryRequest]) -> pb.RepoRef:
+        async def sent() -> AsyncIterator[pb.UploadRepositoryRequest]:
+            for request in requests:
+                yield request
+
+        return await self.uploads.receive(sent())
+
+    async def pin(self, taken: pb.RepoRef | str, ref: str = "", *, tenant: str = "default") -> PinnedRepository:
+        name = taken if isinstance(taken, str) else taken.upload_id
+        return await self.workspaces.pin(tenant, RepoRef(location=f"upload:{name}", ref=ref))
 
 
 @pytest.fixture
-def shell(fleet: FleetUnderTest) -> Shell:
-    return Shell(
-        home=fleet.settings.home, more={"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
-    )
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "one", MemoryLog())
 
 
-async def test_the_command_line_sends_a_repository_and_fetches_the_winner(shell: Shell, repository: Path) -> None:
-    run = ("run", "--json", "--repo", str(repository), "--agents", "1", "--rounds", "0", "--upload", "--fetch")
+async def test_every_node_and_only_the_tenant_has_it(repository: Path, tmp_path: Path) -> None:
+    log = MemoryLog()
+    git(repository, "tag", "-a", "-m", "v", "v1")
+    git(repository, "checkout", "-q", "-b", "side")
+    head, stolen = git(repository, "rev-parse", "HEAD"), "refs/fleet/delivered/someone-elses"
+    git(repository, "update-ref", stolen, "HEAD")
+    here, there = Node(tmp_path / "one", log), Node(tmp_path / "two", log)
+    taken = await here.upload(pieces(bundle_of(repository, "--all", "HEAD")))
+    for node in (here, there):
+        for ref, branch in (("", "main"), ("side", "side"), ("v1", ""), ("refs/heads/side", "side"), (head, "")):
+            pinned = await node.pin(taken, ref)
+            assert (pinned.commit, pinned.branch) == (head, branch), ref
+        # A bundle writes nothing under the fleet's own names either.
+        for wrong in ("nowhere", "main~1", ":/x", "-x", "ma*", stolen):
+            with pytest.raises(InvalidRequest) as caught:
+                await node.pin(taken, wrong)
+            assert caught.value.field == "repo.ref"
+        with pytest.raises(PreconditionFailed) as refused:
+            await node.pin(taken, tenant="another")
+        assert refused.value.field == "repo.upload_id"
+    with pytest.raises(InvalidRequest):
+        await here.pin("../../etc")
+
+
+async def test_nothing_stays_of_what_is_refused(repository: Path, tmp_path: Path) -> None:
+    class FullStore(MemoryLog):
+        async def put(self, *arguments: object, **named: object) -> BlobRef:
+            raise ResourceExhausted("maximum bytes exceeded")
+
+    small, full = Node(tmp_path / "one", MemoryLog(), max_bytes=300), Node(tmp_path / "one", FullStore())
+    for node, kind in ((small, InvalidRequest), (full, ResourceExhausted)):
+        with pytest.raises(kind) as caught:
+            await node.upload(pieces(bundle_of(repository)))
+        assert isinstance(caught.value, FleetError) and caught.value.hint
+    for requests in ([], [pb.UploadRepositoryRequest(chunk=b"x")], [*pieces(b""), *pieces(b"")]):
+        with pytest.raises(InvalidRequest) as caught:
+            await small.upload(requests)
+        assert caught.value.field == "header"
+
+    # Only so many are received at once.
+    async def silent() -> AsyncIterator[pb.UploadRepositoryRequest]:
+        yield await asyncio.Future[pb.UploadRepositoryRequest]()
+
+    receiving = [asyncio.create_task(small.uploads.receive(silent())) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(ResourceExhausted, match="being received"):
+        await small.upload(pieces(b""))
+    for task in receiving:
+        task.cancel()
+    await asyncio.wait(receiving)
+    with pytest.raises(InvalidRequest):
+        await small.upload(pieces(b""))
+    files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix not in (".lock", ".key")] == []
+
+
+async def test_the_command_line_sends_a_repository_and_fetches_the_winner(
+    fleet: FleetUnderTest, repository: Path, tmp_path: Path
+) -> None:
+    more = {"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
+    shell = Shell(home=fleet.settings.home, more=more)
     (repository / "notes.txt").write_text("not committed\n")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
+    for words, repo, *options in (
+        ("uncommitted", repository, "--upload"), ("shallow", tmp_path / "shallow", "--upload"),
+        ("--upload", "https://example.org/x", "--upload"), ("--fetch", repository, "--fetch"),
+        ("nowhere", repository, "--upload", "--ref", "nowhere"),
+    ):  # fmt: skip
+        said = await shell.fleet("run", "--repo", str(repo), *options, HELLO)
+        assert said.code == 2 and words in said.err, said
+    run = ("run", "--json", "--repo", str(repository), "--agents", "1", "--rounds", "0", "--upload", "--fetch")
     before = (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain"))
     sent = await shell.fleet(*run, "--include-dirty", HELLO)
     assert sent.code == 0, sent.err
@@ -325,20 +290,6 @@ async def test_the_command_line_sends_a_repository_and_fetches_the_winner(shell:
     assert git(repository, "merge-base", "main", branch) == git(repository, "rev-parse", "main")
     assert "hello_world" in git(repository, "show", f"{branch}:utils.py")
     assert "not committed" in git(repository, "show", f"{branch}:notes.txt")
-
-
-async def test_the_command_line_says_what_cannot_be_sent(shell: Shell, repository: Path, tmp_path: Path) -> None:
-    (repository / "notes.txt").write_text("not committed\n")
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
-    for words, repo, *options in (
-        ("uncommitted", repository, "--upload"),
-        ("shallow", tmp_path / "shallow", "--upload"),
-        ("--upload", "https://example.org/x", "--upload"),
-        ("--fetch", repository, "--fetch"),
-        ("nowhere", repository, "--upload", "--ref", "nowhere"),
-    ):
-        said = await shell.fleet("run", "--repo", str(repo), *options, HELLO)
-        assert said.code == 2 and words in said.err, said
 
 
 def test_servers_of_this_machine_need_no_upload() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -67,60 +68,35 @@ def test_an_answer_is_read_whatever_stands_around_it() -> None:
     proposal = EnvironmentProposal(setup=("pip install yaml",), notes="it is imported", source=SOURCE)
     for text in (told, f"<think>{{}}</think>\n{told}", f"Here it is:\n```json\n{told}\n```"):
         assert read_proposal(text, source=SOURCE) == proposal
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("I could not find it.", "no JSON object"),
-        ('{"notes": "x"}', "no JSON object"),
+    for text, problem in (
+        ("I could not find it.", "no JSON object"), ('{"notes": "x"}', "no JSON object"),
         ('{"setup": [], "notes": "nothing helps"}', "it proposes nothing: nothing helps"),
         (json.dumps({"setup": ["true"] * 21}), "more than 20 commands"),
         (json.dumps({"setup": ["x" * 2001]}), "one that is no line"),
         (json.dumps({"setup": ["true\nrm -rf /"]}), "one that is no line"),
         ('{"setup": [], "test_command": "pytest -k fast"}', "could decide which tests count"),
-    ],
-)
-def test_an_answer_that_cannot_be_used_is_refused_in_words(text: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        read_proposal(text, source=SOURCE)
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=problem):
+            read_proposal(text, source=SOURCE)
+    # The caller's own commands come first, and its test command stands.
+    amended = replace(proposal, test_command="pytest").amending(EnvironmentSpec(setup=("a",), test_command="tox"))
+    assert amended == EnvironmentSpec(setup=("a", "pip install yaml"), test_command="tox")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_a_test_command_that_could_choose_among_tests_is_refused() -> None:
+    choosing = (
         "true", "pytest --deselect tests/test_a.py::test_b", "pytest -p no:cacheprovider", "pytest tests && true",
-        "pytest $(cat list)", "PYTEST_ADDOPTS=-x pytest", "make test CHECK=none", "npm test -- --grep=fast",
-        "'pytest",
-    ],
-)  # fmt: skip
-def test_a_test_command_that_could_choose_among_tests_is_refused(command: str) -> None:
-    assert selects(command)
+        "pytest $(cat list)", "PYTEST_ADDOPTS=-x pytest", "make test CHECK=none", "npm test -- --grep=fast", "'pytest",
+    )  # fmt: skip
+    taken = ("pytest -q", "python -m unittest discover -v", "npm test", "go test ./...")
+    assert [command for command in (*choosing, *taken) if not selects(command)] == list(taken)
 
 
-@pytest.mark.parametrize("command", ["pytest -q", "python -m unittest discover -v", "npm test", "go test ./..."])
-def test_a_test_command_that_runs_all_is_taken(command: str) -> None:
-    assert selects(command) == ""
-
-
-def test_the_callers_own_commands_come_first_and_its_test_command_stands() -> None:
-    proposal = EnvironmentProposal(setup=("b",), test_command="pytest")
-    spec = EnvironmentSpec(setup=("a",), test_command="tox")
-    assert proposal.amending(spec) == EnvironmentSpec(setup=("a", "b"), test_command="tox")
-    assert proposal.amending(EnvironmentSpec()) == EnvironmentSpec(setup=("b",), test_command="pytest")
-
-
-@pytest.mark.parametrize(
-    ("output", "reason"),
-    [
-        (
-            "warning: unused key\nerror: no matching package named `serde` found\nlocation searched: x\n",
-            "error: no matching",
-        ),
-        ("> vite build\n\nfatal: nothing here\n", "fatal: nothing here"),
-    ],
-)
-def test_a_run_without_a_report_says_what_ended_it(output: str, reason: str) -> None:
-    run = TestRun(framework="cargo", exit_code=101, output=output)
-    assert suite_baseline(run).line.startswith(f"its test run reports no test and ends with exit code 101: {reason}")
-    assert suite_baseline(TestRun(framework="cargo", exit_code=101)).line.endswith("exit code 101")
+def test_a_run_without_a_report_says_what_ended_it() -> None:
+    for output, reason in (
+        ("warning: unused key\nerror: no matching package named `serde` found\nlocation searched: x\n",
+         ": error: no matching package named `serde` found"),
+        ("> vite build\n\nfatal: nothing here\n", ": fatal: nothing here"), ("", ""),
+    ):  # fmt: skip
+        line = suite_baseline(TestRun(framework="cargo", exit_code=101, output=output)).line
+        assert line.startswith(f"its test run reports no test and ends with exit code 101{reason}"), line

@@ -15,16 +15,19 @@ from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.rewriting import rewritten
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from tests.confinement import until
 
 Told: TypeAlias = int | Exception | None
 
 
-class Source:
-    """Tells what it is given; an exception once."""
+class View:
+    """Follows a source that tells what it is given (an exception once), and keeps what it is told."""
 
     def __init__(self, *told: Told) -> None:
         self.queue: asyncio.Queue[Told] = asyncio.Queue()
         self.asked: list[int] = []
+        self.known: list[int] = []
+        self.follower = Follower("the source", self.changes, self.take, hint="begin anew")
         self.tell(*told)
 
     def tell(self, *told: Told) -> None:
@@ -39,94 +42,59 @@ class Source:
                 raise told
             yield told
 
-
-class View:
-    """Keeps what it is told."""
-
-    def __init__(self, source: Source) -> None:
-        self.known: list[int] = []
-        self.moved = asyncio.Event()
-        self.follower = Follower("the source", source.changes, self.take, hint="begin anew")
-
     def take(self, change: int) -> int:
         assert change != 13
         self.known.append(change)
-        self.moved.set()
         return change
 
-    async def knows(self, *known: int) -> None:
+    async def fault(self) -> Unavailable:
         async with asyncio.timeout(5):
-            while tuple(self.known) != known:
-                self.moved.clear()
-                await self.moved.wait()
+            while True:
+                try:
+                    self.follower.check()
+                except Unavailable as error:
+                    return error
+                await asyncio.sleep(0)
 
 
-async def ends(view: View) -> Unavailable:
-    async with asyncio.timeout(5):
-        while True:
-            try:
-                view.follower.check()
-            except Unavailable as error:
-                return error
-            await asyncio.sleep(0)
-
-
-async def test_it_starts_with_what_is_stored_and_goes_on() -> None:
-    source = Source(1, 2, None)
-    view = View(source)
+async def test_a_source_that_fails_is_asked_again_and_nothing_stale_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PAUSES", (0.0,))
+    view = View(1, None)
     with pytest.raises(Unavailable):
         view.follower.check()
     await view.follower.start()
-    assert (view.known, view.follower.position) == ([1, 2], 2)
-    source.tell(5)
-    await view.knows(1, 2, 5)
+    assert (view.known, view.follower.position) == ([1], 1)
+    view.tell(NotFound("gone"))
+    fault = await view.fault()
+    assert "gone" in fault.message and "by itself" in fault.hint
+    view.tell(Unavailable("away"), 2)
+    await until(lambda: view.known == [1, 2])
     view.follower.check()
+    assert view.asked == [1, 2, 2]
     await view.follower.stop()
     with pytest.raises(Unavailable, match="not followed any more"):
         view.follower.check()
 
 
-async def test_a_source_that_fails_is_asked_again_and_nothing_stale_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "PAUSES", (0.0,))
-    source = Source(1, None)
-    view = View(source)
-    await view.follower.start()
-    source.tell(NotFound("gone"))
-    fault = await ends(view)
-    assert "gone" in fault.message
-    assert "by itself" in fault.hint
-    source.tell(Unavailable("away"), 2)
-    await view.knows(1, 2)
-    view.follower.check()
-    assert source.asked == [1, 2, 2]
-    await view.follower.stop()
-
-
 async def test_a_bug_ends_it_and_is_told_at_once() -> None:
-    source = Source(None)
-    view = View(source)
+    view = View(None)
     await view.follower.start()
     with capture_logs() as logs:
-        source.tell(13, 14)
-        fault = await ends(view)
-    assert fault.hint == "begin anew"
+        view.tell(13, 14)
+        assert (await view.fault()).hint == "begin anew"
     assert [(one["event"], one["log_level"]) for one in logs] == [("following.ended", "error")]
     assert view.known == []
     await view.follower.stop()
 
 
-async def test_what_fails_before_it_has_caught_up_fails_the_start() -> None:
+async def test_a_start_that_fails_or_is_cancelled_leaves_nothing_running() -> None:
     with pytest.raises(NotFound, match="no such stream"):
-        await View(Source(1, NotFound("no such stream"))).follower.start()
-
-
-async def test_a_start_that_is_cancelled_leaves_nothing_running() -> None:
-    view = View(Source(1))
-    starting = asyncio.create_task(view.follower.start())
-    await view.knows(1)
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
+        await View(1, NotFound("no such stream")).follower.start()
+    view = View(1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await view.follower.start()
+    assert view.known == [1]
     assert [task for task in asyncio.all_tasks() if task.get_name() == "the source"] == []
 
 
@@ -148,51 +116,30 @@ def one_more(entry: KeyValueEntry | None) -> bytes:
 
 async def test_of_many_changes_at_once_none_is_lost() -> None:
     store = SlowKeyValue()
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(rewritten(store, "count", one_more, name="the count")) for _ in range(8)]
-    told = [task.result() for task in tasks]
-    kept = await store.get("count")
-    assert kept is not None
-    assert kept.value == b"8"
-    assert sorted(int(entry.value) for entry in told if entry) == list(range(1, 9))
-    assert kept in told
-
-
-async def test_what_is_left_as_it_is_is_not_written() -> None:
-    store = MemoryKeyValue()
+    # What is left as it is is not written.
     assert await rewritten(store, "count", lambda _: None, name="the count") is None
-    await store.put("count", b"1")
-    before = await store.get("count")
-    assert await rewritten(store, "count", lambda _: None, name="the count") == before
-    assert await store.get("count") == before
+    told = await asyncio.gather(*(rewritten(store, "count", one_more, name="the count") for _ in range(8)))
+    kept = await store.get("count")
+    assert kept is not None and kept.value == b"8" and kept in told
+    assert sorted(int(entry.value) for entry in told if entry) == list(range(1, 9))
+    assert await rewritten(store, "count", lambda _: None, name="the count") == kept == await store.get("count")
 
 
-async def test_a_change_that_cannot_be_made_is_told_at_once() -> None:
-    def refused(entry: KeyValueEntry | None) -> bytes:
-        raise NotFound("there is no count")
+class BusyKeyValue(MemoryKeyValue):
+    """Somebody else writes after each reading."""
 
-    with pytest.raises(NotFound):
-        await rewritten(MemoryKeyValue(), "count", refused, name="the count")
+    asked = 0
+
+    async def get(self, key: str) -> KeyValueEntry | None:
+        self.asked += 1
+        entry = await super().get(key)
+        await self.put(key, b"0")
+        return entry
 
 
 async def test_it_gives_up_where_others_are_faster_every_time() -> None:
-    store = MemoryKeyValue()
-    asked = 0
-
-    class Busy(MemoryKeyValue):
-        async def get(self, key: str) -> KeyValueEntry | None:
-            nonlocal asked
-            asked += 1
-            entry = await store.get(key)
-            await store.put(key, b"0")
-            return entry
-
-        async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-            return await store.put(key, value, revision=revision)
-
+    store = BusyKeyValue()
     with pytest.raises(Unavailable, match="the count is being changed by others all the time"):
-        await rewritten(Busy(), "count", one_more, name="the count")
-    assert 5 <= asked <= 50
-    kept = await store.get("count")
-    assert kept is not None
-    assert kept.value == b"0"
+        await rewritten(store, "count", one_more, name="the count")
+    assert 5 <= store.asked <= 50
+    assert [entry.value for entry in await store.entries("")] == [b"0"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ from swe_ai_fleet.runtime import lease_keeper
 from swe_ai_fleet.runtime.lease_keeper import BUCKET, LeaseKeeper, replica_name
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from tests.confinement import until
 
 
 class Faulty(MemoryKeyValue):
@@ -33,34 +33,21 @@ class Faulty(MemoryKeyValue):
         await super().delete(key)
 
 
-class Server:
-    """Stands in for a connection: the bucket of leases, or nobody."""
+def keeper_on(monkeypatch: pytest.MonkeyPatch, store: MemoryKeyValue | None, *, seconds: float = 15.0) -> LeaseKeeper:
+    """A keeper whose connection has a bucket of leases that end by themselves, or that nobody answers."""
 
-    def __init__(self, store: MemoryKeyValue | None) -> None:
-        self.store = store
-        self.asked: list[tuple[str, float]] = []
+    async def bucket(name: str, *, ttl_seconds: float) -> MemoryKeyValue | None:
+        assert (name, ttl_seconds) == (BUCKET, seconds)
+        return store
 
     @asynccontextmanager
-    async def connect(self, settings: Settings, *, name: str, patience: float) -> AsyncIterator[Server]:
-        if self.store is None:
+    async def connect(settings: Settings, *, name: str, patience: float) -> AsyncIterator[SimpleNamespace]:
+        if store is None:
             raise Unavailable("nobody answers")
-        yield self
+        yield SimpleNamespace(bucket=bucket)
 
-    async def bucket(self, name: str, *, ttl_seconds: float) -> MemoryKeyValue:
-        assert self.store is not None
-        self.asked.append((name, ttl_seconds))
-        return self.store
-
-
-def keeper_on(monkeypatch: pytest.MonkeyPatch, store: MemoryKeyValue | None, *, seconds: float = 15.0) -> LeaseKeeper:
-    monkeypatch.setattr(lease_keeper, "connect_log", Server(store).connect)
+    monkeypatch.setattr(lease_keeper, "connect_log", connect)
     return LeaseKeeper(Settings(lease_seconds=seconds), "me", anew=False)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_lease_that_is_missing_for_a_moment_is_nobodys_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,27 +59,14 @@ async def test_a_lease_that_is_missing_for_a_moment_is_nobodys_end(monkeypatch: 
     await store.put("replicas.other", b"1")
     await keeper._renew(store)
     assert keeper.alive() == {"me", "other"}
-    assert {entry.key: entry.value for entry in await store.entries("replicas.me")} == {
-        "replicas.me": str(os.getpid()).encode()
-    }
+    assert [entry.value for entry in await store.entries("replicas.me")] == [str(os.getpid()).encode()]
     await store.delete("replicas.other")
-    now += 4.9
-    await keeper._renew(store)
-    assert (keeper.alive(), keeper.ended) == ({"me", "other"}, 0)
     # It counts from when it was last seen: a third of fifteen seconds.
-    now += 0.2
-    await keeper._renew(store)
-    assert (keeper.alive(), keeper.ended) == ({"me"}, 1)
-    await keeper._renew(store)
-    assert keeper.ended == 1
-
-
-async def test_who_cannot_ask_for_a_whole_lease_knows_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1_000.0
-    monkeypatch.setattr(lease_keeper, "time", SimpleNamespace(monotonic=lambda: now))
-    store = MemoryKeyValue()
-    keeper = keeper_on(monkeypatch, store)
-    await keeper._renew(store)
+    for later, alive, ended in ((4.9, {"me", "other"}, 0), (0.2, {"me"}, 1), (0.0, {"me"}, 1)):
+        now += later
+        await keeper._renew(store)
+        assert (keeper.alive(), keeper.ended) == (alive, ended)
+    # Who cannot ask for a whole lease knows nobody.
     now += 14.9
     assert keeper.alive() == {"me"}
     now += 0.2
@@ -121,24 +95,12 @@ async def test_renewals_go_on_through_an_outage_and_each_that_failed_is_counted(
     await until(lambda: keeper.alive() == {"me"})
     await keeper.close()
     assert await store.entries("replicas.") == ()
-
-
-async def test_a_lease_that_cannot_be_given_back_is_left_to_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Faulty()
+    # A lease that cannot be given back is left to expire.
     keeper = keeper_on(monkeypatch, store, seconds=1.0)
     await keeper.open()
     store.away = True
     await keeper.close()
     assert [entry.key for entry in await store.entries("replicas.")] == ["replicas.me"]
-
-
-async def test_leases_stand_in_one_bucket_and_end_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server(MemoryKeyValue())
-    monkeypatch.setattr(lease_keeper, "connect_log", server.connect)
-    keeper = LeaseKeeper(Settings(lease_seconds=7.0), "me", anew=False)
-    await keeper.open()
-    await keeper.close()
-    assert server.asked == [(BUCKET, 7.0)]
 
 
 def test_a_name_says_host_and_process_and_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
