@@ -31,35 +31,28 @@ CHAT = FunctionCallingAgent.chat_profile(Settings())
 
 
 class TestFinalAnswer:
-    @pytest.mark.parametrize("key", ["result", "reason", "answer", "response", "output", "reply"])
-    async def test_it_is_always_there_and_takes_the_usual_keys(self, key: str) -> None:
-        async with serving(answer("Rome.", key)) as server:
-            responses = await run(make(server))
+    async def test_it_is_always_there_and_takes_the_usual_keys(self) -> None:
+        async with serving(answer("Rome.")) as server:
+            await run(make(server))
             assert [tool["function"]["name"] for tool in asked(server)[0]["tools"]] == ["final_answer"]
-        assert (responses[-1]["value"], stop_of(responses)) == ("Rome.", ("final_answer", True))
-
-    async def test_the_first_key_in_order_counts(self) -> None:
-        turn = call("final_answer", {"reply": "last", "reason": "second", "answer": "third"})
-        assert (await told(turn))[-1]["value"] == "second"
-
-    @pytest.mark.parametrize(
-        ("value", "text"),
-        [
-            ({"city": "Rome", "more": ["sunny", "warm"]}, "Rome\n\nsunny\n\nwarm"),
-            (["one", {"two": 2}], "one\n\n2"),
-            (42, "42"),
-        ],
-    )
-    async def test_dict_values_and_list_items_are_joined_by_blank_lines(self, value: Any, text: str) -> None:
-        assert (await told(answer(value)))[-1]["value"] == text
+        for arguments, text in (
+            *(({key: "Rome."}, "Rome.") for key in ("result", "reason", "answer", "response", "output", "reply")),
+            # The first key in this order counts.
+            ({"reply": "last", "reason": "second", "answer": "third"}, "second"),
+            # Values of an object and items of a list are joined by blank lines.
+            ({"result": {"city": "Rome", "more": ["sunny", "warm"]}}, "Rome\n\nsunny\n\nwarm"),
+            ({"result": ["one", {"two": 2}]}, "one\n\n2"),
+            ({"result": 42}, "42"),
+        ):
+            responses = await told(call("final_answer", arguments))
+            assert (responses[-1]["value"], stop_of(responses)) == (text, ("final_answer", True)), arguments
 
     @pytest.mark.parametrize("arguments", [{}, {"result": None}, {"other": 1}, '["x"]', "7"])
     async def test_no_value_and_no_object_are_error_observations(self, arguments: Any) -> None:
         async with serving(call("final_answer", arguments), answer("at last")) as server:
             responses = await run(make(server))
             told_model = asked(server)[1]["messages"][-1]
-        assert told_model["role"] == "tool"
-        assert told_model["content"].startswith("Error: ")
+        assert (told_model["role"], told_model["content"][:7]) == ("tool", "Error: ")
         assert (responses[-1]["value"], responses[-1]["metadata"]["iterations"]) == ("at last", 2)
 
 
@@ -73,34 +66,24 @@ class TestLongResults:
             responses = await run(agent)
             seen = asked(server)[1]["messages"][-1]["content"]
         assert seen.startswith("a" * 30 + "\n[")
-        assert "100 characters" in seen
-        assert "b" not in seen.partition("\n")[0]
+        assert "100 characters" in seen and "b" not in seen.partition("\n")[0]
         (told_of,) = events(responses, "tool_finished")
         assert (told_of["value"], told_of["metadata"]["truncated"]) == (seen, True)
         assert agent.task is not None
         assert agent.task.results[told_of["metadata"]["call_id"]] == "a" * 30 + "b" * 70
 
-    async def test_the_refinement_reads_them_whole(self) -> None:
+    async def test_the_answer_is_made_from_the_whole_where_it_fits(self) -> None:
         def long() -> str:
             return "a" * 100 + "THE END"
 
         async with serving(call("long"), Turn(content="So so."), Turn(content="Clean.")) as server:
             await run(make(server, long, max_tool_result_chars=20))
-            before, refining = (str(body["messages"]) for body in asked(server)[-2:])
-        assert "THE END" not in before
-        assert "THE END" in refining
-
-    async def test_the_answer_at_a_limit_reads_them_whole_where_they_fit(self) -> None:
-        def long() -> str:
-            return "a" * 100 + "THE END"
-
-        turns = (call("long"), Turn(content="At the end is THE END."))
-        async with serving(*turns) as server:
-            await run(make(server, long, max_tool_result_chars=20), max_iterations=1)
-            assert "THE END" in str(asked(server)[-1]["messages"])
-        async with serving(*turns, max_model_len=300) as server:
-            responses = await run(make(server, long, max_tool_result_chars=20), max_iterations=1)
-        assert responses[-1]["value"] == "At the end is THE END."
+            assert ["THE END" in str(body["messages"]) for body in asked(server)[-2:]] == [False, True]
+        for context in (131_072, 300):
+            async with serving(call("long"), Turn(content="So far."), max_model_len=context) as server:
+                responses = await run(make(server, long, max_tool_result_chars=20), max_iterations=1)
+                assert responses[-1]["value"] == "So far."
+                assert context == 300 or "THE END" in str(asked(server)[-1]["messages"])
 
 
 class TestModelFailures:
@@ -108,28 +91,24 @@ class TestModelFailures:
         turns = (call("weather", {"city": "Rome"}), Failure(times=2), answer("Sunny."))
         responses = await told(*turns, tools=[weather], max_iterations=2)
         assert (stop_of(responses), responses[-1]["metadata"]["iterations"]) == (("final_answer", True), 2)
-        assert len(events(responses, "model_failed")) == 2
-        assert "try 1 of 3" in events(responses, "model_failed")[0]["value"]
+        assert ["try 1 of 3" in one["value"] for one in events(responses, "model_failed")] == [True, False]
 
     async def test_after_the_third_the_run_ends_without_another_call(self) -> None:
         turns = (Turn(content="Looking.", tool_calls=(("weather", {"city": "Rome"}),)), Failure(times=0))
         async with serving(*turns) as server:
             responses = await run(make(server, weather))
             assert len(asked(server)) == 1 + 3
-        assert stop_of(responses) == ("model_error", False)
-        assert responses[-1]["value"] == "Looking."
+        assert (stop_of(responses), responses[-1]["value"]) == (("model_error", False), "Looking.")
         assert "503" in responses[-1]["metadata"]["error"]
-
-    async def test_a_refusal_is_not_tried_again(self) -> None:
-        responses = await told(Failure(status=401, times=0))
-        assert stop_of(responses) == ("model_error", False)
-        assert events(responses, "model_failed") == []
+        refused = await told(Failure(status=401, times=0))
+        assert (stop_of(refused), events(refused, "model_failed")) == (("model_error", False), [])
 
 
 class TestPlanning:
     async def test_the_plan_comes_first_without_tools(self) -> None:
         async with serving(Turn(content="1. weather"), call("weather", {"city": "Rome"}), answer("Sunny.")) as server:
-            responses = await run(make(server, weather), use_planning=True)
+            # It is made unless refused.
+            responses = [response async for response in make(server, weather).run("Do it.")]
             planning, first, _ = asked(server)
         assert "tools" not in planning
         assert "weather(city: string" in planning["messages"][-1]["content"]
@@ -138,21 +117,6 @@ class TestPlanning:
         assert [t["function"]["name"] for t in first["tools"]] == ["weather", "final_answer"]
         (plan,) = events(responses, "plan_made")
         assert (plan["type"], plan["value"], responses[-1]["metadata"]["iterations"]) == ("step", "1. weather", 2)
-
-    async def test_it_is_made_unless_refused(self) -> None:
-        async with serving(Turn(content="A plan."), answer()) as server:
-            agent = make(server)
-            assert events([r async for r in agent.run("Do it.")], "plan_made")
-
-    async def test_a_model_that_fails_at_the_plan(self) -> None:
-        async with serving(answer()) as server:
-            async with make(server) as agent:
-                await run(agent)
-                server.fail_next(Failure(times=0))
-                before = len(asked(server))
-                responses = await run(agent, use_planning=True)
-            assert len(asked(server)) == before + 3
-        assert stop_of(responses) == ("model_error", False)
 
 
 class TestRefinement:
@@ -163,23 +127,14 @@ class TestRefinement:
             responses = await run(make(server, weather), "The weather in Rome?")
             sent = asked(server)[-1]
             assert len(asked(server)) == 3
-        assert (responses[-1]["value"], responses[-1]["metadata"]["refined"]) == ("Clean.", True)
+            plain = await run(make(server, weather), "The weather in Rome?", refine_final_answer=False)
+            assert len(asked(server)) == 5
+        assert [one[-1]["value"] for one in (responses, plain)] == ["Clean.", "Well, sunny."]
+        assert [one[-1]["metadata"]["refined"] for one in (responses, plain)] == [True, False]
         assert "tools" not in sent
-        text = sent["messages"][-1]["content"]
         for part in ("The weather in Rome?", "[calls weather with", "Rome: sunny for 1", "Well, sunny."):
-            assert part in text
+            assert part in sent["messages"][-1]["content"]
         assert stop_of(responses) == ("no_tool_calls", True)
-
-    async def test_a_reminder_may_come_first(self) -> None:
-        responses = await told(Turn(content="I will look."), answer("Sunny."), max_reminders=1)
-        assert (responses[-1]["value"], stop_of(responses)) == ("Sunny.", ("final_answer", True))
-        assert len(events(responses, "message_added")) == 1
-
-    async def test_switched_off_the_last_text_is_the_answer(self) -> None:
-        async with serving(Turn(content="Sunny.")) as server:
-            responses = await run(make(server), refine_final_answer=False)
-            assert len(asked(server)) == 1
-        assert (responses[-1]["value"], responses[-1]["metadata"]["refined"]) == ("Sunny.", False)
 
     async def test_where_it_fails_the_last_text_is_the_answer(self) -> None:
         async with serving(Turn(content="Sunny, I think.")) as server:
@@ -190,8 +145,7 @@ class TestRefinement:
                     responses.append(response)
                     if response["metadata"]["event"] == "model_replied":
                         server.fail_next(Failure(times=0))
-        assert responses[-1]["value"] == "Sunny, I think."
-        assert len(events(responses, "refinement_failed")) == 1
+        assert (responses[-1]["value"], len(events(responses, "refinement_failed"))) == ("Sunny, I think.", 1)
         assert stop_of(responses) == ("no_tool_calls", True)
 
     async def test_a_model_that_says_nothing_at_all(self) -> None:
@@ -199,12 +153,8 @@ class TestRefinement:
         assert responses[-1]["value"] == "There is no answer: the run ended before one could be given (no tool calls)."
         assert stop_of(responses) == ("no_tool_calls", False)
         assert responses[-1]["metadata"]["error"]
-
-    async def test_not_after_a_loop(self) -> None:
-        async with serving(Turn(content="Hm.", tool_calls=(("weather", {"city": "Rome"}),), times=9)) as server:
-            responses = await run(make(server, weather))
-            assert not any("# Record" in str(body["messages"]) for body in asked(server))
-        assert (stop_of(responses), responses[-1]["metadata"]["refined"]) == (("loop", False), False)
+        reminded = await told(Turn(content="I will look."), answer("Sunny."), max_reminders=1)
+        assert (stop_of(reminded), len(events(reminded, "message_added"))) == (("final_answer", True), 1)
 
 
 class TestLimits:
@@ -217,19 +167,15 @@ class TestLimits:
         assert "tools" not in last
         assert "max iterations" in last["messages"][-1]["content"]
 
-    async def test_ten_iterations_unless_said(self) -> None:
-        turns = [call("weather", {"city": f"City {number}"}) for number in range(12)]
-        responses = await told(*turns, tools=[weather])
-        assert responses[-1]["metadata"]["iterations"] == 10
-
-    async def test_the_chat_profile_has_five_iterations_twenty_calls_and_sixty_seconds(self) -> None:
+    async def test_ten_iterations_unless_said_and_in_a_chat_five_twenty_calls_and_sixty_seconds(
+        self,
+    ) -> None:
         limits = FunctionCallingAgent.chat_profile()
         assert (limits.max_iterations, limits.max_tool_calls, limits.timeout_seconds) == (5, 20, 60.0)
-        theirs = FunctionCallingAgent.chat_profile(Settings(chat_max_iterations=2, chat_timeout_seconds=7))
-        assert (theirs.max_iterations, theirs.max_tool_calls, theirs.timeout_seconds) == (2, 20, 7)
-        turns = [call("weather", {"city": f"City {number}"}) for number in range(9)]
-        responses = await told(*turns, tools=[weather], limits=limits)
-        assert (stop_of(responses)[0], responses[-1]["metadata"]["iterations"]) == ("max_iterations", 5)
+        turns = [call("weather", {"city": f"City {number}"}) for number in range(12)]
+        for options, iterations in (({}, 10), ({"limits": limits}, 5)):
+            responses = await told(*turns, tools=[weather], **options)
+            assert (stop_of(responses)[0], responses[-1]["metadata"]["iterations"]) == ("max_iterations", iterations)
         many = Turn(tool_calls=tuple(("weather", {"city": str(number)}) for number in range(25)))
         responses = await told(many, answer(), tools=[weather], limits=limits)
         assert stop_of(responses) == ("max_tool_calls", False)
@@ -242,11 +188,9 @@ class TestLimits:
         used = Usage(prompt_tokens=1_000_000, completion_tokens=500_000)
         turns = [replace(call("weather", {"city": str(number)}), usage=used) for number in range(5)]
         options: dict[str, Any] = {"tools": [weather], "settings": Settings(model_prices=prices)}
-        responses = await told(*turns, limits=replace(CHAT, max_cost=3.5), **options)
-        final = responses[-1]["metadata"]
-        assert (final["stop_reason"], final["iterations"]) == ("max_cost", 2)
+        final = (await told(*turns, limits=replace(CHAT, max_cost=3.5), **options))[-1]["metadata"]
         # No last words: what is spent is spent.
-        assert final["usage"]["cost"] == 4.0
+        assert (final["stop_reason"], final["iterations"], final["usage"]["cost"]) == ("max_cost", 2, 4.0)
         unlimited = await told(*turns, answer(), **options)
         assert (stop_of(unlimited)[0], unlimited[-1]["metadata"]["iterations"]) == ("final_answer", 6)
         assert unlimited[-1]["metadata"]["usage"]["cost"] >= 10.0
@@ -268,9 +212,3 @@ class TestLimits:
             agent = make(server, limits=replace(CHAT, timeout_seconds=1.0))
             responses = await asyncio.wait_for(run(agent, "The weather in Rome?"), 20)
         assert (responses[-1]["value"], len(events(responses, "refinement_failed"))) == ("Sunny.", 1)
-        assert stop_of(responses) == ("no_tool_calls", True)
-
-    async def test_a_time_out_is_a_limit_too(self) -> None:
-        slow = Turn(content="late", delay_seconds=60)
-        responses = await told(slow, limits=replace(CHAT, timeout_seconds=0.2))
-        assert stop_of(responses) == ("timeout", False)

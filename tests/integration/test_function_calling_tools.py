@@ -84,8 +84,7 @@ class TestTools:
         responses = await told(Turn(tool_calls=(("slow", {}), ("quick", {}))), answer(), tools=[slow, quick])
         assert observations(responses) == ["quick", "slow"]
 
-    @pytest.mark.parametrize("asynchronous", [True, False])
-    async def test_time_limit_of_each_tool(self, asynchronous: bool) -> None:
+    async def test_time_limit_of_each_tool(self) -> None:
         release = threading.Event()
 
         async def waiting() -> None:
@@ -94,13 +93,6 @@ class TestTools:
         def sleeping() -> None:
             release.wait(30)
 
-        tool = waiting if asynchronous else sleeping
-        responses = await told(call(tool.__name__), answer(), tools=[tool], tool_timeout=0.05)
-        release.set()
-        assert observations(responses)[0].startswith(f"Error: {tool.__name__} did not finish within 0.05 seconds")
-        assert stop_of(responses) == ("final_answer", True)
-
-    async def test_a_base_tool_keeps_a_limit_of_its_own(self) -> None:
         class Patient(BaseTool):
             name = "patient"
             time_limit_seconds = 0.05
@@ -108,83 +100,90 @@ class TestTools:
             async def execute(self) -> None:
                 await asyncio.Event().wait()
 
-        class Usual(Patient):
-            name = "usual"
-            time_limit_seconds = BaseTool.time_limit_seconds
-
-        turn = Turn(tool_calls=(("patient", {}), ("usual", {})))
-        responses = await told(turn, answer(), tools=[Patient(), Usual()], tool_timeout=0.02)
-        assert ["within 0.05" in observations(responses)[0], "within 0.02" in observations(responses)[1]] == [True] * 2
-
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            ({}, "Error: missing argument 'city'. Signature: weather(city: string, days: integer = 1)"),
-            ({"city": "Rome", "moon": 1}, "Error: unexpected argument 'moon'. Signature: weather("),
-            ({"city": "Rome", "days": "soon"}, "Error: argument 'days': "),
-            ('["Rome"]', "Error: "),
-            ('{"city": ', "Error: "),
-        ],
-    )
-    async def test_wrong_arguments_are_told_with_the_signature(self, arguments: Any, said: str) -> None:
-        responses = await told(call("weather", arguments), answer(), tools=[weather])
-        assert observations(responses)[0].startswith(said)
+        turn = Turn(tool_calls=(("waiting", {}), ("sleeping", {}), ("patient", {})))
+        responses = await told(turn, answer(), tools=[waiting, sleeping, Patient()], tool_timeout=0.02)
+        release.set()
+        assert all(
+            f"{name} did not finish within {limit} seconds" in "\n".join(observations(responses))
+            for name, limit in (("waiting", 0.02), ("sleeping", 0.02), ("patient", 0.05))
+        )
         assert stop_of(responses) == ("final_answer", True)
 
-    async def test_an_unknown_tool_is_told_with_those_there_are(self) -> None:
-        responses = await told(call("stock_prices"), answer(), tools=[weather])
-        (seen,) = observations(responses)
-        assert seen.startswith("Error: ")
-        assert "weather, final_answer" in seen
-
     @pytest.mark.parametrize(
-        ("value", "said"),
-        [(None, "nothing (None)"), ("", "an empty text"), (" \n", "an empty text"), (b"", "an empty text"),
-         ([], "an empty list"), ((), "an empty list"), (set(), "an empty list"), ({}, "an empty object")],
-    )  # fmt: skip
+        ("name", "arguments", "said"),
+        [
+            ("weather", {}, "missing argument 'city'. Signature: weather(city: string, days: integer = 1)"),
+            ("weather", {"city": "Rome", "moon": 1}, "unexpected argument 'moon'. Signature: weather("),
+            ("weather", {"city": "Rome", "days": "soon"}, "argument 'days': "),
+            ("weather", '["Rome"]', ""),
+            ("weather", '{"city": ', ""),
+            ("stock_prices", {}, "weather, final_answer"),
+        ],
+    )
+    async def test_wrong_arguments_are_told_with_the_signature_and_an_unknown_tool_with_those_there_are(
+        self, name: str, arguments: Any, said: str
+    ) -> None:
+        responses = await told(call(name, arguments), answer(), tools=[weather])
+        (seen,) = observations(responses)
+        assert seen.startswith("Error: ") and said in seen
+        assert stop_of(responses) == ("final_answer", True)
+
     @pytest.mark.parametrize("as_base_tool", [True, False])
-    async def test_none_and_empty_results_are_errors(self, value: Any, said: str, as_base_tool: bool) -> None:
+    async def test_none_and_empty_results_are_errors(self, as_base_tool: bool) -> None:
+        given: list[Any] = [None]
+
         def give() -> Any:
-            return value
+            return given[0]
 
         class Give(BaseTool):
             name = "give"
             read_only = True
 
             async def execute(self) -> Any:
-                return value
+                return given[0]
 
-        responses = await told(call("give"), call("give"), answer(), tools=[Give() if as_base_tool else give])
-        error = f"Error: give returned {said}. Call another tool, or this one with other arguments."
-        assert observations(responses) == [error, error]
-        ended = [r["metadata"] for r in events(responses, "tool_finished")]
-        assert [(each["success"], each["cached"]) for each in ended] == [(False, False)] * 2
-        assert stop_of(responses) == ("final_answer", True)
+        for given[0], said in (
+            *((None, "nothing (None)"), ("", "an empty text"), (" \n", "an empty text"), (b"", "an empty text")),
+            *(([], "an empty list"), ((), "an empty list"), (set(), "an empty list"), ({}, "an empty object")),
+        ):
+            responses = await told(call("give"), call("give"), answer(), tools=[Give() if as_base_tool else give])
+            error = f"Error: give returned {said}. Call another tool, or this one with other arguments."
+            assert observations(responses) == [error, error]
+            ended = [r["metadata"] for r in events(responses, "tool_finished")]
+            assert [(each["success"], each["cached"]) for each in ended] == [(False, False)] * 2
+        # Zero and False are results.
+        for given[0], said in (
+            (0, "0"),
+            (False, "False"),
+            (0.0, "0.0"),
+            ([0], "- 0"),
+            ({"found": None}, "found: None"),
+        ):
+            responses = await told(call("give"), call("give"), answer(), tools=[Give() if as_base_tool else give])
+            assert observations(responses) == [said, said]
 
-    @pytest.mark.parametrize(
-        ("value", "said"), [(0, "0"), (False, "False"), (0.0, "0.0"), ([0], "- 0"), ({"found": None}, "found: None")]
-    )
-    async def test_zero_and_false_are_results(self, value: Any, said: str) -> None:
-        def give() -> Any:
-            return value
+    async def test_an_exception_is_an_error_observation_and_cancels_no_sibling(self) -> None:
+        failed = asyncio.Event()
 
-        responses = await told(call("give"), call("give"), answer(), tools=[give])
-        assert observations(responses) == [said, said]
-        assert [r["metadata"]["cached"] for r in events(responses, "tool_finished")] == [False, True]
-
-    async def test_an_exception_is_an_error_observation(self) -> None:
-        def fail() -> None:
+        async def fail() -> None:
+            failed.set()
             raise KeyError("no such city")
 
-        (seen,) = observations(await told(call("fail"), answer(), tools=[fail]))
-        assert seen.startswith("Error: fail failed: KeyError")
-
-    async def test_a_tool_that_cancels_itself_fails_like_any_other(self) -> None:
         async def cancelled() -> None:
             raise asyncio.CancelledError
 
-        responses = await told(call("cancelled"), answer(), tools=[cancelled])
-        assert observations(responses) == ["Error: cancelled failed: it was cancelled from within"]
+        async def go_on() -> str:
+            await failed.wait()
+            await asyncio.sleep(0)
+            return "went on"
+
+        turn = Turn(tool_calls=(("fail", {}), ("cancelled", {}), ("go_on", {})))
+        responses = await told(turn, answer(), tools=[fail, cancelled, go_on])
+        assert sorted(observations(responses)) == [
+            "Error: cancelled failed: it was cancelled from within",
+            "Error: fail failed: KeyError: 'no such city'",
+            "went on",
+        ]
         assert stop_of(responses) == ("final_answer", True)
 
     async def test_calls_of_one_reply_run_in_parallel_or_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,21 +207,6 @@ class TestTools:
         monkeypatch.setenv("AGENTIC_ENABLE_PARALLEL", "false")
         await told(turn, answer(), tools=[wait], settings=Settings())
         assert most == 1
-
-    async def test_a_failing_call_cancels_no_sibling(self) -> None:
-        failed = asyncio.Event()
-
-        async def fail() -> None:
-            failed.set()
-            raise ValueError("no")
-
-        async def go_on() -> str:
-            await failed.wait()
-            await asyncio.sleep(0)
-            return "went on"
-
-        responses = await told(Turn(tool_calls=(("fail", {}), ("go_on", {}))), answer(), tools=[fail, go_on])
-        assert observations(responses) == ["Error: fail failed: ValueError: no", "went on"]
 
     async def test_what_cannot_be_a_tool(self) -> None:
         async with serving(answer()) as server:
@@ -249,32 +233,29 @@ class TestTools:
 
 class TestLoops:
     async def test_two_nudges_then_a_stop(self) -> None:
-        async with serving(Turn(content="Again.", tool_calls=(("weather", {"city": "Rome"}),), times=9)) as server:
+        looping = Turn(content="Again.", tool_calls=(("weather", {"city": "Rome"}),), times=9)
+        async with serving(looping) as server:
             responses = await run(make(server, weather, FunctionTool(lookup)), max_iterations=20)
             nudges = [m["content"] for m in asked(server)[-1]["messages"][2:] if m["role"] == "user"]
+            # Nothing is refined after a loop.
+            assert not any("# Record" in str(body["messages"]) for body in asked(server))
         noticed = [r["metadata"]["advice"] for r in events(responses, "loop_noticed")]
         assert noticed == ["nudge", "strong_nudge", "stop"]
-        assert stop_of(responses) == ("loop", False)
+        assert (stop_of(responses), responses[-1]["metadata"]["refined"]) == (("loop", False), False)
         assert responses[-1]["metadata"]["iterations"] == 5
-        assert "lookup" in nudges[0]
-        assert nudges[0] != nudges[1]
+        assert "lookup" in nudges[0] and nudges[0] != nudges[1]
+        # The threshold is of the agent, or of the run.
+        for options, iterations in (({}, 4), ({"loop_threshold": 4}, 6)):
+            responses = await told(looping, tools=[weather], loop_detection_threshold=2, **options)
+            assert responses[-1]["metadata"]["iterations"] == iterations
 
-    async def test_the_threshold_is_of_the_agent_or_of_the_run(self) -> None:
-        turn = Turn(tool_calls=(("weather", {"city": "Rome"}),), times=9)
-        first = await told(turn, tools=[weather], loop_detection_threshold=2)
-        second = await told(turn, tools=[weather], loop_detection_threshold=2, loop_threshold=4)
-        assert [r[-1]["metadata"]["iterations"] for r in (first, second)] == [4, 6]
-
-    async def test_other_arguments_are_no_loop_unless_judged_by_name_alone(self) -> None:
+    async def test_calls_are_the_same_by_canonical_arguments_or_by_name_alone(self) -> None:
         turns = [call("weather", {"city": city}) for city in ("Rome", "Oslo", "Bonn", "Bern", "Kiel")]
         assert stop_of(await told(*turns, answer(), tools=[weather])) == ("final_answer", True)
         by_name = await told(*turns, answer(), tools=[weather], loop_by_name=True)
         assert stop_of(by_name) == ("loop", False)
-
-    async def test_the_order_of_arguments_makes_no_difference(self) -> None:
-        turns = [call("weather", text) for text in ('{"city":"Rome","days":2}', '{"days": 2, "city": "Rome"}')]
-        responses = await told(turns[0], turns[1], turns[0], answer(), tools=[weather])
-        assert len(events(responses, "loop_noticed")) == 1
+        one, other = (call("weather", text) for text in ('{"city":"Rome","days":2}', '{"days": 2, "city": "Rome"}'))
+        assert len(events(await told(one, other, one, answer(), tools=[weather]), "loop_noticed")) == 1
 
 
 def lookup(word: str) -> str:
@@ -295,20 +276,8 @@ class TestCache:
         assert (calls, observations(responses)) == (["a", "b"], ["1", "2", "1"])
         assert [r["metadata"]["cached"] for r in events(responses, "tool_finished")] == [False, False, True]
 
-    async def test_errors_are_not_kept(self) -> None:
-        tries: list[int] = []
-
-        def flaky() -> str:
-            tries.append(1)
-            if len(tries) == 1:
-                raise OSError("try again")
-            return "there"
-
-        responses = await told(call("flaky"), call("flaky"), answer(), tools=[flaky])
-        assert observations(responses)[1] == "there"
-
-    async def test_any_write_empties_it(self) -> None:
-        stored = ["old"]
+    async def test_errors_are_not_kept_any_write_empties_it_and_an_effect_is_had_each_time(self) -> None:
+        stored: list[str] = []
 
         def read() -> str:
             return stored[-1]
@@ -317,33 +286,22 @@ class TestCache:
             stored.append(text)
             return "written"
 
-        turns = (call("read"), call("write", {"text": "new"}), call("read"), answer())
+        write_one = call("write", {"text": "new"})
+        turns = (call("read"), write_one, call("read"), write_one, call("read"), answer())
         responses = await told(*turns, tools=[read, FunctionTool(write, read_only=False)])
-        assert observations(responses) == ["old", "written", "new"]
-
-    async def test_an_effect_is_had_each_time(self) -> None:
-        sent: list[str] = []
-
-        def send(text: str) -> str:
-            sent.append(text)
-            return "sent"
-
-        turn = call("send", {"text": "hi"})
-        responses = await told(turn, turn, answer(), tools=[FunctionTool(send)])
-        assert (sent, len(events(responses, "tool_started"))) == (["hi", "hi"], 2)
+        assert observations(responses)[1:] == ["written", "new", "written", "new"]
+        assert observations(responses)[0].startswith("Error: read failed: IndexError")
+        assert (stored, len(events(responses, "tool_started"))) == (["new", "new"], 5)
 
 
 class TestToolErrors:
     async def test_three_in_a_row_end_the_run_with_one_last_call(self) -> None:
-        turns = [call("fail", {"number": number}) for number in range(3)]
-        async with serving(*turns, Turn(content="It can't be done."), Turn(content="Never.")) as server:
+        turns = [call("fail", {"number": number}) for number in range(4)]
+        async with serving(*turns[:3], Turn(content="It can't be done."), Turn(content="Never.")) as server:
             responses = await run(make(server, fail))
             last = asked(server)[-1]
             assert (len(asked(server)), last.get("tools")) == (4, None)
-        assert stop_of(responses) == ("tool_error", False)
-        assert responses[-1]["value"] == "It can't be done."
-
-    async def test_a_success_resets(self) -> None:
-        turns = [call("fail", {"number": number}) for number in range(4)]
+        assert (stop_of(responses), responses[-1]["value"]) == (("tool_error", False), "It can't be done.")
+        # A success resets.
         turns.insert(2, call("weather", {"city": "Rome"}))
         assert stop_of(await told(*turns, answer(), tools=[fail, weather])) == ("final_answer", True)
