@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -102,13 +101,8 @@ async def test_parallel_calls_usage_and_the_way_back() -> None:
         assert one.call_id != two.call_id
         assert (one.model_call_id, two.model_call_id) == ("call_0_0", "call_0_1")
         usage = first.usage
-        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.model_calls) == (
-            100,
-            20,
-            60,
-            1,
-        )
-
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (100, 20, 60)
+        assert usage.model_calls == 1
         observed = (
             ToolMessage(call_id=one.call_id, content="x = 1"),
             ToolMessage(call_id=two.call_id, content="Error: bad"),
@@ -116,19 +110,11 @@ async def test_parallel_calls_usage_and_the_way_back() -> None:
         second = await model.reply(ModelRequest((*OPENING, first.message, *observed), TOOLS, Sampling(seed=7)))
         assert (second.message.content, second.finish_reason, second.message.tool_calls) == ("Done.", "stop", ())
         opened, went_on = server.bodies[-2:]
-    assert {key: opened[key] for key in ("model", "temperature", "seed", "max_tokens")} == {
-        "model": "m1",
-        "temperature": 0.5,
-        "seed": 7,
-        "max_tokens": 99,
-    }
+    given = {"model": "m1", "temperature": 0.5, "seed": 7, "max_tokens": 99}
+    assert opened | given == opened
     assert "temperature" not in went_on
-    assert opened["tools"][0]["function"] == {
-        "name": "files_look",
-        "description": "Look.",
-        "parameters": PARAMETERS,
-        "strict": True,
-    }
+    function = {"name": "files_look", "description": "Look.", "parameters": PARAMETERS, "strict": True}
+    assert opened["tools"][0]["function"] == function
     assert went_on["messages"][:2] == opened["messages"]
     assert [entry["id"] for entry in went_on["messages"][2]["tool_calls"]] == ["call_0_0", "call_0_1"]
     assert went_on["messages"][3:] == [
@@ -157,45 +143,35 @@ async def test_what_can_be_left_out_is_not_offered_as_null_nor_what_is_for_progr
     assert spec.parameters == parameters
 
 
-@pytest.mark.parametrize("model_ids", [("same", "same"), ("", ""), ("old", "new")])
+@pytest.mark.parametrize("model_ids", [("same", "same"), ("", ""), ("x", "new")])
 async def test_every_id_on_the_wire_is_unique_and_answered(model_ids: tuple[str, str]) -> None:
     script = Script.of(
-        Turn(content="one"),
+        *(Turn(content="so"), Turn(content="so")),
         Turn(tool_calls=(("files_look", {}), ("files_look", {})), call_ids=model_ids),
     )
+    # A history from elsewhere that repeats an id.
     history: tuple[Message, ...] = (
         *OPENING,
-        AssistantMessage(tool_calls=(call("a", "old"),)),
-        ToolMessage(call_id="a", content="1"),
+        AssistantMessage(tool_calls=(call("a", "x"), call("b", "x"))),
+        ToolMessage(call_id="b", content="b"),
+        ToolMessage(call_id="a", content="a"),
+        AssistantMessage(content="so"),
     )
     async with ScriptedModelServer(script) as server, client(server.url) as model:
         reply = await ask(model, history)
         answers = (ToolMessage(call_id=one.call_id, content="2") for one in reply.message.tool_calls)
         await ask(model, (*history, reply.message, *answers))
         wire = server.bodies[-1]["messages"]
-    asked = [entry["id"] for message in wire for entry in message.get("tool_calls", [])]
-    assert asked[0] == "old"
-    assert len(set(asked)) == 3
-    assert [message["tool_call_id"] for message in wire if message["role"] == "tool"] == asked
-
-
-async def test_a_history_from_elsewhere_with_repeated_ids_is_repaired() -> None:
-    history: tuple[Message, ...] = (
-        *OPENING,
-        AssistantMessage(tool_calls=(call("a", "x"), call("b", "x"))),
-        ToolMessage(call_id="b", content="b"),
-        ToolMessage(call_id="a", content="a"),
-    )
-    async with ScriptedModelServer(Script()) as server, client(server.url) as model:
-        await ask(model, history)
         # The same messages behind a shorter history: what was written for the longer one must not be reused.
         other = (*OPENING, AssistantMessage(tool_calls=(call("c", "x"),)), *history[2:])
         await ask(model, other)
-        first, second = (body["messages"] for body in server.bodies[-2:])
-    assert [entry["id"] for entry in first[2]["tool_calls"]] == ["x", "b"]
-    assert [message["tool_call_id"] for message in first[3:]] == ["b", "x"]
+        second = server.bodies[-1]["messages"]
+    asked = [entry["id"] for message in wire for entry in message.get("tool_calls", [])]
+    answered = [message["tool_call_id"] for message in wire if message["role"] == "tool"]
+    assert (asked[:2], answered[:2]) == (["x", "b"], ["b", "x"])
+    assert len(set(asked)) == 4 and asked[2:] == answered[2:]
     assert [entry["id"] for entry in second[3]["tool_calls"]] == ["a", "b"]
-    assert [message["tool_call_id"] for message in second[4:]] == ["b", "a"]
+    assert [message["tool_call_id"] for message in second[4:6]] == ["b", "a"]
 
 
 # The probe
@@ -260,62 +236,43 @@ async def test_the_probe_understands_refusals(status: int, text: str, native: bo
         assert (await ask(model)).message.content == "fine"
 
 
-async def test_a_server_that_wants_the_new_name_of_the_token_limit_gets_it() -> None:
-    seen: list[dict[str, Any]] = []
-
-    async def chat(request: web.Request) -> web.Response:
-        body = await request.json()
-        if "max_tokens" in body:
-            text = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-            return web.json_response({"error": {"message": text, "param": "max_tokens"}}, status=400)
-        seen.append(body)
-        return completion(content="fine")
-
-    async with bare_server(chat) as url, client(url, model="m") as model:
-        await model.reply(ModelRequest(OPENING, (), Sampling(max_tokens=5)))
-        assert (await model.probe()).strict_schemas
-    assert seen[-1]["max_completion_tokens"] == 5
-
-
 LISTED = [
     {"id": ""},
     {"id": "odd", "context_length": "long", "context_window": 9, "capabilities": {"vision": True}, "owned_by": None},
     {"name": "x"},
     None,
 ]
+PICTURES = [{"id": "m", "max_model_len": -1, "architecture": {"input_modalities": ["text", "image"]}}]
 
 
-async def test_a_list_of_models_is_read_as_far_as_it_can_be_and_parallel_calls_may_be_refused() -> None:
+async def test_a_list_of_models_is_read_as_far_as_it_can_be_and_parameters_may_be_refused() -> None:
+    seen: list[dict[str, Any]] = []
+
     async def chat(request: web.Request) -> web.Response:
-        if "parallel_tool_calls" in await request.json():
-            text = "Unsupported parameter: 'parallel_tool_calls' is not supported with this model."
-            return web.json_response({"error": {"message": text, "param": "parallel_tool_calls"}}, status=400)
-        return completion(content="fine")
+        body = await request.json()
+        for name, hint in (("parallel_tool_calls", ""), ("max_tokens", "Use 'max_completion_tokens' instead.")):
+            if name in body:
+                text = f"Unsupported parameter: '{name}' is not supported with this model. {hint}"
+                return web.json_response({"error": {"message": text, "param": name}}, status=400)
+        seen.append(body)
+        return completion(content=body["model"])
 
     async with bare_server(chat, web.json_response({"data": LISTED})) as url, client(url) as model:
         found = await model.probe()
         assert (found.model, found.max_model_len, found.images) == ("odd", 9, True)
         assert (found.native_tools, found.strict_schemas, found.parallel_tools) == (True, True, False)
-    images = [{"id": "m", "max_model_len": -1, "architecture": {"input_modalities": ["text", "image"]}}]
-    async with bare_server(chat, web.json_response({"data": images})) as url, client(url) as model:
+        await model.reply(ModelRequest(OPENING, (), Sampling(max_tokens=5)))
+        assert seen[-1]["max_completion_tokens"] == 5
+    async with bare_server(chat, web.json_response({"data": PICTURES})) as url, client(url) as model:
         assert ((await model.probe()).max_model_len, (await model.probe()).images) == (0, True)
-    async with bare_server(chat, web.json_response({"data": []})) as url, client(url) as model:
-        with pytest.raises(ModelRejected, match="lists no model"):
-            await model.probe()
-
-
-@pytest.mark.parametrize("models", [None, web.Response(text="<html>", content_type="text/html")])
-async def test_a_server_without_a_list_of_models_works_by_name(models: web.Response | None) -> None:
-    async def chat(request: web.Request) -> web.Response:
-        return completion(content=(await request.json())["model"])
-
-    async with bare_server(chat, models) as url:
-        async with client(url, model="mine") as model:
-            assert (await ask(model)).message.content == "mine"
-        async with client(url) as model:
-            with pytest.raises(ModelRejected) as raised:
-                await ask(model)
-            assert raised.value.field in ("model", "model_url")
+    for models in (web.json_response({"data": []}), None, web.Response(text="<html>", content_type="text/html")):
+        async with bare_server(chat, models) as url:
+            async with client(url) as model:
+                with pytest.raises(ModelRejected) as raised:
+                    await ask(model)
+                assert raised.value.field in ("model", "model_url")
+            async with client(url, model="mine") as model:
+                assert (await ask(model)).message.content == "mine"
 
 
 # Faults
@@ -327,12 +284,10 @@ async def test_a_server_without_a_list_of_models_works_by_name(models: web.Respo
         (Failure(status=400, message="too much", param="input_tokens"), ContextTooLong, ""),
         (Failure(status=400, code="context_length_exceeded"), ContextTooLong, ""),
         (Failure(status=400, message="This model's maximum context length is 8 tokens."), ContextTooLong, ""),
-        (Failure(status=413), ContextTooLong, ""),
         (Failure(status=400, message="The input token count exceeds the maximum number of tokens"), ContextTooLong, ""),
         (Failure(status=404, message="The model `x` does not exist."), ModelRejected, "model"),
         (Failure(status=404, body='{"detail": "Not Found"}'), ModelRejected, "model_url"),
         (Failure(status=401, message=f"bad key {KEY}"), ModelRejected, "model_api_key"),
-        (Failure(status=403), ModelRejected, "model_api_key"),
         (Failure(status=429, code="insufficient_quota"), ModelRejected, "model_api_key"),
         (Failure(status=400, message="temperature must be at most 2"), ModelRejected, ""),
         (Failure(status=422, body="[1]"), ModelRejected, ""),
@@ -357,12 +312,9 @@ async def test_what_no_retry_can_help_is_raised_at_once(failure: Failure, kind: 
         Failure(status=500, body="<html>oops</html>"),
         Failure(status=429),
         Failure(status=429, retry_after_seconds=0.01),
-        Failure(status=429, retry_after_seconds=-1),
         Failure(status=408),
-        Failure(status=409),
         Failure(drop=True),
         Failure(status=200, body="not json"),
-        Failure(status=200, body="{}"),
         Failure(status=200, body='{"choices": []}'),
         Failure(status=200, body='{"choices": [{"message": "no object"}]}'),
         Failure(status=200, body='{"error": {"message": "overloaded"}}'),
@@ -384,18 +336,7 @@ async def test_what_may_pass_is_retried_and_given_up(failure: Failure) -> None:
         assert (await ask(model)).message.content == "Done."
 
 
-async def test_a_server_that_is_not_there() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        async with client(f"http://user:{KEY}@127.0.0.1:{port}/v1", model="m") as model:
-            with pytest.raises(ModelUnavailable) as raised:
-                await ask(model)
-    assert f"http://127.0.0.1:{port}/v1" in raised.value.message
-    assert KEY not in str(raised.value)
-
-
-async def test_a_user_in_the_url_is_sent_unless_there_is_a_key() -> None:
+async def test_a_user_in_the_url_is_sent_unless_there_is_a_key_and_not_shown() -> None:
     seen: list[str] = []
 
     async def chat(request: web.Request) -> web.Response:
@@ -404,22 +345,14 @@ async def test_a_user_in_the_url_is_sent_unless_there_is_a_key() -> None:
 
     async with bare_server(chat) as url:
         with_user = url.replace("//", "//me:secret@")
-        async with client(with_user, model="m") as model:
-            await ask(model)
-        async with client(with_user, model="m", api_key=KEY) as model:
-            await ask(model)
+        for key in ("", KEY):
+            async with client(with_user, model="m", api_key=key) as model:
+                await ask(model)
     assert set(seen) == {"Basic bWU6c2VjcmV0", f"Bearer {KEY}"}
-
-
-async def test_a_server_that_takes_too_long() -> None:
-    late = Conversation(match="Fix it.", turns=(Turn(content="late", delay_seconds=30),))
-    async with (
-        ScriptedModelServer(Script(conversations=(late,))) as server,
-        client(server.url, timeout_seconds=0.2, max_retries=2) as model,
-    ):
-        with pytest.raises(ModelUnavailable, match=r"timed? ?out|Timeout"):
+    async with client(with_user, model="m") as model:
+        with pytest.raises(ModelUnavailable) as raised:
             await ask(model)
-        assert server.requests == PROBES + 2
+    assert url in raised.value.message and "secret" not in str(raised.value)
 
 
 async def test_cancelling_ends_the_request_and_nothing_else() -> None:
