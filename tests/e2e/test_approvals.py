@@ -309,15 +309,3 @@ async def test_the_orchestrator_is_killed_while_an_agent_waits(
     ]
     assert [reply["step"] for reply in bodies(events, "model_replied")] == [1, 2, 3, 4, 5]
     assert [verdict.fault for verdict in verify_events(events)] == [None]
-
-
-async def test_cancelled_while_it_waits(client: Client, repository: Path, fleet: FleetUnderTest) -> None:
-    execution_id = await client.submit(PROPOSING, repository)
-    await client.asked(execution_id)
-    cancel = pb.CancelExecutionRequest(execution_id=execution_id, reason="no longer needed")
-    answer = await client.stub.CancelExecution(cancel, **client.call)
-    assert answer.status == pb.DELIBERATION_STATUS_CANCELLED
-    with pytest.raises(grpc.aio.AioRpcError) as late:
-        await client.resolve(execution_id, "APPROVED")
-    assert late.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert not list((fleet.settings.home / "workspaces").glob(f"{execution_id}/*/tree"))

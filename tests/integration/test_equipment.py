@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.task import Constraints, Limits, PinnedRepository, Repo
 from swe_ai_fleet.orchestrator.councils import assignments
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.equipment import model_prices, open_equipment, profile_settings
+from swe_ai_fleet.runtime.equipment import open_equipment
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
@@ -56,15 +56,6 @@ async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, 
     assert answers == ["small", "large", "small"]
 
 
-def test_a_malformed_profile_or_price_is_named() -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        profile_settings(Settings(model_profiles={"small": {"temperature": "0"}}))
-    assert caught.value.field == "model_profiles"
-    with pytest.raises(InvalidRequest) as caught:
-        model_prices(Settings(model_prices={"*": {"dollars": 1.0}}))
-    assert caught.value.field == "model_prices"
-
-
 async def test_a_task_asks_only_for_what_is_there() -> None:
     log = MemoryLog()
     surroundings = Surroundings(
@@ -102,15 +93,6 @@ def test_candidates_together_stay_within_the_task(parts: int, own: Limits, total
     assert 0 < share.max_cost * parts <= totals.max_cost * 1.000001
     assert share.max_tool_calls <= own.max_tool_calls
     assert not own.max_tokens or share.max_tokens <= own.max_tokens
-
-
-def test_each_candidate_gets_its_share_and_without_totals_its_own() -> None:
-    limited = replace(TASK, constraints=Constraints(totals=Totals(max_tokens=900, max_tool_calls=30)))
-    for assignment in assignments(limited, PINNED):
-        limits = assignment.task.constraints.limits
-        assert (limits.max_tokens, limits.max_tool_calls) == (300, 10)
-        assert assignment.task.execution_id == limited.execution_id
-    assert all(one.task == TASK for one in assignments(TASK, PINNED))
 
 
 def test_a_total_that_leaves_an_agent_nothing_is_refused() -> None:

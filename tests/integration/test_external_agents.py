@@ -265,15 +265,6 @@ async def test_a_revision_gets_its_patch_and_what_was_said_of_it(place: Place, r
     assert said.findings[0].must_fix and SECRET not in said.content and "wrong one" in said.content
 
 
-async def test_an_agent_that_hangs_is_stopped_by_the_clock(place: Place, repository: Path) -> None:
-    hanging = Scripted(never)
-    constraints = Constraints(limits=Limits(timeout_seconds=1))
-    candidate = await place.run(hanging, a_task(repository, constraints=constraints))
-    assert nothing_left(candidate, StopReason.TIMEOUT)
-    assert "1 seconds" in candidate.error
-    await hanging.cancelled.wait()
-
-
 async def test_a_cancellation_reaches_the_agent(place: Place, repository: Path) -> None:
     begun = asyncio.Event()
 
@@ -403,26 +394,6 @@ async def test_a_busy_agent_is_asked_again(place: Place, repository: Path) -> No
     assert (candidate.error, candidate.summary, scripted.asked) == ("", "At last.", 3)
 
 
-async def test_bytes_that_are_no_message(place: Place, repository: Path) -> None:
-    def raw(method: str) -> grpc.RpcMethodHandler:
-        async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-            return b"\xff\xff\xff\xff"
-
-        return grpc.unary_unary_rpc_method_handler(answer)
-
-    server = grpc.aio.server()
-    handlers = grpc.method_handlers_generic_handler("fleet.agent.v1.AgentService", {"Describe": raw("Describe")})
-    server.add_generic_rpc_handlers((handlers,))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    try:
-        worker = allowing(place, address)
-        candidate = await worker.carry_out(await an_assignment(worker, a_task(repository), address))
-    finally:
-        await server.stop(grace=0)
-    assert nothing_left(candidate) and "cannot be read" in candidate.error
-
-
 def allowing(place: Place, *patterns: str) -> AgentWorker:
     """The worker, with other agents allowed."""
     client = AgentServiceClient(EndpointRules(patterns=patterns), mask=lambda text: text)
@@ -506,8 +477,3 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     }
     assert [one.accepted for one in state.ranking] == [True, False]
     assert state.agents["theirs"].status == "finished"
-
-
-async def test_another_protocol_is_refused(place: Place, repository: Path) -> None:
-    candidate = await place.run(Scripted(never, version=7), a_task(repository))
-    assert nothing_left(candidate) and "speaks version 7" in candidate.error

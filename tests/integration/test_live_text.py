@@ -83,21 +83,6 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
     assert model.streamed == [True, False]
 
 
-async def test_interest_ends_with_the_watcher(log: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swe_ai_fleet.adapters.jetstream.live.WANTED_FOR_SECONDS", 0.3)
-    execution_id = f"e-{uuid.uuid4().hex}"
-    async with log.live_texts() as live, asyncio.timeout(20):
-        heard = log.watch_live("default", execution_id)
-        first = asyncio.create_task(anext(heard))
-        while not live.wanted("default", execution_id):
-            await asyncio.sleep(0.02)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        await heard.aclose()
-        while live.wanted("default", execution_id):
-            await asyncio.sleep(0.02)
-
-
 async def test_events_and_text_come_in_one_stream_that_ends_with_the_events() -> None:
     said = asyncio.Event()
     closed = asyncio.Event()

@@ -13,7 +13,7 @@ import pytest
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.pushback import pushback
-from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.errors import ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelRequest, ToolProtocol, UserMessage
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.factories import open_model
@@ -165,47 +165,6 @@ async def test_retry_after_is_honoured_by_every_call_and_too_long_a_one_ends_the
         with pytest.raises(ModelUnavailable, match="slow down"):
             await ask(pool)
         assert server.requests - before == 5
-
-
-@pytest.mark.parametrize(
-    ("failure", "fault"),
-    [
-        (Failure(status=400, message="no such field"), ModelRejected),
-        (Failure(status=401, message="who are you"), ModelRejected),
-        (Failure(status=400, param="input_tokens", message="too long"), ContextTooLong),
-    ],
-)
-async def test_what_no_retry_can_help_passes_at_once(failure: Failure, fault: type[Exception]) -> None:
-    async with (
-        ScriptedModelServer(answering("one")) as one,
-        ScriptedModelServer(answering("two")) as two,
-        pool_of(one.url, two.url) as pool,
-    ):
-        await pool.probe()
-        one.fail_next(failure)
-        two.fail_next(failure)
-        before = one.requests + two.requests
-        with pytest.raises(fault):
-            await ask(pool)
-        assert one.requests + two.requests == before + 1
-        assert pool.counters.failed_over == 0
-
-
-async def test_a_server_that_breaks_every_time_ends_the_call_after_a_few_tries() -> None:
-    async with ScriptedModelServer(answering("done")) as server, pool_of(server.url) as pool:
-        await pool.probe()
-        server.fail_next(Failure(status=500, times=0, message="boom"))
-        before = server.requests
-        with pytest.raises(ModelUnavailable, match="boom"):
-            await ask(pool)
-        assert server.requests - before == 3
-    async with ScriptedModelServer(answering("done")) as server, pool_of(server.url) as pool:
-        await pool.probe()
-        server.fail_next(Failure(status=200, body="<html>", times=0))
-        before = server.requests
-        with pytest.raises(ModelUnavailable, match="no completion"):
-            await ask(pool)
-        assert server.requests - before == 3
 
 
 async def test_patience_ends_where_nothing_comes_back() -> None:

@@ -1,9 +1,8 @@
 """The three ways to talk to a model, structured replies and streams, over real HTTP."""
 
 import json
-import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -111,21 +110,6 @@ async def test_calls_as_json_are_held_to_the_tools_and_shown_back_as_json() -> N
     assert body["messages"][3]["content"] == "Result of files_look:\nok\n\nResult of files_write:\nok"
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {}}},
-        {"type": "object", "description": "x" * 40_000},
-    ],
-)
-async def test_where_a_tools_parameters_do_not_fit_the_schema_its_name_alone_is_held(parameters: Any) -> None:
-    odd = OperationSpec(name="odd", tool="t", operation="odd", description="", parameters=parameters)
-    async with ScriptedModelServer(script(CALLS), **PROTOCOLS["json"]) as server, client(server) as model:
-        assert len((await model.reply(ModelRequest(OPENING, (LOOK, odd)))).message.tool_calls) == 2
-        items = json.dumps(server.bodies[-1]["response_format"]["json_schema"]["schema"]["properties"]["tool_calls"])
-    assert '"odd"' in items and "$ref" not in items and len(items) < 10_000
-
-
 @pytest.mark.parametrize("cut", [1, 3, 1000])
 async def test_a_stream_cut_anywhere_gives_the_same_reply(cut: int) -> None:
     deltas = [{"content": "a😀"}, {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"é": 1}'}}]}]
@@ -147,20 +131,6 @@ async def test_a_stream_cut_anywhere_gives_the_same_reply(cut: int) -> None:
         reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
     assert (reply.message.content, "".join(said), reply.usage.prompt_tokens) == ("a😀", "a😀", 3)
     assert [(call.name, call.arguments) for call in reply.message.tool_calls] == [("f", '{"é": 1}')]
-
-
-@pytest.mark.parametrize(
-    "line", ["data: {", "x", 'data: {"choices":[{"delta":{"tool_calls":[{"id":"%d","function":{"name":"f"}}]}}]}']
-)
-async def test_a_flood_in_a_stream_costs_little(line: str) -> None:
-    body = "\n".join(line.replace("%d", str(number)) for number in range(10_000))
-    async with ScriptedModelServer(script(CALLS)) as server, client(server, max_retries=1) as model:
-        await model.probe()
-        server.fail_next(Failure(status=200, body=body))
-        began = time.process_time()
-        with suppress(ModelUnavailable):
-            await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
-        assert time.process_time() - began < 20
 
 
 async def test_a_schema_that_the_server_cannot_compile_is_given_up_in_steps() -> None:
@@ -294,19 +264,6 @@ async def test_streams_of_lesser_servers() -> None:
     async with ScriptedModelServer(script(CALLS), streaming=False) as server, client(server) as model:
         reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
         assert (said, reply.usage.total_tokens) == ([CALLS.content], 120)
-
-
-async def test_a_failure_that_only_sounds_like_a_refusal_takes_nothing_away() -> None:
-    async with ScriptedModelServer(script(CALLS)) as server, client(server) as model:
-        await model.probe()
-        server.fail_next(Failure(status=500, message="the upstream failed"))
-        await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
-        server.fail_next(Failure(status=400, message="bad temperature"))
-        with pytest.raises(ModelRejected, match="temperature"):
-            await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
-        await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
-        assert all(body["stream_options"] == {"include_usage": True} for body in server.bodies[-4:])
-        assert server.requests == 1 + 4
 
 
 @pytest.mark.parametrize("streams", [True, False])

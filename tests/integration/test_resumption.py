@@ -33,7 +33,6 @@ from swe_ai_fleet.domain.event import (
     ModelReplied,
     PlanMade,
     RunFinished,
-    RunStarted,
     ToolFinished,
     ToolStarted,
     WorkspaceCheckpointed,
@@ -388,29 +387,11 @@ async def test_an_approver_in_the_same_process(world: World, word: str, left: bo
     assert verify(trail.entries, head=trail.head) is None
 
 
-async def test_without_anybody_to_ask_it_is_refused(world: World) -> None:
-    solution, _, _, kept = await solved(world, world.task("[delete]", ApprovalPolicy.RISKY), "")
-    assert kept and "nobody can be asked" in solution.trajectory.steps[0].observations[0].result.error
-
-
 async def test_a_question_shows_what_memory_gave_so_far(world: World) -> None:
     solution, (request,), _, _ = await solved(world, world.task("[remember]", ApprovalPolicy.PLAN), "approved")
     assert (request.goal, request.approach) == ("[remember]", "Round in app.py\n\nIt is small.")
     assert request.memory.startswith("Coverage: 100 %.") and "Numbers are rounded half up" in request.memory
     assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
-
-
-async def test_a_proposal_in_words_counts(world: World) -> None:
-    log, task = MemoryLog(), world.task("[in words]", ApprovalPolicy.PLAN)
-    paused = await world.run(log, task)
-    assert paused.stop_reason is StopReason.AWAITING_APPROVAL
-    (request,) = (event.body.request for event in log.events if isinstance(event.body, ApprovalRequested))
-    assert request.approach == "**Proposal:** I would append a line to app.py."
-    await _resolve(log, task, request)
-    candidate = await world.run(log, task, generation=2, resume=True)
-    assert candidate.stop_reason is StopReason.FINAL_ANSWER
-    assert world.files["app.py"] == "a = 1\nb = 2\n"
-    well_formed(world.messages)
 
 
 NEWS = (
@@ -427,17 +408,6 @@ def sent(world: World) -> list[list[dict[str, Any]]]:
 def told_at(world: World) -> list[int]:
     """Which of the messages that the model was sent last tell the baseline."""
     return [at for at, message in enumerate(world.messages) if NEWS in (message["content"] or "")]
-
-
-async def test_the_baseline_stands_in_the_opening_where_it_is_known(world: World) -> None:
-    world.baselines = KnownAfter(0)
-    log, task = MemoryLog(), world.task("[count]")
-    await world.run(log, task)
-    assert told_at(world) == [1]
-    first = sent(world)[0]
-    assert first[1]["content"].endswith(NEWS)
-    started = next(event.body for event in log.events if isinstance(event.body, RunStarted))
-    assert started.messages[-1].content.endswith(NEWS)
 
 
 async def test_a_baseline_that_comes_later_is_told_once_and_behind_what_was_said(world: World) -> None:

@@ -143,30 +143,6 @@ async def test_what_the_caller_asked_for_is_shown_and_secrets_are_not(service: S
     assert told.blocks.context.index("# Task") < told.blocks.context.index("# What is known from before")
 
 
-async def test_the_version_changes_with_the_content_and_only_then(service: Service):
-    first = (await service.get(story_id="S-1")).version_hash
-    await service.book.create_story("default", Story(story_id="S-2", title="Something else"))
-    assert (await service.get(story_id="S-1")).version_hash == first
-    decision = Decision(decision_id="D-2", story_id="S-1", title="Resident keys only")
-    await service.book.add_decision("default", decision)
-    assert (await service.get(story_id="S-1")).version_hash != first
-
-
-async def test_a_task_that_was_handed_in_is_told_in_its_own_words(service: Service):
-    order = pb.OrchestrateRequest(
-        task_id="task-1", task_description="Add a greeting", role="qa", repo=pb.RepoRef(path="/srv/app"), story_id="S-1"
-    )
-    await service.stub.Orchestrate(order)
-    told = await service.get(task_id="task-1")
-    assert "a quality engineer" in told.blocks.system
-    assert "# Task\nAdd a greeting" in told.blocks.context
-    assert "Log in with a passkey" in told.blocks.context
-    alone = pb.DeliberateRequest(task_id="task-2", task_description="Look", repo=pb.RepoRef(path="/srv/app"))
-    await service.stub.Deliberate(alone)
-    told = await service.get(task_id="task-2")
-    assert told.blocks.context == "# Task\nLook"
-
-
 async def test_what_is_unknown_or_not_there_is_refused(service: Service):
     assert await service.code(story_id="nowhere") == "NOT_FOUND"
     assert await service.code(task_id="nowhere") == "NOT_FOUND"

@@ -1,6 +1,5 @@
 """The local model, run by numpy, against what sentence-transformers makes of the same weights."""
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 
@@ -58,13 +57,6 @@ async def test_a_text_has_the_same_vector_in_every_company(embedder: LocalEmbedd
     assert len(together) == len(texts)
     for one, other in zip(alone, together, strict=False):
         assert one == pytest.approx(other, abs=1e-6)
-
-
-async def test_callers_at_once_get_their_own(embedder: LocalEmbedder) -> None:
-    texts = [f"text {number}" for number in range(6)]
-    found = await asyncio.gather(*(embedder.embed([text]) for text in texts))
-    for (own,), expected in zip(found, await embedder.embed(texts), strict=True):
-        assert own == pytest.approx(expected, abs=1e-6)
 
 
 async def test_half_a_surrogate_pair_and_a_huge_text_do_no_harm(embedder: LocalEmbedder) -> None:

@@ -200,12 +200,6 @@ class TestForgetting:
         assert condensed.method == "forgot"
         assert condensed.tokens_after < condensed.tokens_before
 
-    def test_more_than_there_is_leaves_the_opening(self) -> None:
-        history = History(conversation(2))
-        assert report(history.forget(10, step=1)).messages == OPENING
-        assert history.forget(1, step=1) is None
-        assert History(conversation(2)).forget(0, step=1) is None
-
 
 class TestTokenCount:
     def test_before_the_server_speaks_it_is_a_guess_by_bytes(self) -> None:

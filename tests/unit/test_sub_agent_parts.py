@@ -24,7 +24,6 @@ from swe_ai_fleet.agents.sub_agents.shapes import (
     schema_of,
 )
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
-from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.tools import ToolRefusal
 
 SHAPES: tuple[type[Shape], ...] = (PlanShape, VerdictShape, ScheduleShape, OutputShape, ResearchShape)
@@ -114,14 +113,3 @@ class TestAllowance:
             assert left is not None
             assert left < 512
         assert (parent.tokens_left, parent.tool_calls_left) == (left, calls_left)
-
-
-@pytest.mark.parametrize(
-    ("goal", "kind"),
-    [
-        ("Add tests for billing", "build"), ("The build crashes!", "fix"), ("why is it slow?", "investigate"),
-        ("Update the README", "change"), ("Rename total()", "refactor"), ("Tests for x", "test"), ("", "other"),
-    ],
-)  # fmt: skip
-def test_kinds_of_goals(goal: str, kind: str) -> None:
-    assert goal_type(goal) == kind
