@@ -1,6 +1,5 @@
 """Embeddings of a server, over real HTTP."""
 
-import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder, centring
-from swe_ai_fleet.domain.errors import InvalidRequest, ModelRejected, ModelUnavailable, PreconditionFailed
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelRejected, PreconditionFailed
 from swe_ai_fleet.runtime.embeddings import open_embedder
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.embeddings import word_vector
@@ -51,12 +50,6 @@ def answer(*entries: dict[str, object]) -> Failure:
     return Failure(status=200, body=json.dumps({"object": "list", "data": entries}))
 
 
-async def test_the_first_listed_model_is_the_name_of_the_space(server: ScriptedModelServer) -> None:
-    async with client(server, model="") as embedder:
-        assert embedder.name == "server:words:1"
-        assert len(await embedder.embed(["x"])) == 1
-
-
 async def test_many_texts_go_out_in_bounded_requests_and_come_back_in_order(server: ScriptedModelServer) -> None:
     texts = [f"text number {number}" for number in range(70)] + ["long " * 6_000] * 3
     async with warm(server) as embedder:
@@ -67,24 +60,6 @@ async def test_many_texts_go_out_in_bounded_requests_and_come_back_in_order(serv
         expected = centring.centred(word_vector(texts[number]), CENTRE)
         assert vectors[number] == pytest.approx(expected, abs=1e-9)
     assert len(vectors) == len(texts)
-
-
-async def test_an_empty_text_and_half_a_surrogate_pair_have_a_vector_too(server: ScriptedModelServer) -> None:
-    async with client(server) as embedder:
-        assert len(await embedder.embed(["", "half \ud83d"])) == 2
-
-
-async def test_unordered_answers_are_put_in_order(server: ScriptedModelServer) -> None:
-    right = await _answered(server, ["alpha", "beta"])
-    turned = answer(*({"index": n, "embedding": word_vector(text)} for n, text in ((1, "beta"), (0, "alpha"))))
-    async with warm(server) as embedder:
-        server.embeddings.fail_next(turned)
-        assert await embedder.embed(["alpha", "beta"]) == right
-
-
-async def _answered(server: ScriptedModelServer, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-    async with client(server) as embedder:
-        return await embedder.embed(texts)
 
 
 @pytest.mark.parametrize(
@@ -155,21 +130,6 @@ async def test_texts_that_are_too_long_are_cut_and_batches_that_are_too_large_di
         await embedder.embed(["alpha " * 2_000])
     assert server.embeddings.requests == before + 1
     assert all(len(text) <= 4 * 513 for batch in list(server.embeddings.inputs)[-1:] for text in batch)
-
-
-async def test_a_server_that_does_not_answer_is_left_after_the_time_limit() -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    async with (
-        listener,
-        OpenAIEmbedder(base_url=f"http://127.0.0.1:{port}", model="m", timeout_seconds=0.05, max_retries=1) as embedder,
-    ):
-        with pytest.raises(ModelUnavailable, match="cannot be reached"):
-            await embedder.embed(["a"])
 
 
 def test_centring_takes_out_what_all_texts_have_in_common() -> None:

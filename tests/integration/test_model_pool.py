@@ -19,7 +19,7 @@ from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.script import Conversation, Failure, Script, ScriptRequest, Turn
+from swe_ai_fleet.testing.script import Failure, Script, Turn
 
 QUICK = PoolRules(patience=10.0, backoff=0.02, open_for=0.05, poll_every=0.02)
 
@@ -43,70 +43,6 @@ async def ask(model: ChatModel, text: str = "hello") -> str:
 
 def answering(text: str) -> Script:
     return Script.of(Turn(content=text))
-
-
-class Arrivals:
-    """A script that answers everything and notes, for each request, how many were done and under way."""
-
-    def __init__(self) -> None:
-        self.server: ScriptedModelServer | None = None
-        self.seen: list[tuple[int, int]] = []
-        conversation = Conversation(turns=(Turn(content="done"),), predicate=self._note)
-        self.script = Script(conversations=(conversation,))
-
-    def _note(self, asked: ScriptRequest) -> bool:
-        if self.server is not None:
-            self.seen.append((self.server.requests - self.server.in_flight, self.server.in_flight))
-        return True
-
-
-async def _outage(seconds: float, *, callers: int, calls: int, rules: PoolRules) -> tuple[ModelPool, Arrivals]:
-    """Callers who each make some calls one after the other; after the first ones the server is gone for a while."""
-    first = ScriptedModelServer(answering("done"), latency_seconds=0.05)
-    arrivals = Arrivals()
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(AsyncExitStack())
-        await server.enter_async_context(first)
-        pool = await stack.enter_async_context(pool_of(first.url, rules=rules))
-        await pool.probe()
-
-        async def caller(number: int) -> list[str]:
-            session = pool.session(f"agent-{number}")
-            return [await ask(session) for _ in range(calls)]
-
-        running = asyncio.gather(*(caller(number) for number in range(callers)))
-        await first.wait_until(in_flight=callers)
-        await server.aclose()
-        await asyncio.sleep(seconds)  # the length of the outage
-        assert not running.done()
-        assert pool.status().endpoints[0].circuit == "open"
-        assert pool.status().waiting == callers
-        second = ScriptedModelServer(
-            arrivals.script, latency_seconds=0.05, port=int(first.url.split(":")[2].partition("/")[0])
-        )
-        arrivals.server = await stack.enter_async_context(second)
-        assert await running == [["done"] * calls] * callers
-        assert pool.status().waiting == 0
-        return pool, arrivals
-
-
-def _assert_no_stampede(pool: ModelPool, arrivals: Arrivals, *, callers: int, calls: int) -> None:
-    # The first request is alone; each further one under way was earned by one that was answered before.
-    assert [under_way for done, under_way in arrivals.seen if not done] == [1]
-    early = [(done, under_way) for done, under_way in arrivals.seen if done < callers // 2]
-    assert len(early) >= callers // 4
-    assert [(done, under_way) for done, under_way in early if under_way > done + 1] == []
-    # What was under way when the server went may fail, and a trial now and then; nobody knocked again and again.
-    failed = pool.counters.admitted - callers * calls
-    assert failed <= callers + 2 * pool.counters.opened
-    assert 1 <= pool.counters.opened <= 10
-    assert pool.counters.gave_up == 0
-
-
-@pytest.mark.slow
-async def test_two_hundred_agents_sit_out_ten_seconds_by_the_rules_of_a_fleet() -> None:
-    pool, arrivals = await _outage(10.0, callers=200, calls=5, rules=PoolRules(ramp=60.0))
-    _assert_no_stampede(pool, arrivals, callers=200, calls=5)
 
 
 async def test_a_failed_call_goes_to_another_endpoint_and_the_circuit_keeps_later_ones_away() -> None:

@@ -29,12 +29,8 @@ from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.plan import pursue
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.memory import Memory
-from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.call_faults import named_field
@@ -490,17 +486,3 @@ class TestSessions:
                 names += [f"{session.session_id} {session.status}" for session in page.sessions]
                 request.page_token = page.next_page_token
         assert names == ["s0 approved", "s2 awaiting_approval", "s1 awaiting_approval"]
-
-    async def test_of_very_many_calls_the_last_ones_are_told(self, knowledge: Knowledge, name: str) -> None:
-        call = ToolCall(call_id="c", model_call_id="c", name="t", arguments="a" * 1_000)
-        seen = Observation(call_id="c", result=ToolResult(success=True, operation="t", content="r" * 500))
-        steps = tuple(
-            Step(number=n, reply=AssistantMessage(tool_calls=(call,)), observations=(seen,), usage=Usage())
-            for n in range(1, 3_001)
-        )
-        async with served(knowledge) as one:
-            ended = PlanSession(session_id=name, goal="Many", revision=1, status=SessionStatus.COMPLETED, steps=steps)
-            await one.buckets.store(DEFAULT_TENANT).put(ended)
-            told = (await one.show(name)).tool_calls_made
-        assert 0 < len(told) < 3_000
-        assert [made.step for made in told] == list(range(told[0].step, 3_001))

@@ -62,7 +62,9 @@ async def _gone(before: set[int]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_one_actor_an_agent(settings: Settings, repository: PinnedRepository) -> None:
+async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
+    settings: Settings, repository: PinnedRepository
+) -> None:
     before = _actors()
     async with open_ray_fleet(settings) as alone:
         assignment = _assignment(repository, HELLO)
@@ -73,26 +75,20 @@ async def test_one_actor_an_agent(settings: Settings, repository: PinnedReposito
         candidate = await running
         assert candidate.stop_reason is StopReason.FINAL_ANSWER
         assert candidate.artifacts.files_changed == ("utils.py",)
-        report = await alone.carry_out(
-            CheckAssignment(
-                execution_id=assignment.execution_id,
-                candidate_id=candidate.candidate_id,
-                task=assignment.task,
-                repository=repository,
-                patch=candidate.artifacts.patch,
-            )
+        check = CheckAssignment(
+            execution_id=assignment.execution_id,
+            candidate_id=candidate.candidate_id,
+            task=assignment.task,
+            repository=repository,
+            patch=candidate.artifacts.patch,
         )
-        assert report.accepted
-        assert alone.hosts == ()
-    await _gone(before)
-
-
-async def test_a_fault_keeps_its_type_and_field_across_ray(settings: Settings, repository: PinnedRepository) -> None:
-    async with open_ray_fleet(settings) as alone:
+        assert (await alone.carry_out(check)).accepted
         broken = _assignment(repository, HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
         with pytest.raises(PreconditionFailed) as failed:
             await alone.carry_out(broken)
-    assert failed.value.field.startswith("environment.setup")
+        assert failed.value.field.startswith("environment.setup")
+        assert alone.hosts == ()
+    await _gone(before)
 
 
 async def test_cancelling_a_run_ends_its_processes(settings: Settings, repository: PinnedRepository) -> None:

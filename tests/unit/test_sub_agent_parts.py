@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -61,11 +60,6 @@ class TestShapes:
             assert str(error)
         else:
             assert isinstance(found, shape)
-
-    @given(st.text(alphabet="ab \n`", max_size=40), st.text(alphabet="ab \n`", max_size=40))
-    def test_an_object_is_found_between_other_text(self, before: str, after: str) -> None:
-        said = before + json.dumps({"output": "x {y"}) + after
-        assert read(OutputShape, said).output == "x {y"
 
     @pytest.mark.parametrize(
         "text",
