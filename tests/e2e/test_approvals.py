@@ -19,7 +19,6 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.chains import verify_events
 from tests.conftest import FleetUnderTest
-from tests.e2e.test_restart import serving
 from tests.fleet_command import Shell
 from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING, RISKY
 
@@ -262,31 +261,3 @@ async def test_an_agent_cannot_approve_itself(client: Client, tmp_path: Path, fl
     results = [body["result"] for body in bodies(events, "tool_finished")]
     tried = next(result for result in results if result["operation"] == "shell_run_command")
     assert tried["content"].split() == ["refused", "no-token"]
-
-
-@pytest.mark.slow
-async def test_the_orchestrator_is_killed_while_an_agent_waits(
-    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
-) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    async with serving(home, model_server.url) as (process, card), connected(card) as client:
-        execution_id = await client.submit(PROPOSING, repository)
-        before = await client.asked(execution_id)
-        process.kill()
-        await process.wait()
-    (home / "fleet.json").unlink()
-    async with serving(home, model_server.url) as (_, card), connected(card) as client:
-        after = await client.execution(execution_id)
-        assert [one.approval_id for one in after.pending_approvals] == [
-            one.approval_id for one in before.pending_approvals
-        ]
-        await client.resolve(execution_id, "APPROVED", approver="ada")
-        events = await client.events(execution_id)
-    assert bodies(events, "execution_finished")[0]["status"] == "completed"
-    assert [(claim["generation"], claim["resumes"]) for claim in bodies(events, "run_claimed")] == [
-        (1, False),
-        (2, True),
-    ]
-    assert [reply["step"] for reply in bodies(events, "model_replied")] == [1, 2, 3, 4, 5]
-    assert [verdict.fault for verdict in verify_events(events)] == [None]

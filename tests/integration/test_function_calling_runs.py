@@ -299,10 +299,12 @@ class TestCache:
 class TestToolErrors:
     async def test_three_in_a_row_end_the_run_with_one_last_call(self) -> None:
         turns = [call("fail", {"number": number}) for number in range(4)]
-        async with serving(*turns[:3], Turn(content="It can't be done."), Turn(content="Never.")) as server:
+        # Within a reply and across replies.
+        two = Turn(tool_calls=(*turns[0].tool_calls, *turns[1].tool_calls))
+        async with serving(two, turns[2], Turn(content="It can't be done."), Turn(content="Never.")) as server:
             responses = await run(make(server, fail))
             last = asked(server)[-1]
-            assert (len(asked(server)), last.get("tools")) == (4, None)
+            assert (len(asked(server)), last.get("tools")) == (3, None)
         assert (stop_of(responses), responses[-1]["value"]) == (("tool_error", False), "It can't be done.")
         # A success resets.
         turns.insert(2, call("weather", {"city": "Rome"}))
