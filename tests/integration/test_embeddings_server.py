@@ -67,14 +67,11 @@ async def test_many_texts_go_out_in_bounded_requests_and_come_back_in_order(serv
     [
         (answer({"index": 0, "embedding": [1, 0]}), "1 for 2 texts"),
         (answer({"index": 0, "embedding": [1]}, {"index": 0, "embedding": [1]}), "an index of 0"),
-        (answer({"index": 0, "embedding": [1]}, {"index": 2, "embedding": [1]}), "an index of 2"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1, 2]}), "different dimensions"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1]}), "1 dimensions among others of 256"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [0]}), "zeros"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": []}), "no list of numbers"),
-        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": "AAAA"}), "no list of numbers"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [None]}), "finite"),
-        (Failure(status=200, body='{"data":[{"embedding":[1.0]},{"embedding":[NaN]}]}'), "finite"),
         (Failure(status=200, body='{"data":[{"embedding":[1.0]},{"embedding":[1e999]}]}'), "finite"),
         (Failure(status=200, body='{"choices":[]}'), "`data` is missing"),
     ],
@@ -109,14 +106,12 @@ async def test_a_bad_key_is_named_and_not_shown(server: ScriptedModelServer) -> 
     async with client(server, api_key="sk-wrong-one") as embedder:
         with pytest.raises(ModelRejected) as raised:
             await embedder.embed(["a"])
-    assert raised.value.field == "embeddings_api_key"
-    assert server.embeddings.requests == 1
+    assert (raised.value.field, server.embeddings.requests) == ("embeddings_api_key", 1)
     async with warm(server) as embedder:
         server.embeddings.fail_next(Failure(status=400, message=f"what is {KEY}?"))
         with pytest.raises(ModelRejected) as raised:
             await embedder.embed(["a"])
-    assert KEY not in str(raised.value)
-    assert "***" in str(raised.value)
+    assert KEY not in str(raised.value) and "***" in str(raised.value)
 
 
 async def test_texts_that_are_too_long_are_cut_and_batches_that_are_too_large_divided(
