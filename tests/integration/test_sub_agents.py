@@ -28,6 +28,7 @@ from tests.sub_agent_world import (
 
 PLAN = says(plan=["Read billing.py", "Round in total()"], reasoning="It is small.")
 VERDICT = {"is_feasible": False, "feedback": "Step 2: there is no rounding module."}
+IN_WORDS = f"{{broken {json.dumps(VERDICT | {'is_feasible': 'infeasible'})} and so on"
 GAP = "Stripe API"
 
 
@@ -76,7 +77,7 @@ class TestOneReply:
         assert second["messages"][: len(first["messages"])] == first["messages"]
 
     async def test_an_answer_without_a_usable_form_is_an_error_after_the_second_try(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {PLANNER: (Turn(content="I would rather not."),)}) as place:
+        async with world(tmp_path, {PLANNER: (Turn(content='{"plan": ' * 50_000),)}) as place:
             budget = Budget(Limits())
             result = await place.sub_agents(budget).call_planner(goal="g")
             again = place.requests(PLANNER)[-1]["messages"]
@@ -151,8 +152,11 @@ class TestVerifier:
         assert not names & {"files_write_file", "shell_run_command", "git_commit", "call_verifier"}
 
     async def test_its_verdict_is_read_from_any_form(self, tmp_path: Path) -> None:
+        in_words = {"result": IN_WORDS}
         right = {"answer": f"```json\n{json.dumps(VERDICT)}\n```"}
-        for number, arguments in enumerate(((right,), ({"result": VERDICT},), (VERDICT, right))):
+        for number, arguments in enumerate(
+            ((right,), ({"result": VERDICT},), (VERDICT, right), ({"result": IN_WORDS},))
+        ):
             turns = tuple(call("final_answer", **each) for each in arguments)
             async with world(tmp_path / str(number), {VERIFIER: turns}) as place:
                 result = await place.sub_agents().call_verifier(plan="p")

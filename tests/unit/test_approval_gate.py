@@ -14,7 +14,6 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -150,7 +149,7 @@ async def test_what_was_asked_and_answered_before_the_run_was_put_away():
     (ruling,) = await resumed.review([PLAN], step=1)
     assert ruling.verdict is Verdict.GO
     assert PUT_AWAY in ruling.text
-    seen = Observation(call_id="p", result=ToolResult(success=True, operation=PROPOSE))
+    seen = Observation(call_id="p", result=ToolResult(success=True, operation=PLAN.name))
     later = RunState(
         agent_id="agent-1",
         steps=(Step(number=1, reply=reply, observations=(seen,), usage=step.usage),),
