@@ -30,17 +30,16 @@ from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, Rep
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.council_rules import CouncilRules
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.fleet import ScriptedModel
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import commit_files, make_repository
 from tests.outside_agent import SmallHarness, serving
+from tests.scripted_surroundings import surroundings
 from tests.scripts import FAILING, HELLO_FILES
 
 SECONDS = 40
@@ -433,16 +432,8 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     council = Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
     rules = CouncilRules(endpoints=EndpointRules(patterns=place.addresses))
     councils = CouncilBook(MemoryKeyValue(), defaults=(council,), rules=rules)
-    surroundings = Surroundings(
-        log=place.log,
-        blobs=place.log,
-        results=place.log,
-        fleet=place.worker,
-        workspaces=workspace_provider(place.settings),
-        model=ScriptedModel(),
-        owner="test",
-    )
-    async with Executions(surroundings, councils=councils) as executions:
+    around = surroundings(place.log, fleet=place.worker, workspaces=workspace_provider(place.settings))
+    async with Executions(around, councils=councils) as executions:
         check = CheckSpec(
             name="greets", command="python3 -c \"import utils; utils.hello_world() == 'Hello, World!' or 1/0\""
         )

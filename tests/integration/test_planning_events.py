@@ -29,7 +29,6 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, Preconditi
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
 from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import (
     CALLER,
@@ -38,11 +37,12 @@ from swe_ai_fleet.orchestrator.planning_events import (
     PlanningEvents,
     PlanningOutcome,
 )
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
+from swe_ai_fleet.testing.fleet import ScriptedFleet
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.orchestrator_service import field_named, refusal, servicer_of
+from tests.scripted_surroundings import surroundings
 
 SECONDS = 10
 EVENT = PlanningEvent(
@@ -93,18 +93,10 @@ class World:
 
     @asynccontextmanager
     async def replica(self, owner: str = "one") -> AsyncIterator[PlanningEvents]:
-        surroundings = Surroundings(
-            log=self.log,
-            blobs=self.log,
-            results=self.log,
-            fleet=self.planner,
-            workspaces=self.workspaces,
-            model=ScriptedModel(),
-            owner=owner,
-        )
+        around = surroundings(self.log, fleet=self.planner, workspaces=self.workspaces, owner=owner)
         async with (
             asyncio.timeout(SECONDS),
-            Executions(surroundings) as self.executions,
+            Executions(around) as self.executions,
             Derivations(fleet=self.planner, log=self.log, workspaces=self.workspaces) as derivations,
         ):
             yield PlanningEvents(executions=self.executions, derivations=derivations, store=self.store)

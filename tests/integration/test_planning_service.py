@@ -31,7 +31,6 @@ from swe_ai_fleet.cli.plan import pursue
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
@@ -40,11 +39,9 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plans
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.scripted_surroundings import surroundings
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
 
@@ -143,18 +140,7 @@ async def knowledge(
 
 @asynccontextmanager
 async def fleet_of_agents() -> AsyncIterator[Executions]:
-    log = MemoryLog()
-    surroundings = Surroundings(
-        log=log,
-        blobs=log,
-        results=log,
-        fleet=ScriptedFleet(storage=log),
-        workspaces=ScriptedWorkspaces(),
-        model=ScriptedModel(),
-        owner="test",
-        pauses=(0.0,),
-    )
-    async with Executions(surroundings) as executions:
+    async with Executions(surroundings()) as executions:
         yield executions
 
 

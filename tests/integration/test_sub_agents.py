@@ -154,9 +154,7 @@ class TestVerifier:
     async def test_its_verdict_is_read_from_any_form(self, tmp_path: Path) -> None:
         in_words = {"result": IN_WORDS}
         right = {"answer": f"```json\n{json.dumps(VERDICT)}\n```"}
-        for number, arguments in enumerate(
-            ((right,), ({"result": VERDICT},), (VERDICT, right), ({"result": IN_WORDS},))
-        ):
+        for number, arguments in enumerate(((right,), ({"result": VERDICT},), (VERDICT, right), (in_words,))):
             turns = tuple(call("final_answer", **each) for each in arguments)
             async with world(tmp_path / str(number), {VERIFIER: turns}) as place:
                 result = await place.sub_agents().call_verifier(plan="p")

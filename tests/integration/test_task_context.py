@@ -21,14 +21,12 @@ from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, WorkRecord
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.orchestrator_service import servicer_of
+from tests.scripted_surroundings import surroundings
 
 SECONDS = 20
 SECRET = "sk-quite-a-secret-wxyz"
@@ -60,18 +58,7 @@ async def serving(*, contexts: bool = True) -> AsyncIterator[Service]:
     log = MemoryLog()
     async with asyncio.timeout(SECONDS), ContextBook(MemoryChanges(), mask=Secrets()) as book:
         source = ContextGatherer(book, None, mask=Secrets())
-        surroundings = Surroundings(
-            log=log,
-            blobs=log,
-            results=log,
-            fleet=ScriptedFleet(storage=log),
-            workspaces=ScriptedWorkspaces(),
-            model=ScriptedModel(),
-            owner="test",
-            pauses=(0.0,),
-            context=source,
-        )
-        async with Executions(surroundings) as executions:
+        async with Executions(surroundings(log, context=source)) as executions:
             made = TaskContexts(source=source, executions=executions, mask=MASK) if contexts else None
             servicer = servicer_of(executions, log, contexts=made)
             service = [orchestrator_service(servicer)]
