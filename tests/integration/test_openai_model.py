@@ -1,6 +1,5 @@
 """The model client over real HTTP: requests, probes, faults, the three protocols, structured replies and streams."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -178,16 +177,6 @@ async def test_every_id_on_the_wire_is_unique_and_answered(model_ids: tuple[str,
 # The probe
 
 
-async def test_the_probe_is_asked_once_by_many() -> None:
-    async with ScriptedModelServer(Script(), max_model_len=4321) as server, client(server) as model:
-        found = await asyncio.gather(*(model.probe() for _ in range(20)))
-        expected = ModelCapabilities(
-            model="scripted", max_model_len=4321, strict_schemas=True, structured_output=True, server="scripted"
-        )
-        assert found == [expected] * 20
-        assert server.requests == PROBES
-
-
 @pytest.mark.parametrize(
     ("options", "protocol", "strict", "probes"),
     [
@@ -356,20 +345,6 @@ async def test_a_user_in_the_url_is_sent_unless_there_is_a_key_and_not_shown() -
         with pytest.raises(ModelUnavailable) as raised:
             await ask(model)
     assert url in raised.value.message and "secret" not in str(raised.value)
-
-
-async def test_cancelling_ends_the_request_and_nothing_else() -> None:
-    late = Conversation(match="Fix it.", turns=(Turn(content="late", delay_seconds=30),))
-    async with ScriptedModelServer(Script(conversations=(late,))) as server, client(server) as model:
-        await model.probe()
-        waiting = asyncio.create_task(ask(model))
-        async with asyncio.timeout(5):
-            await server.wait_until(in_flight=1)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            # The server hears of it, so that it can stop generating.
-            await server.wait_until(in_flight=0)
 
 
 async def test_a_ping_is_one_question_and_is_not_repeated_at_once() -> None:

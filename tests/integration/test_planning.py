@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import time
@@ -102,13 +101,6 @@ class Lab(Toolkit):
         if self.calls.count("flaky") <= self.fails:
             raise ToolFailure("it is out of order")
         return ToolResult(success=True, operation="lab_flaky", content="works")
-
-    @operation(read_only=True)
-    async def wait(self) -> ToolResult:
-        """Wait for what never comes."""
-        self.calls.append("wait")
-        await asyncio.Event().wait()
-        return ToolResult(success=True, operation="lab_wait")
 
     @operation(executes=True)
     async def check(self, code: int) -> ToolResult:
@@ -423,16 +415,6 @@ async def test_tests_and_diff_are_looked_at_after_a_change_that_nobody_tested(pl
     assert names == ["files_write_file", "tests_run", "git_diff", "final_answer"]
     seen = {one.call_id.partition("n")[0]: one.result for taken in trajectory.steps for one in taken.observations}
     assert seen["p1v1t1"].success and "1 passed" in seen["p1v1t1"].content
-
-
-async def test_time_runs_out_in_the_middle(place: Path) -> None:
-    async with bench(place, plan(LOOK, step("lab_wait"), LOOK)) as run:
-        await run.model.probe()
-        run.budget = Budget(Limits(timeout_seconds=1.5))
-        trajectory = await run.run()
-        assert trajectory.stop_reason is StopReason.TIMEOUT
-        assert statuses(trajectory) == ["done", "unreached", "unreached"]
-        assert run.lab.calls == ["look x", "wait"]
 
 
 async def test_a_prompt_is_made_to_fit_or_ends_the_run(place: Path) -> None:

@@ -37,16 +37,10 @@ MASK = Secrets([SECRET])
 class Service:
     stub: Any
     book: ContextBook
-    source: ContextGatherer
     executions: Executions
 
     async def get(self, **fields: object) -> pb.GetTaskContextResponse:
         return await self.stub.GetTaskContext(pb.GetTaskContextRequest(**fields))
-
-    async def code(self, **fields: object) -> str:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await self.get(**fields)
-        return refused.value.code().name
 
 
 async def ready() -> bool:
@@ -54,19 +48,18 @@ async def ready() -> bool:
 
 
 @asynccontextmanager
-async def serving(*, contexts: bool = True) -> AsyncIterator[Service]:
+async def serving() -> AsyncIterator[Service]:
     log = MemoryLog()
     async with asyncio.timeout(SECONDS), ContextBook(MemoryChanges(), mask=Secrets()) as book:
         source = ContextGatherer(book, None, mask=Secrets())
         async with Executions(surroundings(log, context=source)) as executions:
-            made = TaskContexts(source=source, executions=executions, mask=MASK) if contexts else None
-            servicer = servicer_of(executions, log, contexts=made)
-            service = [orchestrator_service(servicer)]
+            contexts = TaskContexts(source=source, executions=executions, mask=MASK)
+            service = [orchestrator_service(servicer_of(executions, log, contexts=contexts))]
             async with (
                 serve_grpc(service, "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
                 grpc.aio.insecure_channel(address) as channel,
             ):
-                yield Service(stub=OrchestratorServiceStub(channel), book=book, source=source, executions=executions)
+                yield Service(stub=OrchestratorServiceStub(channel), book=book, executions=executions)
 
 
 @pytest.fixture
@@ -131,13 +124,15 @@ async def test_what_the_caller_asked_for_is_shown_and_secrets_are_not(service: S
 
 
 async def test_what_is_unknown_or_not_there_is_refused(service: Service):
-    assert await service.code(story_id="nowhere") == "NOT_FOUND"
-    assert await service.code(task_id="nowhere") == "NOT_FOUND"
-    assert await service.code(story_id="a b") == "INVALID_ARGUMENT"
-    assert await service.code(story_id="S-1", role="king") == "INVALID_ARGUMENT"
-    assert await service.code(story_id="S-1", phase="lunch") == "INVALID_ARGUMENT"
-    assert await service.code(story_id="S-1", token_budget=10**9) == "INVALID_ARGUMENT"
-    for options in ({"include_repository_map": True}, {"include_instructions": True}, {"model_profile": "small"}):
-        assert await service.code(story_id="S-1", options=pb.GetContextOptions(**options)) == "UNIMPLEMENTED"
-    async with serving(contexts=False) as without:
-        assert await without.code(story_id="S-1") == "UNIMPLEMENTED"
+    for fields, code in (
+        ({"story_id": "nowhere"}, "NOT_FOUND"),
+        ({"task_id": "nowhere"}, "NOT_FOUND"),
+        ({"story_id": "S-1", "token_budget": 10**9}, "INVALID_ARGUMENT"),
+        *(
+            ({"story_id": "S-1", "options": pb.GetContextOptions(**options)}, "UNIMPLEMENTED")
+            for options in ({"include_repository_map": True}, {"include_instructions": True}, {"model_profile": "x"})
+        ),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await service.get(**fields)
+        assert refused.value.code().name == code, fields
