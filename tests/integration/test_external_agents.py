@@ -66,18 +66,18 @@ class Switchable(AgentServiceServicer):
 
 @dataclass(kw_only=True)
 class Place:
-    """A worker of this process, and two addresses that it may call."""
+    """A worker of this process, and an address that it may call."""
 
     worker: AgentWorker
     log: JetStream
-    agents: tuple[Switchable, Switchable]
-    addresses: tuple[str, str]
+    switch: Switchable
+    address: str
     settings: Settings
 
-    def at(self, agent: AgentServiceServicer, number: int = 0) -> str:
+    def at(self, agent: AgentServiceServicer) -> str:
         """The address at which an agent answers from now on."""
-        self.agents[number].agent = agent
-        return self.addresses[number]
+        self.switch.agent = agent
+        return self.address
 
     async def run(self, agent: AgentServiceServicer, task: Task) -> Candidate:
         return await self.worker.carry_out(await an_assignment(self.worker, task, self.at(agent)))
@@ -91,14 +91,14 @@ class Place:
 async def place(
     nats_server: EmbeddedNats, model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Place]:
-    agents = (Switchable(), Switchable())
-    async with serving(agents[0]) as one, serving(agents[1]) as other:
+    switch = Switchable()
+    async with serving(switch) as address:
         settings = Settings(
             home=tmp_path_factory.mktemp("home"),
             model_url=model_server.url,
             model="scripted",
             model_api_key=SECRET,
-            agent_endpoints=f"{one}, {other}",
+            agent_endpoints=address,
             agent_service_token="a-token-for-agents",
             nats_url=nats_server.address.url,
             nats_token=nats_server.address.token,
@@ -106,7 +106,7 @@ async def place(
         async with connect_log(settings, name="reader") as log:
             await log.ensure_streams()
             async with open_worker(settings, host="test") as worker:
-                yield Place(worker=worker, log=log, agents=agents, addresses=(one, other), settings=settings)
+                yield Place(worker=worker, log=log, switch=switch, address=address, settings=settings)
 
 
 @pytest.fixture(autouse=True)
@@ -430,7 +430,7 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     endpoint = place.at(SmallHarness(only_code))
     members = (CouncilMember(agent_id="ours"), CouncilMember(agent_id="theirs", endpoint=endpoint))
     council = Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
-    rules = CouncilRules(endpoints=EndpointRules(patterns=place.addresses))
+    rules = CouncilRules(endpoints=EndpointRules(patterns=(place.address,)))
     councils = CouncilBook(MemoryKeyValue(), defaults=(council,), rules=rules)
     around = surroundings(place.log, fleet=place.worker, workspaces=workspace_provider(place.settings))
     async with Executions(around, councils=councils) as executions:
