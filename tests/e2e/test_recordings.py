@@ -123,6 +123,15 @@ async def test_what_was_never_carried_out_is_not_carried_out_now(recorded: Recor
     assert done.same and not done.diff.files
     (seen,) = done.trajectory.steps[1].observations
     assert not seen.result.success and "it was not when this was recorded" in seen.result.error
+    # Where the world has changed, it says so.
+    (seen,) = recorded.run.steps[0].observations
+    other = replace(seen, result=replace(seen.result, content="another file"))
+    changed = replace(recorded.run, steps=(replace(recorded.run.steps[0], observations=(other,)), written))
+    found = (await replay(fleet.settings, recorded.state, changed)).differences
+    assert (found[0].step, found[0].operation, found[0].recorded) == (1, "files_read_file", "another file")
+    with pytest.raises(InvalidRequest) as caught:
+        await replay(fleet.settings, recorded.state, recorded.run, fork_at=99)
+    assert caught.value.field == "fork_at"
 
 
 @pytest.mark.parametrize("name", ["agent-dev-1-r1", "merge-api-0123abc", "planner"])

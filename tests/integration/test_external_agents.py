@@ -388,6 +388,8 @@ async def test_an_endpoint_that_is_not_allowed_any_more_is_not_called(place: Pla
     assert nothing_left(refused) and "not allowed here" in refused.error
     assert nothing_left(nobody) and "cannot be reached" in nobody.error
     assert harness.assignments == []
+    other = await place.run(Scripted(never, version=7), a_task(repository))
+    assert nothing_left(other) and "speaks version 7" in other.error
 
 
 async def test_tls_and_the_token_for_agents(place: Place, repository: Path, tmp_path: Path) -> None:

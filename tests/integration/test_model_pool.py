@@ -13,7 +13,7 @@ import pytest
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.pushback import pushback
-from swe_ai_fleet.domain.errors import ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelRequest, ToolProtocol, UserMessage
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.factories import open_model
@@ -53,6 +53,16 @@ async def test_a_failed_call_goes_to_another_endpoint_and_the_circuit_keeps_late
     ):
         session = pool.session("agent")
         bound = {"one": one, "two": two}[await ask(session)]
+        # What no retry can help passes at once.
+        for failure, fault in (
+            (Failure(status=401, message="who are you"), ModelRejected),
+            (Failure(status=400, param="input_tokens", message="too long"), ContextTooLong),
+        ):
+            bound.fail_next(failure)
+            before = one.requests + two.requests
+            with pytest.raises(fault):
+                await ask(session)
+            assert (one.requests + two.requests, pool.counters.failed_over) == (before + 1, 0)
         other = two if bound is one else one
         bound.fail_next(Failure(status=500, times=0))
         before = bound.requests
@@ -77,6 +87,12 @@ async def test_overload_without_retry_after_is_waited_out_with_fewer_calls_at_on
         # All ten were under way together: one overload, not ten.
         assert 10 <= pool.status().endpoints[0].limit < 16
         assert pool.counters.opened == 0
+        # What breaks every time is tried a few times only.
+        server.fail_next(Failure(status=500, times=3, message="boom"))
+        before = server.requests
+        with pytest.raises(ModelUnavailable, match="boom"):
+            await ask(pool)
+        assert server.requests == before + 3
 
 
 async def test_retry_after_is_honoured_by_every_call_and_too_long_a_one_ends_the_call() -> None:

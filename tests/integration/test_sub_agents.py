@@ -14,6 +14,7 @@ from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.testing import Failure, Turn
+from swe_ai_fleet.tools.policy import Policy
 from tests.sub_agent_world import (
     EXECUTOR,
     GENERATOR,
@@ -160,6 +161,11 @@ class TestVerifier:
                 result = await place.sub_agents().call_verifier(plan="p")
                 assert len(place.requests(VERIFIER)) == len(turns)
             assert result.metadata["is_feasible"] is False, arguments
+        # Where nothing can be looked at, one reply judges.
+        async with world(tmp_path / "blind", {VERIFIER: (says(**VERDICT),)}) as place:
+            place.pipeline.policy = Policy(allowed=frozenset({"call_verifier"}))
+            assert (await place.sub_agents().call_verifier(plan="p")).metadata["is_feasible"] is False
+            assert ["tools" in request for request in place.requests(VERIFIER)] == [False]
 
 
 class TestLimits:
