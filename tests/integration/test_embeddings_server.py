@@ -63,6 +63,14 @@ async def test_many_texts_go_out_in_bounded_requests_and_come_back_in_order(serv
     assert len(vectors) == len(texts)
 
 
+async def test_unordered_answers_are_put_in_order(server: ScriptedModelServer) -> None:
+    turned = answer(*({"index": n, "embedding": word_vector(text)} for n, text in ((1, "beta"), (0, "alpha"))))
+    async with warm(server) as embedder:
+        right = await embedder.embed(["alpha", "beta"])
+        server.embeddings.fail_next(turned)
+        assert await embedder.embed(["alpha", "beta"]) == right
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -135,12 +135,16 @@ async def test_after_a_crash_it_comes_back_at_the_same_place_and_one_that_does_n
     assert not alive(processes(tmp_path))
 
 
-async def test_running_requests_finish_and_new_ones_are_refused(serve, tmp_path: Path) -> None:
-    async with serve("well", drain=10) as served:
-        running = asyncio.create_task(post(served, "/work/1.0"))
+@pytest.mark.parametrize(("drain", "work", "status"), [(10, "1.0", 200), (0, "60", 0)])
+async def test_running_requests_finish_unless_they_take_too_long(
+    serve, tmp_path: Path, drain: int, work: str, status: int
+) -> None:
+    async with serve("well", drain=drain) as served:
+        running = asyncio.create_task(post(served, f"/work/{work}"))
         await until((tmp_path / "request").exists)
-    assert await running == 200
-    assert "drained" in (tmp_path / "vllm.log").read_text()
+        began = time.monotonic()
+    assert time.monotonic() - began < 10 and await running == status
+    assert ("drained" in (tmp_path / "vllm.log").read_text()) is (status == 200)
     assert not alive(processes(tmp_path))
 
 
