@@ -111,10 +111,7 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         ("environment", "step_by_step"),
-        [
-            ({"PLANNER_MODE": "hybrid"}, False),
-            ({"PLANNER_MODE": "hybrid", "HYBRID_COMPLEXITY_THRESHOLD": "0"}, True),
-        ],
+        [({"PLANNER_MODE": "hybrid"}, False), ({"PLANNER_MODE": "hybrid", "HYBRID_COMPLEXITY_THRESHOLD": "0"}, True)],
     )
     async def test_the_mode_and_the_threshold(
         self, monkeypatch: pytest.MonkeyPatch, clone: Path, environment: dict[str, str], step_by_step: bool

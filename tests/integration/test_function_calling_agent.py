@@ -24,18 +24,7 @@ from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Turn
 from swe_ai_fleet.tools import HttpPolicy
-from tests.function_calling import (
-    answer,
-    asked,
-    call,
-    events,
-    fail,
-    make,
-    run,
-    serving,
-    told,
-    weather,
-)
+from tests.function_calling import answer, asked, call, events, fail, make, run, serving, told, weather
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="

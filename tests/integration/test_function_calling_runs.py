@@ -451,9 +451,7 @@ class TestLimits:
         assert "tools" not in last
         assert "max iterations" in last["messages"][-1]["content"]
 
-    async def test_ten_iterations_unless_said_and_in_a_chat_five_twenty_calls_and_sixty_seconds(
-        self,
-    ) -> None:
+    async def test_ten_iterations_unless_said_and_in_a_chat_five_twenty_calls_and_sixty_seconds(self) -> None:
         limits = FunctionCallingAgent.chat_profile()
         assert (limits.max_iterations, limits.max_tool_calls, limits.timeout_seconds) == (5, 20, 60.0)
         turns = [call("weather", {"city": f"City {number}"}) for number in range(12)]

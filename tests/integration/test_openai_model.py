@@ -548,10 +548,7 @@ async def test_a_stream_that_breaks_off_is_asked_again_and_begins_anew() -> None
     said: list[str] = []
     turn = Turn(content="a" * 10 + "b" * 10)
     broken = (Failure(drop=True, after_chunks=2), Failure(status=503, message="dying", after_chunks=3))
-    async with (
-        ScriptedModelServer(script(*broken, turn), stream_characters=10) as server,
-        client(server) as model,
-    ):
+    async with ScriptedModelServer(script(*broken, turn), stream_characters=10) as server, client(server) as model:
         reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
         assert reply.message.content == turn.content
         assert said == ["a" * 10, "a" * 10, "b" * 10, "a" * 10, "b" * 10]

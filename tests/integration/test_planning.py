@@ -31,11 +31,7 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     Writer,
 )
-from swe_ai_fleet.domain.message import (
-    SystemMessage,
-    ToolCall,
-    UserMessage,
-)
+from swe_ai_fleet.domain.message import SystemMessage, ToolCall, UserMessage
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.tool import Outcome, ToolResult

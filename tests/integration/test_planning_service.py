@@ -344,10 +344,7 @@ class TestWhatGoesWrong:
     async def test_two_replicas_carry_a_plan_out_once(self, knowledge: Knowledge, name: str) -> None:
         slow = Turn(tool_calls=START.tool_calls, delay_seconds=0.3)
         goal = planned("Race", PROPOSE, slow, DONE)
-        async with (
-            served(knowledge, goal) as one,
-            replica(knowledge, one.executions, one.model) as other,
-        ):
+        async with served(knowledge, goal) as one, replica(knowledge, one.executions, one.model) as other:
             await one.execute("Race", name)
             await other.decide(name, "approved")
             told = await asyncio.gather(*(each.go_on(name) for each in (one, other) * 2), return_exceptions=True)

@@ -172,10 +172,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with (
-        ScriptedModelServer(SCRIPT) as server,
-        OpenAIChatModel(base_url=server.url, model="scripted") as model,
-    ):
+    async with ScriptedModelServer(SCRIPT) as server, OpenAIChatModel(base_url=server.url, model="scripted") as model:
         yield World(tmp_path, server, model)
 
 

@@ -15,17 +15,7 @@ from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.testing import Failure, Turn
 from swe_ai_fleet.tools.policy import Policy
-from tests.sub_agent_world import (
-    EXECUTOR,
-    GENERATOR,
-    PLANNER,
-    RESEARCHER,
-    VERIFIER,
-    World,
-    call,
-    says,
-    world,
-)
+from tests.sub_agent_world import EXECUTOR, GENERATOR, PLANNER, RESEARCHER, VERIFIER, World, call, says, world
 
 PLAN = says(plan=["Read billing.py", "Round in total()"], reasoning="It is small.")
 VERDICT = {"is_feasible": False, "feedback": "Step 2: there is no rounding module."}
@@ -228,8 +218,7 @@ class TestFaults:
     async def test_a_provider_that_fails_or_takes_too_long(self, tmp_path: Path) -> None:
         each, broken = Limits(timeout_seconds=0.05), (Failure(status=500, times=0), PLAN)
         async with world(
-            tmp_path,
-            {PLANNER: (replace(PLAN, delay_seconds=30),), RESEARCHER: broken, EXECUTOR: broken},
+            tmp_path, {PLANNER: (replace(PLAN, delay_seconds=30),), RESEARCHER: broken, EXECUTOR: broken}
         ) as place:
             kit = await with_gap(place)
             results = [await kit.call_executor(plan="1."), await kit.research(gaps=[GAP])]

@@ -16,13 +16,7 @@ import psutil
 import pytest
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.runtime.vllm_command import (
-    VLLMOrder,
-    tool_parser,
-    vllm_arguments,
-    vllm_interpreter,
-    vllm_version,
-)
+from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_arguments, vllm_interpreter, vllm_version
 from swe_ai_fleet.runtime.vllm_server import Patience, ServedModel, vllm_served
 from swe_ai_fleet.settings import Settings
 

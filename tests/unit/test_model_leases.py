@@ -231,9 +231,7 @@ async def test_a_lease_that_ended_lets_nothing_begin_and_is_not_claimed(admissio
         admission.settle(0, 0)
 
 
-def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     class Log:

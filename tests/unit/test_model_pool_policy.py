@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.adapters.model_pool import Fault, FaultKind, Member, ModelPool, PoolRules
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.message import (
-    AssistantMessage,
-    ModelCapabilities,
-    ModelReply,
-    ModelRequest,
-    UserMessage,
-)
+from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
 from swe_ai_fleet.ports import ChatModel
 from tests.simulation.virtual_loop import on_virtual_time
 

@@ -160,8 +160,7 @@ def test_a_resumed_run_goes_on_and_a_new_one_begins_anew():
         result=ToolResult(success=False, operation="x", error="interrupted", outcome=Outcome.INTERRUPTED),
     )
     resumed = fold_run(
-        events([*first, RunClaimed(generation=2, host="h", resumes=True), cut_off, reply(3, "c"), finished("c")]),
-        AGENT,
+        events([*first, RunClaimed(generation=2, host="h", resumes=True), cut_off, reply(3, "c"), finished("c")]), AGENT
     )
     assert [message.content for message in resumed.messages] == [
         *("s", "u", "reply 1", "wrote a", "reply 2", "Error: interrupted", "reply 3", "wrote c")
@@ -265,10 +264,7 @@ def test_the_first_decision_about_a_request_of_its_own_counts():
         AGENT,
     )
     assert {name: one.text for name, one in state.resolutions.items()} == {"p1": "go"}
-    anew = fold_run(
-        [*events([*BEGIN, reply(1, "a"), asked()]), *events([RunClaimed(generation=2, host="h")])],
-        AGENT,
-    )
+    anew = fold_run([*events([*BEGIN, reply(1, "a"), asked()]), *events([RunClaimed(generation=2, host="h")])], AGENT)
     assert (dict(anew.requests), dict(anew.resolutions)) == ({}, {})
 
 
