@@ -527,23 +527,6 @@ async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_n
         assert (admission.using, admission.waiting) == (0, 0)
 
 
-async def test_hosts_get_equal_parts_and_who_needs_less_gets_what_it_needs() -> None:
-    clock = Clock()
-    ledger = MemoryLedger(clock=clock)
-    hosts = [Host(name, ledger, clock, waiting=waiting) for name, waiting in (("a", 90), ("b", 90), ("c", 4))]
-    for _ in range(12):
-        for host in hosts:
-            await host.renew(FIFTY)
-            host.start()
-            assert sum(one.using for one in hosts) <= 50
-        clock.now += 1.0
-        for host in hosts[:2]:
-            done = min(10, host.using)
-            host.using, host.waiting = host.using - done, host.waiting + done
-    assert hosts[2].using == 4
-    assert [host.slots for host in hosts] == [23, 23, 4]
-
-
 async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
