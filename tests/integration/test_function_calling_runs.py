@@ -293,7 +293,7 @@ class TestCache:
         responses = await told(*turns, tools=[read, FunctionTool(write, read_only=False)])
         assert observations(responses)[1:] == ["written", "new", "written", "new"]
         assert observations(responses)[0].startswith("Error: read failed: IndexError")
-        assert (stored, len(events(responses, "tool_started"))) == (["new", "new"], 5)
+        assert (stored, len(events(responses, "tool_started"))) == (["new", "new"], 2)
 
 
 class TestToolErrors:
