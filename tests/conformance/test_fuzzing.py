@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.catalogue import operations
@@ -57,18 +56,8 @@ CALLS: st.SearchStrategy[Any] = st.lists(
 )
 TAGS = """<tool_call> </tool_call> <think> </think> [TOOL_CALLS] <|python_tag|> <function=git_status> </function> Well.
 { <parameter=path> </parameter> {"name":"git_status"} {"name":"files_read_file","arguments":{"path":"a.py"}}"""
-PLANS = [
-    json.dumps(
-        {"steps": [{"tool": tool, "operation": name, "on_failure": failing}] * 2, "met": tool == "git", "answer": "x"}
-    )
-    for tool, name, failing in (
-        ("git", "status", "replan"),
-        ("oven", "bake", "skip"),
-        ("shell", "run_command", "retry"),
-    )
-]
 MARKS = st.sampled_from([*TAGS.split(), "\n", "\ud83d", "<|channel|>commentary to=functions.git_status"])
-SPOKEN = st.lists(MARKS | st.text(max_size=10), max_size=10).map("".join) | st.sampled_from(PLANS)
+SPOKEN = st.lists(MARKS | st.text(max_size=10), max_size=10).map("".join)
 FINISH = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "", None, 5])
 MESSAGE: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {}, optional={"content": SPOKEN | JSON, "tool_calls": CALLS | JSON, "function_call": JSON, "refusal": JSON}
@@ -98,11 +87,11 @@ async def model(server: ScriptedModelServer) -> AsyncIterator[OpenAIChatModel]:
 
 
 async def run(
-    server: ScriptedModelServer, model: OpenAIChatModel, body: bytes, *, times: int = 1, **options: Any
+    server: ScriptedModelServer, model: OpenAIChatModel, body: bytes, *, stream: bool = False, times: int = 1
 ) -> Ran:
     server.fail_next(Failure(status=200, body=body, times=times))
     async with asyncio.timeout(LONGEST_SECONDS):
-        ran = await run_agent(model, "Fuzz.", **options)
+        ran = await run_agent(model, "Fuzz.", stream=stream)
     assert_well_formed(ran)
     assert ran.trajectory.stop_reason in StopReason
     return ran
@@ -121,13 +110,11 @@ async def test_any_bytes(body: bytes, stream: bool, server: ScriptedModelServer,
 
 
 @FUZZED
-@given(
-    completion=COMPLETION, times=st.integers(1, 3), mode=st.sampled_from([PlanningMode.AGENTIC, PlanningMode.SIMPLE])
-)
+@given(completion=COMPLETION, times=st.integers(1, 3))
 async def test_anything_shaped_like_a_completion(
-    completion: Any, times: int, mode: PlanningMode, server: ScriptedModelServer, model: OpenAIChatModel
+    completion: Any, times: int, server: ScriptedModelServer, model: OpenAIChatModel
 ) -> None:
-    await run(server, model, encoded(completion), times=times, mode=mode)
+    await run(server, model, encoded(completion), times=times)
 
 
 @FUZZED

@@ -138,7 +138,7 @@ async def test_running_requests_finish_unless_they_take_too_long(
         await until((tmp_path / "request").exists)
         began = time.monotonic()
     assert time.monotonic() - began < 10 and await running == status
-    assert ("drained" in (tmp_path / "vllm.log").read_text()) is (status == 200)
+    assert drain == 0 or "drained" in (tmp_path / "vllm.log").read_text()
     assert not alive(processes(tmp_path))
 
 

@@ -9,16 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.planning import ModeRules, assess, contradicts
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.planning import ModeRules, PlanRun, assess, contradicts
 from swe_ai_fleet.agents.planning.fast_path import fast_path
 from swe_ai_fleet.agents.planning.operations import MAX_STEPS, Operations
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    ModelCapabilities,
+    ModelReply,
+    ModelRequest,
+    ToolMessage,
+    UserMessage,
+)
 from swe_ai_fleet.domain.plan import OnFailure, PlanStep
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.access import ToolAccess
@@ -277,3 +291,60 @@ def test_what_can_be_planned_stays_below_the_threshold_and_open_ended_work_does_
     complexity = assess(request_text)
     assert (complexity.score >= ModeRules().threshold) is (request_text in AGENTIC), complexity.reasons
     assert complexity.reasons or request_text in SIMPLE
+
+
+class Babbler:
+    """A model that says what it is given, then the last of it again."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+        self.asked = 0
+
+    async def probe(self) -> ModelCapabilities:
+        return ModelCapabilities(model="babbler")
+
+    async def ping(self) -> None:
+        """It is always there."""
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        text = self.texts[min(self.asked, len(self.texts) - 1)]
+        self.asked += 1
+        return ModelReply(
+            message=AssistantMessage(content=text), finish_reason="stop", usage=Usage(model_calls=1, prompt_tokens=1)
+        )
+
+
+_STEPS = st.fixed_dictionaries(
+    {"tool": st.sampled_from(["files", "git", "oven", ""]), "operation": st.sampled_from(["read_file", "status", "x"])},
+    optional={
+        "params": st.dictionaries(st.sampled_from(["path", "y"]), st.sampled_from(["a.py", "b", 1, None, "\ud800"])),
+        "on_failure": st.sampled_from(["retry", "skip", "abort", "replan", "panic"]),
+        "expect": st.sampled_from(["", "exit 0", "exit 1", "return"]),
+    },
+)
+_SAYINGS = st.one_of(
+    st.text(max_size=40),
+    st.builds(lambda steps: json.dumps({"steps": steps}), st.lists(_STEPS, max_size=4)),
+    st.builds(
+        lambda met, answer: json.dumps({"met": met, "answer": answer}), st.sampled_from([True, False, None]), st.text()
+    ),
+)
+
+
+@settings(max_examples=60)
+@given(texts=st.lists(_SAYINGS, min_size=1, max_size=8))
+async def test_whatever_the_model_says_the_run_ends_with_a_reason(toolbox: Toolbox, texts: list[str]) -> None:
+    model, history = Babbler(texts), History((UserMessage(content="Do it."),))
+    budget = Budget(Limits(max_iterations=6, max_tool_calls=10))
+    parts = RunParts(model=model, toolbox=toolbox, history=history, budget=budget)
+    trajectory = await PlanRun(parts, goal="Do it.").drive()
+    assert trajectory.stop_reason in set(StopReason)
+    assert trajectory.error or trajectory.stop_reason is StopReason.FINAL_ANSWER
+    assert model.asked <= 6 and trajectory.usage.tool_calls <= 12
+    made = [call.call_id for message in history.messages for call in getattr(message, "tool_calls", ())]
+    answered = [message.call_id for message in history.messages if isinstance(message, ToolMessage)]
+    assert made == answered and len(set(made)) == len(made)
+    assert trajectory.plan is not None
+    to_json(trajectory.plan)
+    for message in history.messages:
+        to_json(message)
