@@ -82,6 +82,14 @@ def test_candidates_together_stay_within_the_task(parts: int, own: Limits, total
     assert not own.max_tokens or share.max_tokens <= own.max_tokens
 
 
+def test_each_candidate_gets_its_share_and_without_totals_its_own() -> None:
+    limited = replace(TASK, constraints=Constraints(totals=Totals(max_tokens=900, max_tool_calls=30)))
+    for assignment in assignments(limited, PINNED):
+        limits = assignment.task.constraints.limits
+        assert (limits.max_tokens, limits.max_tool_calls) == (300, 10)
+    assert all(one.task == TASK for one in assignments(TASK, PINNED))
+
+
 def test_a_total_that_leaves_an_agent_nothing_is_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
         replace(TASK, constraints=Constraints(totals=Totals(max_tool_calls=2))).validated(max_agents=3)
