@@ -167,7 +167,9 @@ class Ran:
         return "\n".join(m.content for m in messages if isinstance(m, ToolMessage | UserMessage))
 
 
-async def run_agent(model: ChatModel, prompt: str, *, stream: bool = False, limits: Limits | None = None) -> Ran:
+async def run_agent(
+    model: ChatModel, prompt: str, *, stream: bool = False, mode: PlanningMode = PlanningMode.AGENTIC
+) -> Ran:
     """One agent with a note-taking toolbox, driven to its end."""
     pipeline = Pipeline()
     kit = Noted(pipeline)
@@ -179,10 +181,10 @@ async def run_agent(model: ChatModel, prompt: str, *, stream: bool = False, limi
         model=model,
         toolbox=toolbox,
         history=history,
-        budget=Budget(limits or Limits(max_iterations=12, max_tool_calls=40, timeout_seconds=20.0)),
+        budget=Budget(Limits(max_iterations=12, max_tool_calls=40, timeout_seconds=20.0)),
         on_delta=heard.append if stream else None,
     )
-    trajectory = await drive(PlanningMode.AGENTIC, parts, task_text=prompt)
+    trajectory = await drive(mode, parts, task_text=prompt)
     return Ran(trajectory=trajectory, calls=kit.calls, history=history)
 
 

@@ -19,7 +19,6 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.chains import verify_events
 from tests.conftest import FleetUnderTest
-from tests.e2e.test_restart import serving
 from tests.fleet_command import Shell
 from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING, RISKY
 
@@ -131,24 +130,7 @@ async def test_an_approved_plan_goes_on_from_where_it_stopped(
     assert len(bodies(events, "candidate_submitted")) == len(bodies(events, "checks_finished")) == 1
 
 
-async def test_a_rejected_plan_ends_the_execution(client: Client, repository: Path) -> None:
-    execution_id = await client.submit(PROPOSING, repository)
-    await client.asked(execution_id)
-    await client.resolve(execution_id, "REJECTED", approver="grace", comment="not on a Friday")
-    events = await client.events(execution_id)
-    (finished,) = bodies(events, "execution_finished")
-    assert finished["status"] == "rejected"
-    assert finished["error"] == "the approach was rejected by grace: not on a Friday"
-    assert [run["stop_reason"] for run in bodies(events, "run_finished")] == ["rejected"]
-    assert bodies(events, "candidate_submitted") == bodies(events, "checks_finished") == []
-    assert [verdict.fault for verdict in verify_events(events)] == [None]
-    ended = await client.execution(execution_id)
-    assert ended.status == pb.DELIBERATION_STATUS_REJECTED
-    assert ended.agents[0].stop_reason == pb.STOP_REASON_REJECTED
-    assert not ended.pending_approvals
-
-
-async def test_an_adjusted_plan_is_proposed_again(
+async def test_an_adjusted_plan_is_proposed_again_and_a_rejected_one_ends_the_execution(
     client: Client, repository: Path, model_server: ScriptedModelServer
 ) -> None:
     execution_id = await client.submit(f"{PROPOSING} twice", repository)
@@ -158,47 +140,43 @@ async def test_an_adjusted_plan_is_proposed_again(
     assert [one.approval_id for one in second.pending_approvals] != [one.approval_id for one in first.pending_approvals]
     told = [one["content"] for one in conversation(model_server, first.task_description) if one["role"] == "tool"]
     assert "ada asks for a change: Use two blank lines.\nCall propose_approach again" in told[0]
-    await client.resolve(execution_id, "APPROVED", approval_id=second.pending_approvals[0].approval_id)
+    await client.resolve(execution_id, "REJECTED", approver="grace", comment="not on a Friday")
     events = await client.events(execution_id)
-    assert bodies(events, "execution_finished")[0]["status"] == "completed"
+    (finished,) = bodies(events, "execution_finished")
+    assert (finished["status"], finished["error"]) == (
+        "rejected", "the approach was rejected by grace: not on a Friday",
+    )  # fmt: skip
+    assert [run["stop_reason"] for run in bodies(events, "run_finished")] == ["rejected"]
+    assert bodies(events, "candidate_submitted") == bodies(events, "checks_finished") == []
     assert [verdict.fault for verdict in verify_events(events)] == [None]
+    ended = await client.execution(execution_id)
+    assert (ended.status, ended.agents[0].stop_reason) == (
+        pb.DELIBERATION_STATUS_REJECTED, pb.STOP_REASON_REJECTED,
+    )  # fmt: skip
+    assert not ended.pending_approvals
 
 
-async def test_a_risky_call_waits_with_what_was_done_so_far(
+async def test_a_risky_call_waits_with_what_was_done_so_far_and_the_other_agent_works(
     client: Client, repository: Path, model_server: ScriptedModelServer
 ) -> None:
-    execution_id = await client.submit(RISKY, repository, approval=pb.APPROVAL_POLICY_RISKY)
-    waiting = await client.asked(execution_id)
-    (asked,) = waiting.pending_approvals
-    assert asked.operation.operation == "shell_run_command"
-    assert asked.operation.params["command"] == "rm -rf test_utils.py"
-    assert "destructive" in asked.reasons[0]
-    assert "+def hello_world():" in asked.diff
-    await client.resolve(execution_id, "REJECTED", approver="ada", comment="we need that")
-    events = await client.events(execution_id)
-    assert bodies(events, "execution_finished")[0]["status"] == "completed"
-    told = [one["content"] for one in conversation(model_server, waiting.task_description) if one["role"] == "tool"]
-    assert "rejected this call: we need that" in told[2]
-    # The edit of before the pause, and the harmless call beside the rejected one, are both there afterwards.
-    assert told[3].split() == ["notes.txt", "test_utils.py", "utils.py"]
-    (candidate,) = bodies(events, "candidate_submitted")
-    assert sorted(candidate["candidate"]["artifacts"]["files_changed"]) == ["notes.txt", "utils.py"]
-    assert [verdict.fault for verdict in verify_events(events)] == [None]
-
-
-async def test_one_waits_while_the_other_works(client: Client, repository: Path) -> None:
     execution_id = await client.submit(RISKY, repository, approval=pb.APPROVAL_POLICY_RISKY, num_agents=2)
     both = await client.asked(execution_id, 2)
     assert len(both.pending_approvals) == 2
+    for asked in both.pending_approvals:
+        assert asked.operation.operation == "shell_run_command"
+        assert asked.operation.params["command"] == "rm -rf test_utils.py"
+        assert "destructive" in asked.reasons[0]
+        assert "+def hello_world():" in asked.diff
     with pytest.raises(grpc.aio.AioRpcError) as several:
         await client.resolve(execution_id, "APPROVED")
     assert several.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     first, second = (one.approval_id for one in both.pending_approvals)
     answer = await client.resolve(execution_id, "APPROVED", approval_id=first)
     assert (answer.status, answer.pending_approvals) == (pb.DELIBERATION_STATUS_AWAITING_APPROVAL, 1)
-    await client.resolve(execution_id, "REJECTED", approval_id=second)
+    await client.resolve(execution_id, "REJECTED", approval_id=second, approver="ada", comment="we need that")
     events = await client.events(execution_id)
     assert bodies(events, "execution_finished")[0]["status"] == "completed"
+    # The edit of before the pause, and the harmless call beside the rejected one, are both there afterwards.
     changed = {
         body["candidate"]["agent_id"]: sorted(body["candidate"]["artifacts"]["files_changed"])
         for body in bodies(events, "candidate_submitted")
@@ -207,38 +185,40 @@ async def test_one_waits_while_the_other_works(client: Client, repository: Path)
         first.partition(".")[0]: ["notes.txt", "test_utils.py", "utils.py"],
         second.partition(".")[0]: ["notes.txt", "utils.py"],
     }
+    told = json.dumps([body["messages"] for body in model_server.bodies if both.task_description in str(body)])
+    assert "rejected this call: we need that" in told
+    assert [verdict.fault for verdict in verify_events(events)] == [None, None]
 
 
-async def test_answers_that_are_none(client: Client, repository: Path) -> None:
+async def test_answers_that_are_none(client: Client, repository: Path, fleet: FleetUnderTest) -> None:
     execution_id = await client.submit(PROPOSING, repository)
     (asked,) = (await client.asked(execution_id)).pending_approvals
-    refused = [
-        ({"decision": "UNSPECIFIED"}, grpc.StatusCode.INVALID_ARGUMENT, "decision"),
-        ({"decision": "ADJUSTED"}, grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
+    for fields, code, field in (
         ({"decision": "APPROVED", "adjustment": "x"}, grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
-        ({"decision": "ADJUSTED", "adjustment": "x" * 20_000}, grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
-        ({"decision": "REJECTED", "comment": "x" * 20_000}, grpc.StatusCode.INVALID_ARGUMENT, "comment"),
-        ({"decision": "APPROVED", "approver": "x" * 300}, grpc.StatusCode.INVALID_ARGUMENT, "approver"),
         ({"decision": "APPROVED", "approver": "time-out"}, grpc.StatusCode.INVALID_ARGUMENT, "approver"),
         ({"decision": "APPROVED", "approval_id": "agent-dev-1.nothing"}, grpc.StatusCode.NOT_FOUND, "approval_id"),
-    ]
-    for fields, code, field in refused:
+    ):
         with pytest.raises(grpc.aio.AioRpcError) as fault:
             await client.resolve(execution_id, **fields)
         details = dict(fault.value.trailing_metadata() or ())["grpc-status-details-bin"]
         assert (fault.value.code(), field.encode() in details) == (code, True), (fields, fault.value.details())
-    with pytest.raises(grpc.aio.AioRpcError) as unknown:
-        await client.resolve(str(uuid.uuid4()), "APPROVED")
-    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
     # Twice the same is the same, also when both come at once; something else is too late.
     await asyncio.gather(*(client.resolve(execution_id, "APPROVED", comment="yes") for _ in range(3)))
-    await client.resolve(execution_id, "APPROVED", comment="yes", approval_id=asked.approval_id)
     with pytest.raises(grpc.aio.AioRpcError) as changed:
         await client.resolve(execution_id, "REJECTED", approval_id=asked.approval_id)
     assert changed.value.code() is grpc.StatusCode.ALREADY_EXISTS
-    events = await client.events(execution_id)
-    assert len(bodies(events, "approval_resolved")) == 1
+    assert len(bodies(await client.events(execution_id), "approval_resolved")) == 1
     await client.resolve(execution_id, "APPROVED", comment="yes", approval_id=asked.approval_id)
+    # One that is cancelled while it waits cannot be approved any more.
+    cancelled = await client.submit(PROPOSING, repository)
+    await client.asked(cancelled)
+    cancel = pb.CancelExecutionRequest(execution_id=cancelled, reason="no longer needed")
+    answer = await client.stub.CancelExecution(cancel, **client.call)
+    assert answer.status == pb.DELIBERATION_STATUS_CANCELLED
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await client.resolve(cancelled, "APPROVED")
+    assert late.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert not list((fleet.settings.home / "workspaces").glob(f"{cancelled}/*/tree"))
 
 
 async def test_on_the_command_line(client: Client, repository: Path, shell: Shell) -> None:
@@ -281,43 +261,3 @@ async def test_an_agent_cannot_approve_itself(client: Client, tmp_path: Path, fl
     results = [body["result"] for body in bodies(events, "tool_finished")]
     tried = next(result for result in results if result["operation"] == "shell_run_command")
     assert tried["content"].split() == ["refused", "no-token"]
-
-
-@pytest.mark.slow
-async def test_the_orchestrator_is_killed_while_an_agent_waits(
-    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
-) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    async with serving(home, model_server.url) as (process, card), connected(card) as client:
-        execution_id = await client.submit(PROPOSING, repository)
-        before = await client.asked(execution_id)
-        process.kill()
-        await process.wait()
-    (home / "fleet.json").unlink()
-    async with serving(home, model_server.url) as (_, card), connected(card) as client:
-        after = await client.execution(execution_id)
-        assert [one.approval_id for one in after.pending_approvals] == [
-            one.approval_id for one in before.pending_approvals
-        ]
-        await client.resolve(execution_id, "APPROVED", approver="ada")
-        events = await client.events(execution_id)
-    assert bodies(events, "execution_finished")[0]["status"] == "completed"
-    assert [(claim["generation"], claim["resumes"]) for claim in bodies(events, "run_claimed")] == [
-        (1, False),
-        (2, True),
-    ]
-    assert [reply["step"] for reply in bodies(events, "model_replied")] == [1, 2, 3, 4, 5]
-    assert [verdict.fault for verdict in verify_events(events)] == [None]
-
-
-async def test_cancelled_while_it_waits(client: Client, repository: Path, fleet: FleetUnderTest) -> None:
-    execution_id = await client.submit(PROPOSING, repository)
-    await client.asked(execution_id)
-    cancel = pb.CancelExecutionRequest(execution_id=execution_id, reason="no longer needed")
-    answer = await client.stub.CancelExecution(cancel, **client.call)
-    assert answer.status == pb.DELIBERATION_STATUS_CANCELLED
-    with pytest.raises(grpc.aio.AioRpcError) as late:
-        await client.resolve(execution_id, "APPROVED")
-    assert late.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert not list((fleet.settings.home / "workspaces").glob(f"{execution_id}/*/tree"))

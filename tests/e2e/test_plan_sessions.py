@@ -6,9 +6,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -48,33 +46,6 @@ async def test_a_plan_from_the_command_line(shell: Shell) -> None:
     assert (name, "completed") in {(one["session_id"], one["status"]) for one in listed}
     rated = await shell.fleet("rate", name, "4", "--json")
     assert (rated.code, json.loads(rated.out)["approach"]) == (0, "plan")
-
-
-async def test_a_plan_over_http(fleet: FleetUnderTest) -> None:
-    name = f"plan-{uuid.uuid4().hex[:8]}"
-    headers = {"Authorization": f"Bearer {fleet.running.token}"}
-    async with aiohttp.ClientSession(fleet.running.http, headers=headers) as http:
-
-        async def told(path: str, **fields: object) -> dict[str, Any]:
-            async with http.post(f"/api/{path}", json={"session_id": name, **fields}) as answer:
-                assert answer.status == 200, await answer.text()
-                return await answer.json()
-
-        proposed = await told("execute-plan", goal=PLAN_GOAL, selected_entities=["Zephyr 404"])
-        assert (proposed["status"], proposed["session_id"], proposed["goal"]) == ("awaiting_approval", name, PLAN_GOAL)
-        assert proposed["memory_results"]["gaps"] == ["Zephyr 404"]
-        assert (await told("approve-approach", decision="approved"))["status"] == "approved"
-        result = await told("continue-plan")
-        async with http.get(f"/api/plan-sessions/{name}") as answer:
-            session = (await answer.json())["session"]
-        async with http.post("/api/continue-plan", json={"session_id": "nobody"}) as answer:
-            problem = await answer.json()
-            assert (answer.status, problem["field"]) == (404, "session_id")
-    assert (result["status"], result["final_plan"], result["stop_reason"]) == (
-        "completed", "Add them up.", "final_answer",
-    )  # fmt: skip
-    assert isinstance(result["usage"]["prompt_tokens"], int)
-    assert (session["status"], session["working"]) == ("completed", False)
 
 
 async def test_entities_chosen_at_submission_are_seen_at_the_gate(

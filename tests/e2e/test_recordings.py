@@ -86,12 +86,6 @@ async def test_markdown_and_patch_are_for_people_and_git(shell: Shell, recorded:
     assert b"+def hello_world():" in file.read_bytes()
 
 
-async def test_an_unknown_format_or_agent_is_named(shell: Shell, recorded: Recorded) -> None:
-    for kind, agent in (("pdf", ""), ("openai", "agent-dev-9")):
-        done = await shell.fleet("export", recorded.execution_id, "--format", kind, "--agent", agent)
-        assert (done.code, kind in done.err or agent in done.err) == (2, True), done.err
-
-
 def test_a_fence_in_an_output_cannot_end_the_block(recorded: Recorded) -> None:
     last = recorded.run.steps[-1]
     hostile = replace(last, reply=replace(last.reply, content="```\n# Approved by Ada\n````"))
@@ -107,18 +101,6 @@ async def test_a_replay_goes_the_same_way_and_asks_nobody(
     assert (done.code, done.document["same"]) == (0, True), done.out + done.err
     assert "+def hello_world():" in done.document["diff"]
     assert model_server.requests == asked
-
-
-async def test_a_replay_shows_where_the_world_has_changed(recorded: Recorded, fleet: FleetUnderTest) -> None:
-    first = recorded.run.steps[0]
-    (seen,) = first.observations
-    other = replace(first, observations=(replace(seen, result=replace(seen.result, content="another file")),))
-    changed = replace(recorded.run, steps=(other, *recorded.run.steps[1:]))
-    done = await replay(fleet.settings, recorded.state, changed)
-    assert not done.same
-    assert [(one.step, one.operation, one.recorded) for one in done.differences] == [
-        (1, "files_read_file", "another file")
-    ]
 
 
 async def test_a_fork_asks_the_model_from_there_on(
@@ -141,6 +123,15 @@ async def test_what_was_never_carried_out_is_not_carried_out_now(recorded: Recor
     assert done.same and not done.diff.files
     (seen,) = done.trajectory.steps[1].observations
     assert not seen.result.success and "it was not when this was recorded" in seen.result.error
+    # Where the world has changed, it says so.
+    (seen,) = recorded.run.steps[0].observations
+    other = replace(seen, result=replace(seen.result, content="another file"))
+    changed = replace(recorded.run, steps=(replace(recorded.run.steps[0], observations=(other,)), written))
+    found = (await replay(fleet.settings, recorded.state, changed)).differences
+    assert (found[0].step, found[0].operation, found[0].recorded) == (1, "files_read_file", "another file")
+    with pytest.raises(InvalidRequest) as caught:
+        await replay(fleet.settings, recorded.state, recorded.run, fork_at=99)
+    assert caught.value.field == "fork_at"
 
 
 @pytest.mark.parametrize("name", ["agent-dev-1-r1", "merge-api-0123abc", "planner"])
@@ -150,9 +141,3 @@ async def test_what_did_not_begin_with_the_commit_alone_is_refused(
     with pytest.raises(InvalidRequest, match="first drafts") as refused:
         await replay(fleet.settings, recorded.state, replace(recorded.run, agent_id=name))
     assert refused.value.field == "agent"
-
-
-async def test_a_fork_behind_the_end_is_refused(recorded: Recorded, fleet: FleetUnderTest) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        await replay(fleet.settings, recorded.state, recorded.run, fork_at=99)
-    assert caught.value.field == "fork_at"

@@ -42,10 +42,8 @@ async def up(home: Path, *options: str, **variables: str) -> asyncio.subprocess.
     ("options", "variables", "code", "said"),
     [
         (("--vllm", "m"), {}, 3, "has no vLLM"),
-        (("--vllm", "m"), {"FLEET_MODEL_URL": "http://127.0.0.1:9/v1"}, 2, "FLEET_MODEL_URL names one"),
         (("--vllm", "m", "--vllm-args", "--port 1"), {"PYTHONPATH": str(DOUBLE)}, 2, "--port cannot be passed on"),
         (("--vllm", "dies"), {"PYTHONPATH": str(DOUBLE)}, 3, "does not fit into the memory"),
-        (("--vllm", "m"), {"FLEET_VLLM_PYTHON": "/nowhere/python"}, 3, "no interpreter at /nowhere/python"),
     ],
 )
 async def test_what_cannot_be_served_is_told_before_anything_starts(

@@ -111,10 +111,7 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         ("environment", "step_by_step"),
-        [
-            ({"PLANNER_MODE": "hybrid"}, False),
-            ({"PLANNER_MODE": "hybrid", "HYBRID_COMPLEXITY_THRESHOLD": "0"}, True),
-        ],
+        [({"PLANNER_MODE": "hybrid"}, False), ({"PLANNER_MODE": "hybrid", "HYBRID_COMPLEXITY_THRESHOLD": "0"}, True)],
     )
     async def test_the_mode_and_the_threshold(
         self, monkeypatch: pytest.MonkeyPatch, clone: Path, environment: dict[str, str], step_by_step: bool
@@ -136,19 +133,16 @@ class TestWaits:
         async with serving(LOOK, Failure(times=2), ANSWER) as server:
             responses = await run(make(server, look, retry_waits=(0.02, 0.08)))
         failed = [r for r in responses if r["metadata"]["event"] == "model_failed"]
-        assert ["0.02 s" in r["value"] for r in failed] == [True, False]
-        assert "0.08 s" in failed[1]["value"]
+        assert [wait in r["value"] for r, wait in zip(failed, ("0.02 s", "0.08 s"), strict=True)] == [True, True]
         assert {(r["type"], r["channel"]) for r in failed} == {("log", "run")}
         assert time.monotonic() - began >= 0.1
         assert responses[-1]["metadata"]["success"]
-
-    async def test_five_and_ten_seconds_unless_said(self) -> None:
+        # Five and ten seconds unless said.
         async with serving(LOOK, Failure(times=0)) as server:
             agent = FunctionCallingAgent("scripted", [look], model_params={"base_url": server.url}, settings=Settings())
-            async with aclosing(agent.run("Do it.", use_planning=False)) as responses:
-                failure = await anext(r async for r in responses if r["metadata"]["event"] == "model_failed")
-        assert "try 1 of 3" in str(failure["value"])
-        assert "in 5 s" in str(failure["value"])
+            async with aclosing(agent.run("Do it.", use_planning=False)) as stream:
+                failure = await anext(r async for r in stream if r["metadata"]["event"] == "model_failed")
+        assert "try 1 of 3" in str(failure["value"]) and "in 5 s" in str(failure["value"])
 
 
 class TestEnds:
@@ -159,17 +153,6 @@ class TestEnds:
         final = responses[-1]
         assert (final["value"], final["metadata"]["stop_reason"]) == ("I was", "model_stopped")
         assert (final["metadata"]["success"], final["metadata"]["refined"]) == (False, False)
-
-    async def test_failed_calls_are_counted_across_replies(self) -> None:
-        def fail(number: int) -> None:
-            raise ValueError(f"failure {number}")
-
-        two = Turn(tool_calls=(("fail", {"number": 1}), ("fail", {"number": 2})))
-        one = Turn(tool_calls=(("fail", {"number": 3}),))
-        async with serving(two, one, Turn(content="It can't be done."), ANSWER) as server:
-            responses = await run(make(server, fail))
-        assert responses[-1]["metadata"]["stop_reason"] == "tool_error"
-        assert responses[-1]["value"] == "It can't be done."
 
     async def test_at_a_limit_of_money_what_was_done_is_handed_in(self, clone: Path) -> None:
         spent = Usage(prompt_tokens=500, completion_tokens=100)

@@ -14,15 +14,12 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.message import ModelRequest, UserMessage
 from swe_ai_fleet.domain.task import Constraints, Limits, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.councils import assignments
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.equipment import model_prices, open_equipment, profile_settings
+from swe_ai_fleet.runtime.equipment import open_equipment
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
-from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.audit import AuditTrail
+from tests.scripted_surroundings import surroundings
 
 TASK = Task(
     task_id="t", kind=TaskKind.DELIBERATE, description="Say who you are.", repo=RepoRef(location="/r"), num_agents=3
@@ -56,27 +53,8 @@ async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, 
     assert answers == ["small", "large", "small"]
 
 
-def test_a_malformed_profile_or_price_is_named() -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        profile_settings(Settings(model_profiles={"small": {"temperature": "0"}}))
-    assert caught.value.field == "model_profiles"
-    with pytest.raises(InvalidRequest) as caught:
-        model_prices(Settings(model_prices={"*": {"dollars": 1.0}}))
-    assert caught.value.field == "model_prices"
-
-
 async def test_a_task_asks_only_for_what_is_there() -> None:
-    log = MemoryLog()
-    surroundings = Surroundings(
-        log=log,
-        blobs=log,
-        results=log,
-        fleet=ScriptedFleet(storage=log),
-        workspaces=ScriptedWorkspaces(),
-        model=ScriptedModel(),
-        owner="test",
-    )
-    async with Executions(surroundings, profiles={"small": {}}) as executions:
+    async with Executions(surroundings(), profiles={"small": {}}) as executions:
         for wrong, field in (
             (replace(TASK, model_profile="small,huge"), "model_profile"),
             (replace(TASK, constraints=Constraints(limits=Limits(max_cost=1.0))), "constraints.max_cost"),
@@ -109,7 +87,6 @@ def test_each_candidate_gets_its_share_and_without_totals_its_own() -> None:
     for assignment in assignments(limited, PINNED):
         limits = assignment.task.constraints.limits
         assert (limits.max_tokens, limits.max_tool_calls) == (300, 10)
-        assert assignment.task.execution_id == limited.execution_id
     assert all(one.task == TASK for one in assignments(TASK, PINNED))
 
 

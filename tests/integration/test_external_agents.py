@@ -30,17 +30,16 @@ from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, Rep
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.council_rules import CouncilRules
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.fleet import ScriptedModel
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import commit_files, make_repository
 from tests.outside_agent import SmallHarness, serving
+from tests.scripted_surroundings import surroundings
 from tests.scripts import FAILING, HELLO_FILES
 
 SECONDS = 40
@@ -67,18 +66,18 @@ class Switchable(AgentServiceServicer):
 
 @dataclass(kw_only=True)
 class Place:
-    """A worker of this process, and two addresses that it may call."""
+    """A worker of this process, and an address that it may call."""
 
     worker: AgentWorker
     log: JetStream
-    agents: tuple[Switchable, Switchable]
-    addresses: tuple[str, str]
+    switch: Switchable
+    address: str
     settings: Settings
 
-    def at(self, agent: AgentServiceServicer, number: int = 0) -> str:
+    def at(self, agent: AgentServiceServicer) -> str:
         """The address at which an agent answers from now on."""
-        self.agents[number].agent = agent
-        return self.addresses[number]
+        self.switch.agent = agent
+        return self.address
 
     async def run(self, agent: AgentServiceServicer, task: Task) -> Candidate:
         return await self.worker.carry_out(await an_assignment(self.worker, task, self.at(agent)))
@@ -92,14 +91,14 @@ class Place:
 async def place(
     nats_server: EmbeddedNats, model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Place]:
-    agents = (Switchable(), Switchable())
-    async with serving(agents[0]) as one, serving(agents[1]) as other:
+    switch = Switchable()
+    async with serving(switch) as address:
         settings = Settings(
             home=tmp_path_factory.mktemp("home"),
             model_url=model_server.url,
             model="scripted",
             model_api_key=SECRET,
-            agent_endpoints=f"{one}, {other}",
+            agent_endpoints=address,
             agent_service_token="a-token-for-agents",
             nats_url=nats_server.address.url,
             nats_token=nats_server.address.token,
@@ -107,7 +106,7 @@ async def place(
         async with connect_log(settings, name="reader") as log:
             await log.ensure_streams()
             async with open_worker(settings, host="test") as worker:
-                yield Place(worker=worker, log=log, agents=agents, addresses=(one, other), settings=settings)
+                yield Place(worker=worker, log=log, switch=switch, address=address, settings=settings)
 
 
 @pytest.fixture(autouse=True)
@@ -184,10 +183,6 @@ class Scripted(AgentServiceServicer):
             raise
 
 
-def told_commit(assignment: Assignment) -> str:
-    return assignment.repository.commit[:7]
-
-
 def nothing_left(candidate: Candidate, stop: StopReason = StopReason.MODEL_ERROR) -> bool:
     left = candidate.artifacts
     return candidate.stop_reason is stop and not left.files_changed and left.patch is not None and not left.patch.size
@@ -198,8 +193,16 @@ async def never(requests: list[pb.SolveRequest], context: grpc.aio.ServicerConte
     await asyncio.Event().wait()
 
 
-async def test_a_run_is_like_any_other_in_the_log(place: Place, repository: Path) -> None:
-    harness = SmallHarness(hand_in_good)
+async def test_a_run_is_like_any_other_in_the_log_and_its_revision_gets_what_was_said(
+    place: Place, repository: Path
+) -> None:
+    async def improve(clone: Path, assignment: pb.Assignment) -> str:
+        text = (clone / "utils.py").read_text()
+        assert "Hello, World!" in text
+        (clone / "utils.py").write_text(text.replace("Hello, World!", "Hello, you!"))
+        return "Improved."
+
+    harness, second = SmallHarness(hand_in_good), SmallHarness(improve)
     task = a_task(repository)
     assignment = await an_assignment(place.worker, task, place.at(harness))
     candidate = await place.worker.carry_out(assignment)
@@ -208,70 +211,45 @@ async def test_a_run_is_like_any_other_in_the_log(place: Place, repository: Path
     patch = await place.log.get(candidate.artifacts.patch)
     # Once more, after the process was lost that had it: nobody is asked twice.
     again = await place.worker.carry_out(replace(assignment, generation=2, resume=True))
-    assert candidate.stop_reason is StopReason.FINAL_ANSWER and candidate.error == ""
-    assert candidate.model == "external:small-harness"
-    assert candidate.artifacts.files_changed == ("picture.bin", "utils.py")
-    assert candidate.artifacts.insertions == 4
+    assert replace(again, submitted_at="") == replace(candidate, submitted_at="")
+    assert (candidate.stop_reason, candidate.error, candidate.model) == (
+        StopReason.FINAL_ANSWER, "", "external:small-harness",
+    )  # fmt: skip
+    assert (candidate.artifacts.files_changed, candidate.artifacts.insertions) == (("picture.bin", "utils.py"), 4)
     assert b"GIT binary patch" in patch
-    assert candidate.summary.startswith("Added hello_world.") and SECRET not in candidate.summary
+    assert candidate.summary.startswith("Added hello_world.") and SECRET not in candidate.summary + repr(bodies)
     assert (candidate.usage.prompt_tokens, candidate.usage.model_calls) == (120, 2)
     assert [type(body) for body in bodies] == [RunClaimed, RunStarted, ModelReplied, ModelReplied, RunFinished]
-    assert SECRET not in repr(bodies)
     async with aclosing(place.log.read("default", task.execution_id)) as events:
         run = fold_run([one.event async for one in events], "outsider")
-    assert [step.reply.content for step in run.steps] == [f"cloning {told_commit(assignment)}", candidate.summary]
+    commit = assignment.repository.commit
+    assert [step.reply.content for step in run.steps] == [f"cloning {commit[:7]}", candidate.summary]
     assert run.usage.prompt_tokens == 120
-    assert replace(again, submitted_at="") == replace(candidate, submitted_at="")
     [told] = harness.assignments
     assert (told.task_description, told.role) == (task.description, "DEV")
     assert list(told.constraints.allowed_paths) == ["*.py"] and list(told.constraints.requirements)
     assert told.constraints.checks[0].name == "says hello" and told.constraints.timeout_seconds == 30
-    assert told.repository.base_commit == assignment.repository.commit and not told.repository.without_history
+    assert (told.repository.base_commit, told.repository.without_history) == (commit, False)
     assert (told.perspective.seed, told.perspective.instructions) == (2, "Be brief.")
     # Nothing of ours is shown over plain text, the token for agents neither.
     assert "authorization" not in harness.metadata[0]
 
-
-async def test_a_revision_gets_its_patch_and_what_was_said_of_it(place: Place, repository: Path) -> None:
-    async def improve(clone: Path, assignment: pb.Assignment) -> str:
-        text = (clone / "utils.py").read_text()
-        assert "Hello, World!" in text
-        (clone / "utils.py").write_text(text.replace("Hello, World!", "Hello, you!"))
-        return "Improved."
-
-    first, second = SmallHarness(hand_in_good), SmallHarness(improve)
-    assignment = await an_assignment(place.worker, a_task(repository), place.at(first))
-    draft = await place.worker.carry_out(assignment)
-    critique = Critique(
-        reviewer_id="agent-dev-1",
-        candidate_id="outsider",
-        round=1,
-        content=f"Greets the wrong one \ud800 {SECRET}",
-        findings=(Finding(text="wrong", file="utils.py", line=8, must_fix=True),),
-    )
+    finding = Finding(text="wrong", file="utils.py", line=8, must_fix=True)
+    said = f"Greets the wrong one \ud800 {SECRET}"
+    critique = Critique(reviewer_id="agent-dev-1", candidate_id="outsider", round=1, content=said, findings=(finding,))
     report = CheckReport(candidate_id="outsider")
-    revision = Revision(round=1, candidate=draft, report=report, critiques=(critique,))
+    revision = Revision(round=1, candidate=candidate, report=report, critiques=(critique,))
     place.at(second)
     revised = await place.worker.carry_out(
         replace(assignment, agent_id="outsider-r1", author_id="outsider", revision=revision)
     )
-    assert revised.error == ""
-    assert (revised.round, revised.revises, revised.author) == (1, "outsider", "outsider")
-    assert revised.artifacts.files_changed == draft.artifacts.files_changed
-    assert revised.artifacts.patch != draft.artifacts.patch
+    assert (revised.error, revised.round, revised.revises, revised.author) == ("", 1, "outsider", "outsider")
+    assert revised.artifacts.files_changed == candidate.artifacts.files_changed
+    assert revised.artifacts.patch != candidate.artifacts.patch
     [told] = second.assignments
     assert told.revision.round == 1 and told.revision.patch_bytes == len(second.revised[0]) > 0
-    [said] = told.revision.critiques
-    assert said.findings[0].must_fix and SECRET not in said.content and "wrong one" in said.content
-
-
-async def test_an_agent_that_hangs_is_stopped_by_the_clock(place: Place, repository: Path) -> None:
-    hanging = Scripted(never)
-    constraints = Constraints(limits=Limits(timeout_seconds=1))
-    candidate = await place.run(hanging, a_task(repository, constraints=constraints))
-    assert nothing_left(candidate, StopReason.TIMEOUT)
-    assert "1 seconds" in candidate.error
-    await hanging.cancelled.wait()
+    [heard] = told.revision.critiques
+    assert heard.findings[0].must_fix and SECRET not in heard.content and "wrong one" in heard.content
 
 
 async def test_a_cancellation_reaches_the_agent(place: Place, repository: Path) -> None:
@@ -294,6 +272,11 @@ async def test_a_cancellation_reaches_the_agent(place: Place, repository: Path) 
     await hanging.cancelled.wait()
     end = (await place.bodies(task))[-1]
     assert isinstance(end, RunFinished) and end.stop_reason is StopReason.CANCELLED
+    # The clock does the same.
+    hanging = Scripted(never)
+    late = await place.run(hanging, a_task(repository, constraints=Constraints(limits=Limits(timeout_seconds=1))))
+    assert nothing_left(late, StopReason.TIMEOUT) and "1 seconds" in late.error
+    await hanging.cancelled.wait()
 
 
 def says(*responses: pb.SolveResponse) -> Answer:
@@ -330,17 +313,13 @@ def new_file(name: str, mode: str = "100644") -> bytes:
     ("answer", "error"),
     [
         (hands_in(b"no diff at all"), "does not apply"),
-        (hands_in(b"\0\xff" * 1000), "does not apply"),
-        (hands_in(new_file("utils.py")), "does not apply"),
         (hands_in(new_file("../outside.py")), "does not apply"),
         (hands_in(new_file(".git/hooks/post-checkout", "100755")), "does not apply"),
         (hands_in(b"x" * (external_run.MAX_PATCH_BYTES + 1)), "more than"),
         (hands_in(b"x" * (external_run.MAX_PATCH_BYTES + 2 * 1024 * 1024)), "RESOURCE_EXHAUSTED"),
         (says(), "without a result"),
-        (says(pb.SolveResponse()), "without progress or result"),
         (says(*[pb.SolveResponse(progress=pb.Progress(text="."))] * (external_run.MAX_MESSAGES + 1)), "more than"),
         (ends_with(grpc.StatusCode.FAILED_PRECONDITION, f"not mine {SECRET}"), "FAILED_PRECONDITION: not mine"),
-        (ends_with(grpc.StatusCode.CANCELLED, "gone"), "CANCELLED"),
         (ends_with(grpc.StatusCode.UNAVAILABLE, "gone"), "cannot be reached"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -369,22 +348,12 @@ async def test_what_an_agent_says_of_itself_is_bounded(place: Place, repository:
     assert max(len(text) for text in said[:-1]) < 4_200
 
 
-async def test_where_only_an_answer_is_wanted_changes_are_refused(place: Place, repository: Path) -> None:
+async def test_where_only_an_answer_is_wanted_changes_are_refused_and_a_busy_agent_is_asked_again(
+    place: Place, repository: Path
+) -> None:
     reading = a_task(repository, enable_tools=False)
     changed = await place.run(SmallHarness(hand_in_good), reading)
     assert nothing_left(changed) and "only an answer" in changed.error
-
-    async def answer(
-        requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.SolveResponse]:
-        assert requests[0].assignment.constraints.read_only
-        yield pb.SolveResponse(result=pb.Result(summary="There are two tests."))
-
-    answered = await place.run(Scripted(answer), a_task(repository, enable_tools=False))
-    assert nothing_left(answered, StopReason.FINAL_ANSWER) and answered.summary == "There are two tests."
-
-
-async def test_a_busy_agent_is_asked_again(place: Place, repository: Path) -> None:
     busy = 2
 
     async def answer(
@@ -394,33 +363,16 @@ async def test_a_busy_agent_is_asked_again(place: Place, repository: Path) -> No
         if busy:
             busy -= 1
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "two tasks are enough")
+        assert requests[0].assignment.constraints.read_only
         assert requests[0].assignment.repository.bundle_bytes == sum(len(each.bundle) for each in requests)
-        yield pb.SolveResponse(result=pb.Result(patch=new_file("new.py"), summary="At last."))
+        yield pb.SolveResponse(result=pb.Result(summary="There are two tests."))
 
     scripted = Scripted(answer)
     patient = replace(place.worker, external=replace(place.worker.external, pause_seconds=0.02))
-    candidate = await patient.carry_out(await an_assignment(patient, a_task(repository), place.at(scripted)))
-    assert (candidate.error, candidate.summary, scripted.asked) == ("", "At last.", 3)
-
-
-async def test_bytes_that_are_no_message(place: Place, repository: Path) -> None:
-    def raw(method: str) -> grpc.RpcMethodHandler:
-        async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-            return b"\xff\xff\xff\xff"
-
-        return grpc.unary_unary_rpc_method_handler(answer)
-
-    server = grpc.aio.server()
-    handlers = grpc.method_handlers_generic_handler("fleet.agent.v1.AgentService", {"Describe": raw("Describe")})
-    server.add_generic_rpc_handlers((handlers,))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    try:
-        worker = allowing(place, address)
-        candidate = await worker.carry_out(await an_assignment(worker, a_task(repository), address))
-    finally:
-        await server.stop(grace=0)
-    assert nothing_left(candidate) and "cannot be read" in candidate.error
+    again = a_task(repository, enable_tools=False)
+    answered = await patient.carry_out(await an_assignment(patient, again, place.at(scripted)))
+    assert nothing_left(answered, StopReason.FINAL_ANSWER) and answered.error == ""
+    assert (answered.summary, scripted.asked) == ("There are two tests.", 3)
 
 
 def allowing(place: Place, *patterns: str) -> AgentWorker:
@@ -436,6 +388,8 @@ async def test_an_endpoint_that_is_not_allowed_any_more_is_not_called(place: Pla
     assert nothing_left(refused) and "not allowed here" in refused.error
     assert nothing_left(nobody) and "cannot be reached" in nobody.error
     assert harness.assignments == []
+    other = await place.run(Scripted(never, version=7), a_task(repository))
+    assert nothing_left(other) and "speaks version 7" in other.error
 
 
 async def test_tls_and_the_token_for_agents(place: Place, repository: Path, tmp_path: Path) -> None:
@@ -478,18 +432,10 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     endpoint = place.at(SmallHarness(only_code))
     members = (CouncilMember(agent_id="ours"), CouncilMember(agent_id="theirs", endpoint=endpoint))
     council = Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
-    rules = CouncilRules(endpoints=EndpointRules(patterns=place.addresses))
+    rules = CouncilRules(endpoints=EndpointRules(patterns=(place.address,)))
     councils = CouncilBook(MemoryKeyValue(), defaults=(council,), rules=rules)
-    surroundings = Surroundings(
-        log=place.log,
-        blobs=place.log,
-        results=place.log,
-        fleet=place.worker,
-        workspaces=workspace_provider(place.settings),
-        model=ScriptedModel(),
-        owner="test",
-    )
-    async with Executions(surroundings, councils=councils) as executions:
+    around = surroundings(place.log, fleet=place.worker, workspaces=workspace_provider(place.settings))
+    async with Executions(around, councils=councils) as executions:
         check = CheckSpec(
             name="greets", command="python3 -c \"import utils; utils.hello_world() == 'Hello, World!' or 1/0\""
         )
@@ -506,8 +452,3 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     }
     assert [one.accepted for one in state.ranking] == [True, False]
     assert state.agents["theirs"].status == "finished"
-
-
-async def test_another_protocol_is_refused(place: Place, repository: Path) -> None:
-    candidate = await place.run(Scripted(never, version=7), a_task(repository))
-    assert nothing_left(candidate) and "speaks version 7" in candidate.error

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import pytest
 
-from services.orchestrator.live import with_live_text
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.watched_model import WatchedModel
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.event import ExecutionClaimed, StoredEvent, Writer
-from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.tools.secrets import Secrets
@@ -81,51 +78,3 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
     assert texts[0].begins and texts[0].agent_id == "agent-dev-1"
     assert reply.message.content == "The key is hunter2hunter2, said."  # masking it is the history's business
     assert model.streamed == [True, False]
-
-
-async def test_interest_ends_with_the_watcher(log: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swe_ai_fleet.adapters.jetstream.live.WANTED_FOR_SECONDS", 0.3)
-    execution_id = f"e-{uuid.uuid4().hex}"
-    async with log.live_texts() as live, asyncio.timeout(20):
-        heard = log.watch_live("default", execution_id)
-        first = asyncio.create_task(anext(heard))
-        while not live.wanted("default", execution_id):
-            await asyncio.sleep(0.02)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        await heard.aclose()
-        while live.wanted("default", execution_id):
-            await asyncio.sleep(0.02)
-
-
-async def test_events_and_text_come_in_one_stream_that_ends_with_the_events() -> None:
-    said = asyncio.Event()
-    closed = asyncio.Event()
-
-    async def events() -> AsyncGenerator[StoredEvent]:
-        yield _event(1)
-        await said.wait()
-        yield _event(2)
-
-    async def texts() -> AsyncGenerator[TextDelta]:
-        try:
-            yield TextDelta(agent_id="a", text="hello")
-            await asyncio.Event().wait()
-        finally:
-            closed.set()
-
-    got: list[StoredEvent | TextDelta] = []
-    async with asyncio.timeout(5):
-        async for one in with_live_text(events(), texts()):
-            got.append(one)
-            if isinstance(one, TextDelta):
-                said.set()
-    assert [one.sequence for one in got if isinstance(one, StoredEvent)] == [1, 2]
-    assert [one.text for one in got if isinstance(one, TextDelta)] == ["hello"]
-    assert closed.is_set()
-
-
-def _event(sequence: int) -> StoredEvent:
-    writer = Writer(tenant="default", execution_id="e", task_id="t")
-    body = ExecutionClaimed(generation=1, owner="me")
-    return StoredEvent(sequence=sequence, event=writer.event(body, ordinal=sequence, at="2026-01-01T00:00:00+00:00"))

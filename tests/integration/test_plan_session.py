@@ -5,11 +5,10 @@ Over HTTP, in a real repository, with a web on loopback; only the model is scrip
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,15 @@ from swe_ai_fleet.agents.plan_session import (
     PlanSession,
     PlanSessions,
     PlanTools,
-    Rejected,
     SessionsInMemory,
     SessionStatus,
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
-from swe_ai_fleet.domain.budget import Limits, Prices, Usage
-from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Turn
-from swe_ai_fleet.tools.secrets import Secrets
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
 
 GOAL = "Round invoice totals"
@@ -44,20 +41,21 @@ WRITE = call("files_write_file", path="rounding.py", content="CENTS = 100\n")
 DONE = call("final_answer", result="Rounded; the plan was followed.")
 
 
-@dataclass
 class Heard:
-    """A listener that keeps what it hears."""
+    """A listener that keeps what it hears, and fails: that changes nothing."""
 
-    outcomes: list[PlanOutcome] = field(default_factory=list[PlanOutcome])
+    def __init__(self) -> None:
+        self.outcomes: list[PlanOutcome] = []
 
     async def on_outcome(self, outcome: PlanOutcome) -> None:
         self.outcomes.append(outcome)
+        raise Unavailable("no tracker")
 
 
-def engine(place: World, **more: Any) -> PlanSessions:
+def engine(place: World, *, memory: Any = None, **more: Any) -> PlanSessions:
     @asynccontextmanager
     async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
-        yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits)
+        yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits, memory=memory)
 
     return PlanSessions(model=place.model, tools=tools, **more)
 
@@ -79,25 +77,20 @@ async def awaiting(plans: PlanSessions, *entities: str, goal: str = GOAL) -> Awa
 
 
 class TestMemoryFirst:
-    async def test_no_entities_selected(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {SESSION: (PROPOSAL,)}) as place:
+    async def test_everything_found_in_memory_or_nothing_asked_of_it(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched(),)}) as place:
             plans = engine(place)
-            answer = await awaiting(plans)
-            assert await awaiting(plans) == answer
+            answer = await awaiting(plans, "Invoice", "billing.py")
             # The same goal again while it waits asks nobody.
-            assert (len(place.requests(SESSION)), place.requests(RESEARCHER)) == (1, [])
+            assert await awaiting(plans, "Invoice", "billing.py") == answer
+            nothing = await awaiting(engine(place))
+            assert (place.requests(RESEARCHER), place.web.searches, place.web.pages) == ([], [], [])
+            asked, _ = place.requests(SESSION)
         assert (answer.status, answer.goal, answer.approach, answer.reasoning) == (
             "awaiting_approval", GOAL, APPROACH, "It is small.",
         )  # fmt: skip
-        assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (100.0, [])
-
-    async def test_everything_found_in_memory(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched(),)}) as place:
-            answer = await awaiting(engine(place), "Invoice", "billing.py")
-            assert (place.requests(RESEARCHER), place.web.searches, place.web.pages) == ([], [], [])
-            assert len(place.requests(SESSION)) == 1
-            (asked,) = place.requests(SESSION)
-        assert (answer.memory_results["coverage"], answer.memory_results["research"]) == (100.0, None)
+        for one in (answer, nothing):
+            assert (one.memory_results["coverage"], one.memory_results["gaps"]) == (100.0, [])
         # It was searched before the model acted: what it gave stands in the first request.
         assert "Invoice totals are rounded half up" in asked["messages"][1]["content"]
         assert "README.md#Rounding" in answer.memory_results["sources"]  # type: ignore[operator]
@@ -116,30 +109,19 @@ class TestMemoryFirst:
         assert (research["coverage"], research["summary"]) == (100.0, "Found.")
         assert "Found." in asked["messages"][1]["content"]
 
-    async def test_research_that_fails_does_not_end_the_plan(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (Failure(status=500, times=0), DONE)}) as place:
-            answer = await awaiting(engine(place), GAP)
-            (asked,) = place.requests(SESSION)
-        research: Any = answer.memory_results["research"]
-        assert "the model of the sub-agent gave no answer" in research["error"]
-        assert "The research failed" in asked["messages"][1]["content"]
-
-    async def test_memory_that_fails_does_not_end_the_plan(self, tmp_path: Path) -> None:
+    async def test_memory_or_research_that_fails_does_not_end_the_plan(self, tmp_path: Path) -> None:
         class Broken:
             async def search(self, entities: object, queries: object) -> Any:
                 raise Unavailable("the memory is down")
 
-        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched("Invoice"),)}) as place:
-
-            @asynccontextmanager
-            async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
-                yield PlanTools(
-                    workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits, memory=Broken()
-                )
-
-            answer = await awaiting(PlanSessions(model=place.model, tools=tools), "Invoice")
+        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (Failure(status=500, times=0), DONE)}) as place:
+            answer = await awaiting(engine(place, memory=Broken()), "Invoice")
+            (asked,) = place.requests(SESSION)
         assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (0.0, ["Invoice"])
         assert "the memory is down" in str(answer.memory_results["content"])
+        research: Any = answer.memory_results["research"]
+        assert "the model of the sub-agent gave no answer" in research["error"]
+        assert "The research failed" in asked["messages"][1]["content"]
 
 
 class TestBeforeTheDecision:
@@ -172,60 +154,13 @@ class TestBeforeTheDecision:
         assert not shown & {"files_write_file", "shell_run_command", "git_commit"}
         assert "files_write_file" in first["messages"][0]["content"]
 
-    async def test_several_calls_of_one_reply_in_parallel(self, tmp_path: Path) -> None:
-        two = Turn(tool_calls=(("call_planner", {"goal": "a"}), ("call_planner", {"goal": "b"})))
-        plan = replace(says(plan=["one"], reasoning=""), delay_seconds=0.2)
-        async with world(tmp_path, {SESSION: (two, PROPOSAL), PLANNER: (plan,)}) as place:
-            planning = asyncio.create_task(awaiting(engine(place)))
-            async with asyncio.timeout(10):
-                await place.server.wait_until(in_flight=2)
-                await planning
-            assert told(place.requests(SESSION)[1]) == ["1. one", "1. one"]
-
-    async def test_malformed_arguments_and_an_unknown_function(self, tmp_path: Path) -> None:
-        odd = Turn(
-            tool_calls=(
-                ("files_read_file", '{"path": '),
-                ("files_read_file", {"path": "billing.py", "colour": "red"}),
-                ("launch_rocket", {"to": "moon"}),
-                ("propose_approach", {"approach": "  "}),
-            )
-        )
-        async with world(tmp_path, {SESSION: (odd, PROPOSAL)}) as place:
-            await awaiting(engine(place))
-            first, second, third, fourth = told(place.requests(SESSION)[1])
-        assert first.startswith("Error: the arguments of files_read_file are not a JSON object")
-        assert "unexpected argument 'colour'" in second
-        assert "there is no tool 'launch_rocket'" in third
-        assert fourth.startswith("Error: argument 'approach'")
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "I propose to round.",
-            "## Proposed approach\n1. Round",
-            "**Plan:** go",
-            "1. Round",
-            "Here\u2019s how I would",
-        ],
-    )
-    async def test_a_text_that_opens_with_a_proposal_counts(self, tmp_path: Path, text: str) -> None:
-        async with world(tmp_path, {SESSION: (Turn(content=text), DONE)}) as place:
-            plans = engine(place)
-            answer = await awaiting(plans)
-            assert len(place.requests(SESSION)) == 1
-            assert answer.approach == text
-            await plans.approve("s1", "approved")
-            result = await plans.continue_plan("s1")
-            last = place.requests(SESSION)[-1]["messages"]
-        assert (result.status, result.final_plan) == ("completed", text)
-        assert [message["role"] for message in last] == ["system", "user", "assistant", "user"]
-        assert last[-1]["content"].startswith("The person approved")
-
     @pytest.mark.parametrize(
         ("turn", "approach"),
         [
             (Turn(content="I propose \ud800 this"), "I propose \ufffd this"),
+            (Turn(content="## Proposed approach\n1. Round"), "## Proposed approach\n1. Round"),
+            (Turn(content="**Plan:** go"), "**Plan:** go"),
+            (Turn(content="Here\u2019s how I would"), "Here\u2019s how I would"),
             (call("propose_approach", approach="half \ud800", reasoning="\udfff"), "half \ufffd"),
             (Turn(tool_calls=(("propose_approach", '"just text"'),)), "just text"),
             (Turn(tool_calls=(("ProposeApproach", "```json\n{'approach': 'quoted',}\n```"),)), "quoted"),
@@ -236,7 +171,7 @@ class TestBeforeTheDecision:
         ],
     )
     async def test_odd_proposals(self, tmp_path: Path, turn: Turn, approach: str) -> None:
-        """Text that only talks, and replies that say nothing, are reminded; an answer without action is proposed."""
+        """A text that opens with a proposal is one; one that only talks, and a reply without a word, are reminded."""
         async with world(tmp_path, {SESSION: (turn, PROPOSAL)}) as place:
             plans = engine(place)
             answer = await awaiting(plans, "Inv\ud800", goal="Round \ud800 totals")
@@ -265,48 +200,6 @@ class TestBeforeTheDecision:
 
 
 class TestTheDecision:
-    async def test_rejection(self, tmp_path: Path) -> None:
-        heard = Heard()
-        async with world(tmp_path, {SESSION: (PROPOSAL, WRITE)}) as place:
-            plans = engine(place, listener=heard)
-            await awaiting(plans)
-            answer = await plans.approve("s1", "rejected", "too risky")
-            assert isinstance(answer, Rejected)
-            assert (answer.status, answer.message) == (
-                "rejected", "The approach was rejected: too risky. Nothing was carried out.",
-            )  # fmt: skip
-            with pytest.raises(PreconditionFailed, match="the session is rejected"):
-                await plans.continue_plan("s1")
-            with pytest.raises(PreconditionFailed, match="no proposal waits"):
-                await plans.approve("s1", "approved")
-            assert len(place.requests(SESSION)) == 1
-            assert not (place.root / "rounding.py").exists()
-            kept = await plans.session("s1")
-        assert not kept.waits
-        (outcome,) = heard.outcomes
-        assert (outcome.status, outcome.approach_ratio, outcome.session_id) == (SessionStatus.REJECTED, 0.0, "s1")
-
-    async def test_adjustment(self, tmp_path: Path) -> None:
-        heard = Heard()
-        other = call("propose_approach", approach="Use decimal", reasoning="As asked.")
-        async with world(tmp_path, {SESSION: (PROPOSAL, other, WRITE, DONE)}) as place:
-            plans = engine(place, listener=heard)
-            await awaiting(plans, "Invoice")
-            again = await plans.approve("s1", "adjusted", "use decimal")
-            assert isinstance(again, AwaitingApproval)
-            assert again.approach == "Use decimal"
-            first, second = place.requests(SESSION)
-            assert not (place.root / "rounding.py").exists()
-            await plans.approve("s1", "approved")
-            result = await plans.continue_plan("s1")
-            assert (place.root / "rounding.py").exists()
-        (answer,) = told(second)
-        assert answer.startswith("Error: The person does not want it quite like this. What they ask for: use decimal")
-        # One conversation: what was said before stands in front of what came after, and memory was searched once.
-        assert second["messages"][: len(first["messages"])] == first["messages"]
-        assert [entry.operation for entry in place.pipeline.trail.entries].count("search_memory") == 1
-        assert (result.final_plan, heard.outcomes[0].approach_ratio) == ("Use decimal", 0.5)
-
     async def test_approval_goes_on_from_the_exact_point_with_the_whole_conversation(self, tmp_path: Path) -> None:
         look = Turn(tool_calls=tuple(("files_read_file", {"path": path}) for path in ("billing.py", "missing.py")))
         both = Turn(content="Here it is.", tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
@@ -357,11 +250,8 @@ class TestTheDecision:
             assert "the approach is approved and stands" in told(place.requests(SESSION)[-1])[-1]
         assert result.status == "completed"
 
-    @pytest.mark.parametrize("noticed", [True, False])
     @pytest.mark.parametrize("turn", [PROPOSAL, Turn(content="I propose to write the file.")])
-    async def test_the_model_is_told_that_some_of_it_may_be_done(
-        self, tmp_path: Path, turn: Turn, noticed: bool
-    ) -> None:
+    async def test_the_model_is_told_that_some_of_it_may_be_done(self, tmp_path: Path, turn: Turn) -> None:
         again = call("propose_approach", approach="Look what is done, do the rest")
         async with world(tmp_path, {SESSION: (turn, again)}) as place:
             store = SessionsInMemory()
@@ -371,8 +261,6 @@ class TestTheDecision:
             approved = await plans.session("s1")
             # The process ends there.
             await store.put(replace(approved, status=SessionStatus.EXECUTING, revision=approved.revision + 1))
-            if noticed:
-                await plans.continue_plan("s1")
             second = await awaiting(plans)
             said = [str(message["content"]) for message in place.requests(SESSION)[-1]["messages"]]
         assert second.approach == "Look what is done, do the rest"
@@ -381,17 +269,6 @@ class TestTheDecision:
 
 
 class TestLimitsAndFaults:
-    async def test_cost_is_a_limit_at_the_given_price(self, tmp_path: Path) -> None:
-        used = Usage(prompt_tokens=1_000_000)
-        looks = [replace(call("files_read_file", path="README.md"), usage=used) for _ in range(4)]
-        async with world(tmp_path, {SESSION: (*looks, Turn(content="What I would do."))}) as place:
-            limits = Limits(max_iterations=9, max_tool_calls=20, timeout_seconds=30, max_cost=2.0)
-            plans = engine(place, limits=limits, prices=Prices(prompt=1.0))
-            await plans.execute_plan(GOAL, (), "s1")
-            session = await plans.session("s1")
-        assert (session.stop_reason, len(session.steps)) == (StopReason.MAX_COST, 2)
-        assert session.usage.cost >= 2.0
-
     async def test_a_provider_time_out(self, tmp_path: Path) -> None:
         slow = replace(PROPOSAL, delay_seconds=30)
         async with world(tmp_path, {SESSION: (slow,)}) as place:
@@ -418,27 +295,17 @@ class TestLimitsAndFaults:
         assert (result.status, result.iterations) == ("completed", 3)
         assert (place.root / "rounding.py").exists()
 
-    @pytest.mark.parametrize(
-        ("limits", "stop"),
-        [
-            (Limits(max_iterations=2, max_tool_calls=20, timeout_seconds=30), StopReason.MAX_ITERATIONS),
-            (Limits(max_iterations=9, max_tool_calls=3, timeout_seconds=30), StopReason.MAX_TOOL_CALLS),
-        ],
-    )
-    async def test_a_limit_hit_is_an_answer_all_the_same(
-        self, tmp_path: Path, limits: Limits, stop: StopReason
-    ) -> None:
-        heard = Heard()
-
+    async def test_a_limit_hit_is_an_answer_all_the_same(self, tmp_path: Path) -> None:
+        heard, limits = Heard(), Limits(max_iterations=9, max_tool_calls=3, timeout_seconds=30)
         many = replace(call("files_list_files"), times=2)
         async with world(tmp_path, {SESSION: (PROPOSAL, many, Turn(content="Half of it is done."))}) as place:
             plans = engine(place, limits=limits, listener=heard)
             await awaiting(plans)
             await plans.approve("s1", "approved")
             result = await plans.continue_plan("s1")
+        stop = StopReason.MAX_TOOL_CALLS
         assert (result.status, result.stop_reason, result.results) == ("limit_reached", stop, "Half of it is done.")
-        assert str(stop) in result.error
-        assert heard.outcomes[0].stop_reason is stop
+        assert str(stop) in result.error and heard.outcomes[0].stop_reason is stop
 
     async def test_sub_agents_are_counted_over_the_whole_session(self, tmp_path: Path) -> None:
         plan = call("call_planner", goal="a")
@@ -467,26 +334,3 @@ class TestLimitsAndFaults:
         assert "the person went on to something else" in told(then)[0]
         assert "# Goal\nSomething else" in then["messages"][-1]["content"]
         assert (result.iterations, [made.step for made in result.tool_calls_made]) == (2, [1, 2])
-
-    async def test_secrets_are_masked_in_faults_too(self, tmp_path: Path) -> None:
-        def tools(session: PlanSession) -> AbstractAsyncContextManager[PlanTools]:
-            raise Unavailable("no answer from https://hunter2hunter2@example.org/app")
-
-        async with world(tmp_path, {}) as place:
-            plans = PlanSessions(model=place.model, tools=tools, mask=Secrets(["hunter2hunter2"]))
-            answer = await plans.execute_plan(GOAL, (), "s1")
-            kept = await plans.session("s1")
-        assert isinstance(answer, PlanFailed)
-        assert "no answer from https://" in answer.error
-        assert "hunter2" not in answer.error + kept.error
-
-    async def test_a_listener_that_fails_changes_nothing(self, tmp_path: Path) -> None:
-        class Down:
-            async def on_outcome(self, outcome: PlanOutcome) -> None:
-                raise Unavailable("no tracker")
-
-        async with world(tmp_path, {SESSION: (PROPOSAL, DONE)}) as place:
-            plans = engine(place, listener=Down())
-            await awaiting(plans)
-            await plans.approve("s1", "approved")
-            assert (await plans.continue_plan("s1")).status == "completed"

@@ -29,7 +29,6 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, Preconditi
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
 from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import (
     CALLER,
@@ -38,11 +37,12 @@ from swe_ai_fleet.orchestrator.planning_events import (
     PlanningEvents,
     PlanningOutcome,
 )
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
+from swe_ai_fleet.testing.fleet import ScriptedFleet
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.orchestrator_service import field_named, refusal, servicer_of
+from tests.scripted_surroundings import surroundings
 
 SECONDS = 10
 EVENT = PlanningEvent(
@@ -93,18 +93,10 @@ class World:
 
     @asynccontextmanager
     async def replica(self, owner: str = "one") -> AsyncIterator[PlanningEvents]:
-        surroundings = Surroundings(
-            log=self.log,
-            blobs=self.log,
-            results=self.log,
-            fleet=self.planner,
-            workspaces=self.workspaces,
-            model=ScriptedModel(),
-            owner=owner,
-        )
+        around = surroundings(self.log, fleet=self.planner, workspaces=self.workspaces, owner=owner)
         async with (
             asyncio.timeout(SECONDS),
-            Executions(surroundings) as self.executions,
+            Executions(around) as self.executions,
             Derivations(fleet=self.planner, log=self.log, workspaces=self.workspaces) as derivations,
         ):
             yield PlanningEvents(executions=self.executions, derivations=derivations, store=self.store)
@@ -117,76 +109,46 @@ def world() -> World:
 
 async def test_an_event_is_split_once_and_answered_alike_by_every_replica(world: World) -> None:
     async with world.replica() as planning:
+        # From other types nothing follows, and what follows from nothing leaves the id free.
+        outcome = await planning.process(replace(EVENT, event_type="plan.archived", description="", repo=None))
+        assert not outcome.accepted and all(kind in outcome.message for kind in EVENT_TYPES)
         first = await planning.process(EVENT)
         again = await planning.process(EVENT)
+        for change in ({"description": "Insult people"}, {"dispatch": True}, {"payload": {}}, {"event_type": "x.y"}):
+            with pytest.raises(AlreadyExists) as refusal:
+                await planning.process(replace(EVENT, **change))
+            assert refusal.value.field == "event_id", change
+        assert not world.executions.projection.all(DEFAULT_TENANT)
     async with world.replica("two") as other:
         elsewhere = await other.process(EVENT)
     assert first.derivation == SPLIT
     assert first == again == elsewhere
-    assert len(world.planner.asked) == 1
-    asked = world.planner.asked[0]
+    (asked,) = world.planner.asked
     assert asked.repository is not None and asked.repository.location == "/srv/app"
     assert "friendliness" in asked.task.context and "plan: plan-7" in asked.task.context
     assert world.workspaces.released == [asked.execution_id]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"description": "Insult people"}, {"dispatch": True}, {"payload": {}}, {"event_type": "plan.rejected"}],
-    ids=lambda change: next(iter(change)),
-)
-async def test_another_event_under_a_taken_id_is_refused(world: World, change: dict[str, object]) -> None:
-    async with world.replica() as planning:
-        await planning.process(EVENT)
-        with pytest.raises(AlreadyExists) as refusal:
-            await planning.process(replace(EVENT, **change))
-        assert refusal.value.field == "event_id"
-        assert not world.executions.projection.all(DEFAULT_TENANT)
-
-
-async def test_from_other_types_of_event_nothing_follows(world: World) -> None:
-    async with world.replica() as planning:
-        outcome = await planning.process(replace(EVENT, event_type="plan.archived", description="", repo=None))
-        assert not outcome.accepted
-        assert all(kind in outcome.message for kind in EVENT_TYPES)
-        assert not world.planner.asked
-        # It holds nothing, so the id is free.
-        assert (await planning.process(EVENT)).accepted
-
-
 async def test_a_dispatched_event_is_one_orchestration(world: World) -> None:
     event = replace(EVENT, dispatch=True, roles=(Role.DEV, Role.QA))
-    async with world.replica() as planning:
-        first = await planning.process(event, patience=0)
-        again = await planning.process(event, patience=0)
-        state = await world.executions.get(DEFAULT_TENANT, first.execution_id)
-    assert first.accepted and first.execution_id == again.execution_id
-    assert (state.task.task_id, state.task.plan_id, state.task.caller) == ("event-e-1", "plan-7", CALLER)
-    assert state.task.derive_subtasks
-    assert list(state.task.constraints.metadata.values()) == ["DEV,QA"]
-
-
-async def test_a_dispatched_event_waits_for_its_subtasks(world: World) -> None:
-    event = replace(EVENT, dispatch=True)
     world.planner.let.clear()
     async with world.replica() as planning:
         early = await planning.process(event, patience=0.01)
+        assert early.derivation is None and "still at work" in early.message
         world.planner.let.set()
         late = await planning.process(event)
-    assert early.derivation is None and "still at work" in early.message
-    assert late == PlanningOutcome(accepted=True, derivation=SPLIT, execution_id=early.execution_id)
-
-
-async def test_a_dispatch_that_was_not_remembered_is_found_again(world: World) -> None:
-    event = replace(EVENT, dispatch=True)
-    async with world.replica() as planning:
-        first = await planning.process(event, patience=0)
+        assert late == PlanningOutcome(accepted=True, derivation=SPLIT, execution_id=early.execution_id)
+        state = await world.executions.get(DEFAULT_TENANT, early.execution_id)
+        # One that was not remembered is found again, and another under its id is not taken for it.
         await world.store.delete(event.key)
-        assert (await planning.process(event, patience=0)).execution_id == first.execution_id
+        assert (await planning.process(event, patience=0)).execution_id == early.execution_id
         await world.store.delete(event.key)
         with pytest.raises(AlreadyExists) as refusal:
             await planning.process(replace(event, description="Insult people"), patience=0)
         assert refusal.value.field == "event_id"
+    assert (state.task.task_id, state.task.plan_id, state.task.caller) == ("event-e-1", "plan-7", CALLER)
+    assert state.task.derive_subtasks
+    assert list(state.task.constraints.metadata.values()) == ["DEV,QA"]
 
 
 async def test_a_repository_that_cannot_be_had_leaves_the_id_free(world: World) -> None:
@@ -217,18 +179,9 @@ async def test_over_the_wire_subtasks_are_told_with_what_they_need_and_faults_na
         ):
             process = OrchestratorServiceStub(channel).ProcessPlanningEvent
             for change, field in (
-                ({"event_id": "no spaces"}, "event_id"),
-                ({"event_id": "e" * 121}, "event_id"),
-                ({"event_type": ""}, "event_type"),
-                ({"task_description": " "}, "task_description"),
-                ({"task_description": "x" * 70_000}, "task_description"),
                 ({"dispatch": True, "repo": None}, "repo"),
-                ({"roles": ["CHEF"]}, "roles[0]"),
                 ({"roles": ["DEV", ""]}, "roles[1]"),
                 ({"payload": {"nan": float("nan")}}, "payload"),
-                ({"payload": {"long": "x" * 300_000}}, "payload"),
-                ({"repo": pb.RepoRef(url="srv/app")}, "repo.url"),
-                ({"plan_id": "a\0b"}, "plan_id"),
             ):
                 code, said, details = await refusal(process(pb.ProcessPlanningEventRequest(**(REQUEST | change))))
                 assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, field), said

@@ -14,10 +14,8 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-import structlog
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
-from typer.testing import CliRunner
 
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
@@ -29,16 +27,10 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.cli.plan import pursue
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.memory import Memory
-from swe_ai_fleet.domain.message import AssistantMessage, ToolCall, UserMessage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
@@ -47,11 +39,9 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plans
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.scripted_surroundings import surroundings
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
 
@@ -150,18 +140,7 @@ async def knowledge(
 
 @asynccontextmanager
 async def fleet_of_agents() -> AsyncIterator[Executions]:
-    log = MemoryLog()
-    surroundings = Surroundings(
-        log=log,
-        blobs=log,
-        results=log,
-        fleet=ScriptedFleet(storage=log),
-        workspaces=ScriptedWorkspaces(),
-        model=ScriptedModel(),
-        owner="test",
-        pauses=(0.0,),
-    )
-    async with Executions(surroundings) as executions:
+    async with Executions(surroundings()) as executions:
         yield executions
 
 
@@ -237,7 +216,17 @@ class TestTheWholeWay:
             assert (second.status, second.approach, second.goal) == (
                 "awaiting_approval", "Start one with two agents.", "Round invoice totals",
             )  # fmt: skip
-            approved = await one.decide(name, "approved")
+            before, after = (body["messages"] for body in one.asked if RESEARCHER not in str(body))
+            # One conversation: what was said before stands in front of what came after.
+            assert after[: len(before)] == before
+            assert "What they ask for: with two agents" in after[-1]["content"]
+            # A decision about the proposal that does not wait any more is none.
+            request = pb.ApproveApproachRequest(session_id=name, decision="approved", proposal=first.proposal)
+            with pytest.raises(grpc.aio.AioRpcError, match="proposal 2 waits") as stale:
+                await one.stub.ApproveApproach(request, metadata=METADATA)
+            assert stale.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            request.proposal = second.proposal
+            approved = await one.stub.ApproveApproach(request, metadata=METADATA)
             assert (approved.status, bool(approved.message)) == ("approved", True)
             assert one.started == []
             result = await one.go_on(name)
@@ -313,70 +302,30 @@ class TestTheWholeWay:
         assert told["stop_reason"] == "final_answer"
         assert told["usage"]["model_calls"] == 2
 
-    async def test_a_decision_about_another_proposal_than_the_one_that_waits(
-        self, knowledge: Knowledge, name: str
-    ) -> None:
-        async with served(knowledge, planned("Round invoice totals", PROPOSE, AGAIN, START, DONE)) as one:
-            seen = (await one.execute("Round invoice totals", name)).proposal
-            second = await one.decide(name, "adjusted", "with two agents")
-            assert (seen, second.proposal) == (1, 2)
-            request = pb.ApproveApproachRequest(session_id=name, decision="approved", proposal=seen)
-            with pytest.raises(grpc.aio.AioRpcError) as fault:
-                await one.stub.ApproveApproach(request, metadata=METADATA)
-            assert fault.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-            assert "proposal 2 waits" in str(fault.value.details())
-            assert (await one.show(name)).status == "awaiting_approval"
-            request.proposal = second.proposal
-            assert (await one.stub.ApproveApproach(request, metadata=METADATA)).status == "approved"
-
 
 class TestWhatGoesWrong:
     async def test_what_cannot_be_asked_names_its_field(self, knowledge: Knowledge, name: str) -> None:
         async with served(knowledge, planned("Known", PROPOSE)) as one:
             await one.execute("Known", name)
+            # Whoever lists sessions would read a password.
+            address = pb.ExecutePlanRequest(goal="x", repository="https://ada:hunter2@example.org/app.git")
             for asked, code, field in (
-                (one.execute(" ", name), grpc.StatusCode.INVALID_ARGUMENT, "goal"),
-                (one.execute("a\0b", name), grpc.StatusCode.INVALID_ARGUMENT, "goal"),
-                (one.execute("x", "../etc"), grpc.StatusCode.INVALID_ARGUMENT, "session_id"),
                 (one.execute("x", name, "e" * 201), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
                 (one.execute("x", name, *map(str, range(31))), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
-                (one.execute("x" * 20_001, name), grpc.StatusCode.INVALID_ARGUMENT, "goal"),
-                (one.decide(name, "maybe"), grpc.StatusCode.INVALID_ARGUMENT, "decision"),
+                (one.stub.ExecutePlan(address, metadata=METADATA), grpc.StatusCode.INVALID_ARGUMENT, "repository"),
                 (one.decide(name, "adjusted"), grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
                 (one.decide("nobody", "approved"), grpc.StatusCode.NOT_FOUND, "session_id"),
-                (one.go_on("nobody"), grpc.StatusCode.NOT_FOUND, "session_id"),
-                (one.go_on("no.body *"), grpc.StatusCode.INVALID_ARGUMENT, "session_id"),
-                (one.show("nobody"), grpc.StatusCode.NOT_FOUND, "session_id"),
-                (one.show(""), grpc.StatusCode.INVALID_ARGUMENT, "session_id"),
+                (one.go_on(name), grpc.StatusCode.FAILED_PRECONDITION, ""),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as fault:
                     await asked
                 assert (fault.value.code(), named_field(fault.value)) == (code, field), fault.value.details()
-            with pytest.raises(grpc.aio.AioRpcError) as early:
-                await one.go_on(name)
-            # Whoever lists sessions would read it.
-            address = pb.ExecutePlanRequest(goal="x", repository="https://ada:hunter2@example.org/app.git")
-            with pytest.raises(grpc.aio.AioRpcError, match="must not carry a password") as told:
-                await one.stub.ExecutePlan(address, metadata=METADATA)
+                assert "hunter2" not in str(fault.value.details())
             with pytest.raises(grpc.aio.AioRpcError) as stranger:
                 await one.stub.ContinuePlan(pb.ContinuePlanRequest(session_id=name))
             # An absent id begins a session.
             assert (await one.show((await one.execute("Known", "")).session_id)).goal == "Known"
-        assert early.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert (named_field(told.value), "hunter2" in str(told.value.details())) == ("repository", False)
         assert stranger.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-    async def test_a_model_that_fails_is_told_in_the_reply_and_the_session_goes_on(
-        self, knowledge: Knowledge, name: str
-    ) -> None:
-        first = Conversation(
-            predicate=lambda request: request.opening.count("# Goal\nFails") == 1, turns=(Failure(status=400, times=0),)
-        )
-        async with served(knowledge, first, planned("Fails", PROPOSE)) as one:
-            failed = await one.execute("Fails", name)
-            assert (failed.status, failed.session_id, bool(failed.error)) == ("error", name, True)
-            proposal = await one.execute("Fails", name)
-            assert (proposal.status, proposal.error) == ("awaiting_approval", "")
 
     async def test_hostile_text_stays_text(self, knowledge: Knowledge, name: str) -> None:
         text = "<script>alert(1)</script>\ud800\x1b[2J\u202e" + "x" * 50_000
@@ -395,10 +344,7 @@ class TestWhatGoesWrong:
     async def test_two_replicas_carry_a_plan_out_once(self, knowledge: Knowledge, name: str) -> None:
         slow = Turn(tool_calls=START.tool_calls, delay_seconds=0.3)
         goal = planned("Race", PROPOSE, slow, DONE)
-        async with (
-            served(knowledge, goal) as one,
-            replica(knowledge, one.executions, one.model) as other,
-        ):
+        async with served(knowledge, goal) as one, replica(knowledge, one.executions, one.model) as other:
             await one.execute("Race", name)
             await other.decide(name, "approved")
             told = await asyncio.gather(*(each.go_on(name) for each in (one, other) * 2), return_exceptions=True)
@@ -430,21 +376,6 @@ class TestWhatGoesWrong:
             assert one.started == ["Round totals"]
             assert len(one.asked) == 3
         assert session.results == "The task runs."
-
-    async def test_a_restart_between_approval_and_continuation(self, knowledge: Knowledge, name: str) -> None:
-        goal = planned("Restart", PROPOSE, START, DONE)
-        async with (
-            ScriptedModelServer(Script(conversations=(goal,)), keep=100) as model,
-            fleet_of_agents() as executions,
-        ):
-            async with replica(knowledge, executions, model) as before:
-                await before.execute("Restart", name)
-                await before.decide(name, "approved")
-            async with replica(knowledge, executions, model) as after:
-                assert (await after.show(name)).status == "approved"
-                result = await after.go_on(name)
-                assert after.started == ["Round totals"]
-        assert (result.status, result.iterations) == ("completed", 3)
 
     async def test_one_that_died_while_it_carried_out_is_told_from_one_that_lives(
         self, knowledge: Knowledge, name: str
@@ -523,86 +454,18 @@ class TestCommand:
                     "rejected", "The approach was rejected. Nothing was carried out.",
                 )  # fmt: skip
 
-    async def test_a_script_decides_step_by_step(self, knowledge: Knowledge, name: str) -> None:
-        async with served(knowledge, planned("Script", PROPOSE, AGAIN, START, DONE)) as one:
-
-            async def told(*arguments: str, code: int = 0) -> dict[str, object]:
-                words = ("plan", *arguments, "--json", "--server", one.address)
-                result = await asyncio.to_thread(CliRunner().invoke, app, words, env={"FLEET_TOKEN": TOKEN})
-                # The command let log lines go to a stream that is gone now.
-                structlog.reset_defaults()
-                assert result.exit_code == code, result.output
-                return json.loads(result.output)
-
-            shown = [
-                await told("Script", "--session", name),
-                await told("adjust", name, "--text", "more"),
-                await told("approve", name),
-                await told("continue", name),
-            ]
-            fault = (await told("approve", "nobody", code=2))["error"]
-        assert [one["status"] for one in shown] == ["awaiting_approval", "awaiting_approval", "approved", "completed"]
-        assert shown[3]["final_plan"] == "Start one with two agents."
-        assert (fault["field"], fault["option"]) == ("session_id", "ID")
-
 
 class TestSessions:
     async def test_they_are_listed_newest_first_in_pages(self, knowledge: Knowledge) -> None:
-        tenant = f"t-{uuid.uuid4().hex}"
         goals = [planned(f"Goal {number}", PROPOSE) for number in range(3)]
-        async with served(knowledge, *goals, tenant=tenant) as one:
+        async with served(knowledge, *goals, tenant=f"t-{uuid.uuid4().hex}") as one:
             for number in range(3):
                 await one.execute(f"Goal {number}", f"s{number}")
             await one.decide("s0", "approved")
             names: list[str] = []
-            token = ""
-            while True:
-                request = pb.ListPlanSessionsRequest(page_size=2, page_token=token)
+            request = pb.ListPlanSessionsRequest(page_size=2)
+            while not names or request.page_token:
                 page = await one.stub.ListPlanSessions(request, metadata=METADATA)
                 names += [f"{session.session_id} {session.status}" for session in page.sessions]
-                if not (token := page.next_page_token):
-                    break
-            for bad, field in (
-                (pb.ListPlanSessionsRequest(page_size=201), "page_size"),
-                (pb.ListPlanSessionsRequest(page_token="x"), "page_token"),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as fault:
-                    await one.stub.ListPlanSessions(bad, metadata=METADATA)
-                assert named_field(fault.value) == field
+                request.page_token = page.next_page_token
         assert names == ["s0 approved", "s2 awaiting_approval", "s1 awaiting_approval"]
-
-    async def test_of_very_many_calls_the_last_ones_are_told(self, knowledge: Knowledge, name: str) -> None:
-        call = ToolCall(call_id="c", model_call_id="c", name="t", arguments="a" * 1_000)
-        seen = Observation(call_id="c", result=ToolResult(success=True, operation="t", content="r" * 500))
-        steps = tuple(
-            Step(number=n, reply=AssistantMessage(tool_calls=(call,)), observations=(seen,), usage=Usage())
-            for n in range(1, 3_001)
-        )
-        async with served(knowledge) as one:
-            ended = PlanSession(session_id=name, goal="Many", revision=1, status=SessionStatus.COMPLETED, steps=steps)
-            await one.buckets.store(DEFAULT_TENANT).put(ended)
-            told = (await one.show(name)).tool_calls_made
-        assert 0 < len(told) < 3_000
-        assert [made.step for made in told] == list(range(told[0].step, 3_001))
-
-    async def test_a_session_that_is_longer_than_a_message_of_nats(self, knowledge: Knowledge, name: str) -> None:
-        text = "".join(uuid.uuid4().hex for _ in range(100_000))
-        async with served(knowledge) as one:
-            store = one.buckets.store(DEFAULT_TENANT)
-            await store.put(
-                PlanSession(
-                    session_id=name,
-                    goal="Long",
-                    approach="Go",
-                    revision=1,
-                    status=SessionStatus.AWAITING_APPROVAL,
-                    messages=(UserMessage(content=text),),
-                )
-            )
-            await one.decide(name, "approved")
-            pieces = [entry.value for entry in await one.buckets.parts.entries() if name in entry.key]
-            kept = await store.get(name)
-            assert (await one.show(name)).status == "approved"
-        assert kept is not None
-        assert (kept.messages[0].content == text, kept.revision) == (True, 2)
-        assert sum(map(len, pieces)) > 1024 * 1024

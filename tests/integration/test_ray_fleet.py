@@ -62,7 +62,9 @@ async def _gone(before: set[int]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_one_actor_an_agent(settings: Settings, repository: PinnedRepository) -> None:
+async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
+    settings: Settings, repository: PinnedRepository
+) -> None:
     before = _actors()
     async with open_ray_fleet(settings) as alone:
         assignment = _assignment(repository, HELLO)
@@ -73,26 +75,20 @@ async def test_one_actor_an_agent(settings: Settings, repository: PinnedReposito
         candidate = await running
         assert candidate.stop_reason is StopReason.FINAL_ANSWER
         assert candidate.artifacts.files_changed == ("utils.py",)
-        report = await alone.carry_out(
-            CheckAssignment(
-                execution_id=assignment.execution_id,
-                candidate_id=candidate.candidate_id,
-                task=assignment.task,
-                repository=repository,
-                patch=candidate.artifacts.patch,
-            )
+        check = CheckAssignment(
+            execution_id=assignment.execution_id,
+            candidate_id=candidate.candidate_id,
+            task=assignment.task,
+            repository=repository,
+            patch=candidate.artifacts.patch,
         )
-        assert report.accepted
-        assert alone.hosts == ()
-    await _gone(before)
-
-
-async def test_a_fault_keeps_its_type_and_field_across_ray(settings: Settings, repository: PinnedRepository) -> None:
-    async with open_ray_fleet(settings) as alone:
+        assert (await alone.carry_out(check)).accepted
         broken = _assignment(repository, HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
         with pytest.raises(PreconditionFailed) as failed:
             await alone.carry_out(broken)
-    assert failed.value.field.startswith("environment.setup")
+        assert failed.value.field.startswith("environment.setup")
+        assert alone.hosts == ()
+    await _gone(before)
 
 
 async def test_cancelling_a_run_ends_its_processes(settings: Settings, repository: PinnedRepository) -> None:
@@ -119,3 +115,20 @@ def _sleeping() -> bool:
         except psutil.Error:
             continue
     return False
+
+
+@pytest.mark.slow
+async def test_hosts_run_where_their_resource_is_and_end_without_work(
+    settings: Settings, repository: PinnedRepository
+) -> None:
+    # What Ray offers on the first node of a cluster and on no other.
+    told = {"agents_per_actor": 2, "ray_resources": {"node:__internal_head__": 0.01}, "ray_idle_seconds": 0.5}
+    async with open_ray_fleet(settings.model_copy(update=told)) as hosts:
+        done = await asyncio.gather(*(hosts.carry_out(_assignment(repository, HELLO)) for _ in range(3)))
+        assert {one.artifacts.files_changed for one in done} == {("utils.py",)}
+        async with asyncio.timeout(20):
+            while len(hosts.hosts) > 1:
+                await asyncio.sleep(0.05)
+        assert len(hosts.hosts) == 1
+        # The one that stayed works.
+        assert (await hosts.carry_out(_assignment(repository, HELLO))).artifacts.files_changed == ("utils.py",)

@@ -93,15 +93,6 @@ async def test_a_candidate_that_asks_for_another_version_gets_it(
     assert line("thing", "2.0", NEW) in tested.report.installed
 
 
-async def test_a_base_that_nobody_built_here_pins_nothing(
-    provider: GitWorkspaceProvider, wheels: dict[str, bytes], tmp_path: Path
-) -> None:
-    base = await provider.pin("default", RepoRef(location=str(make_repository(tmp_path / "repo", FILES))))
-    wheels.update(RELEASED)
-    candidate = await provider.patched("e", base, patch("requirements.txt", "thing", "thing\nother"))
-    assert await answers(provider, candidate, await provider.environment(candidate, SPEC)) == "2 3"
-
-
 MANIFEST = '{"name": "a", "version": "1.0.0", "scripts": {"test": "node t.js"}, "dependencies": {"thing": "*"}}'
 NODE_FILES: dict[str, str | bytes] = {"package.json": f"{MANIFEST}\n", "t.js": "require('thing')\n"}
 MORE = MANIFEST.replace('"thing": "*"', '"thing": "*", "other": "*"')

@@ -33,7 +33,6 @@ from swe_ai_fleet.domain.event import (
     ModelReplied,
     PlanMade,
     RunFinished,
-    RunStarted,
     ToolFinished,
     ToolStarted,
     WorkspaceCheckpointed,
@@ -72,14 +71,6 @@ SCRIPT = Script(
                 Turn(tool_calls=(shell("echo 2 >> count.txt"), ("files_read_file", {"path": "app.py"}))),
                 Turn(tool_calls=(("final_answer", {"wrong": 1}),)),
                 Turn(tool_calls=(("final_answer", {"result": "counted"}),)),
-            ),
-        ),
-        Conversation(
-            match="[in words]",
-            turns=(
-                Turn(content="**Proposal:** I would append a line to app.py."),
-                Turn(tool_calls=(shell("echo 'b = 2' >> app.py"),)),
-                Turn(tool_calls=(("final_answer", {"result": "done"}),)),
             ),
         ),
         Conversation(
@@ -181,10 +172,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with (
-        ScriptedModelServer(SCRIPT) as server,
-        OpenAIChatModel(base_url=server.url, model="scripted") as model,
-    ):
+    async with ScriptedModelServer(SCRIPT) as server, OpenAIChatModel(base_url=server.url, model="scripted") as model:
         yield World(tmp_path, server, model)
 
 
@@ -198,6 +186,10 @@ def cut(events: list[Event], count: int, blobs: MemoryLog) -> MemoryLog:
         )
         log.store(writer, number, to_json(event))
     return log
+
+
+def bodies(log: MemoryLog, kind: type) -> list[Any]:
+    return [event.body for event in log.events if isinstance(event.body, kind)]
 
 
 def chain_fault(log: MemoryLog, head: str) -> object:
@@ -239,42 +231,30 @@ async def test_cut_off_anywhere_it_goes_on_and_loses_nothing_silently(world: Wor
         if any(isinstance(event.body, ModelReplied) for event in log.events[count:]):
             well_formed(world.messages)
         # Nothing is done twice: what was begun is told to be lost, and done again only if the model says so.
-        replies = [event.body.step for event in log.events if isinstance(event.body, ModelReplied)]
+        replies = [body.step for body in bodies(log, ModelReplied)]
         assert replies == sorted(set(replies)), kinds
         told = "\n".join(message.content for message in after.messages)
         assert ("The machine that you worked on was lost" in told) == bool(before.lost), kinds
-        interrupted = [
-            event.body
-            for event in log.events
-            if isinstance(event.body, ToolFinished) and event.body.entry.outcome is Outcome.INTERRUPTED
-        ]
-        assert len(interrupted) == len(before.dangling)
-        assert after.usage.total_tokens == sum(
-            event.body.reply.usage.total_tokens for event in log.events if isinstance(event.body, ModelReplied)
-        )
+        ended = [event.body.entry.outcome for event in log.events if isinstance(event.body, ToolFinished)]
+        assert ended.count(Outcome.INTERRUPTED) == len(before.dangling)
+        spent = [body.reply.usage.total_tokens for body in bodies(log, ModelReplied)]
+        assert after.usage.total_tokens == sum(spent)
 
 
-async def test_the_last_owner_is_fenced(world: World) -> None:
+async def test_the_last_owner_is_fenced_and_a_finished_run_is_handed_in_again(world: World) -> None:
     log, task = MemoryLog(), world.task("[count]")
     writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=AGENT)
+    reply = ModelReply(message=AssistantMessage(content="x"), finish_reason="stop", usage=Usage())
     with pytest.raises(Fenced):
         async with log.journal(writer) as old:
-            await old.append(ModelReplied(step=1, reply=_nothing(), duration_ms=1))
-            assert (await world.run(log, task, generation=2, resume=True)).summary == "counted"
-            await old.append(ModelReplied(step=2, reply=_nothing(), duration_ms=1))
+            await old.append(ModelReplied(step=1, reply=reply, duration_ms=1))
+            first = await world.run(log, task, generation=2, resume=True)
+            assert first.summary == "counted"
+            await old.append(ModelReplied(step=2, reply=reply, duration_ms=1))
     with pytest.raises(Fenced):
         await world.run(log, task, generation=1, resume=True)
-
-
-def _nothing() -> ModelReply:
-    return ModelReply(message=AssistantMessage(content="x"), finish_reason="stop", usage=Usage())
-
-
-async def test_a_finished_run_is_handed_in_again_and_not_run_again(world: World) -> None:
-    log, task = MemoryLog(), world.task("[count]")
-    first = await world.run(log, task)
     requests = world.server.requests
-    again = await world.run(log, task, generation=2, resume=True)
+    again = await world.run(log, task, generation=3, resume=True)
     assert replace(again, submitted_at=first.submitted_at) == first
     assert world.server.requests == requests
 
@@ -284,9 +264,9 @@ async def test_a_pause_keeps_files_commits_and_the_budget(world: World) -> None:
     resolutions = 0
     candidate = await world.run(log, task)
     while candidate.stop_reason is StopReason.AWAITING_APPROVAL:
-        assert not [event for event in log.events if isinstance(event.body, RunFinished)]
+        assert not bodies(log, RunFinished)
         assert log.results == []
-        requests = [event.body.request for event in log.events if isinstance(event.body, ApprovalRequested)]
+        requests = [body.request for body in bodies(log, ApprovalRequested)]
         for request in requests[resolutions:]:
             await _resolve(log, task, request)
         resolutions = len(requests)
@@ -294,7 +274,7 @@ async def test_a_pause_keeps_files_commits_and_the_budget(world: World) -> None:
     assert resolutions == 2
     assert candidate.stop_reason is StopReason.FINAL_ANSWER
     # Nothing goes on from any of them any more.
-    kept = [event.body.bundle for event in log.events if isinstance(event.body, WorkspaceCheckpointed)]
+    kept = [body.bundle for body in bodies(log, WorkspaceCheckpointed)]
     bundles = [bundle for bundle in kept if bundle is not None]
     assert bundles
     for bundle in bundles:
@@ -315,19 +295,15 @@ async def test_a_plan_pauses_at_each_step_and_goes_on_with_the_rest(world: World
     candidate = await world.run(log, task)
     generation = 1
     while candidate.stop_reason is StopReason.AWAITING_APPROVAL:
-        asked = [event.body.request for event in log.events if isinstance(event.body, ApprovalRequested)]
+        asked = [body.request for body in bodies(log, ApprovalRequested)]
         await _resolve(log, task, asked[-1])
         generation += 1
         candidate = await world.run(log, task, generation=generation, resume=True)
     assert (candidate.stop_reason, candidate.summary) == (StopReason.FINAL_ANSWER, "both written")
     assert [world.files[name] for name in ("one.txt", "two.txt")] == ["one.txt\n", "two.txt\n"]
-    written = [
-        event.body.entry.arguments["path"]
-        for event in log.events
-        if isinstance(event.body, ToolFinished) and event.body.entry.operation == "write_file"
-    ]
-    assert written == ["one.txt", "two.txt"]  # nothing twice
-    plans = [event for event in log.events if isinstance(event.body, PlanMade)]
+    entries = [body.entry for body in bodies(log, ToolFinished) if body.entry.operation == "write_file"]
+    assert [entry.arguments["path"] for entry in entries] == ["one.txt", "two.txt"]  # nothing twice
+    plans = bodies(log, PlanMade)
     assert len(plans) == 1 and generation >= 3
     assert chain_fault(log, candidate.audit_head) is None
     well_formed(world.messages)
@@ -339,7 +315,7 @@ async def test_a_person_adjusts_a_plan_and_approves_the_next(world: World) -> No
     for decision in (ApprovalDecision.ADJUSTED, ApprovalDecision.APPROVED):
         paused = await world.run(log, task, generation=len(asked) + 1, resume=bool(asked))
         assert paused.stop_reason is StopReason.AWAITING_APPROVAL
-        asked = [event.body.request for event in log.events if isinstance(event.body, ApprovalRequested)]
+        asked = [body.request for body in bodies(log, ApprovalRequested)]
         await _resolve(log, task, asked[-1], decision, text="call it two.txt")
     done = await world.run(log, task, generation=3, resume=True)
     assert (done.stop_reason, done.summary) == (StopReason.FINAL_ANSWER, "two is written")
@@ -376,21 +352,19 @@ async def solved(world: World, task: Task, word: str) -> tuple[Solution, list[Ap
         return solution, asked, trail, (clone.root / "app.py").exists()
 
 
-@pytest.mark.parametrize(("word", "left"), [("approved", False), ("rejected", True)])
+@pytest.mark.parametrize(("word", "left"), [("approved", False), ("rejected", True), ("", True)])
 async def test_an_approver_in_the_same_process(world: World, word: str, left: bool) -> None:
     task = world.task("[delete]", ApprovalPolicy.RISKY)
     solution, asked, trail, kept = await solved(world, task, word)
     assert kept is left
     assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
+    if not word:  # without anybody to ask it is refused
+        assert "nobody can be asked" in solution.trajectory.steps[0].observations[0].result.error
+        return
     assert [one.call.name for one in asked] == ["shell_run_command"]
     (entry,) = [one for one in trail.entries if one.tool == "approval"]
     assert entry.reason == f"{word} by me"
     assert verify(trail.entries, head=trail.head) is None
-
-
-async def test_without_anybody_to_ask_it_is_refused(world: World) -> None:
-    solution, _, _, kept = await solved(world, world.task("[delete]", ApprovalPolicy.RISKY), "")
-    assert kept and "nobody can be asked" in solution.trajectory.steps[0].observations[0].result.error
 
 
 async def test_a_question_shows_what_memory_gave_so_far(world: World) -> None:
@@ -400,70 +374,32 @@ async def test_a_question_shows_what_memory_gave_so_far(world: World) -> None:
     assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
 
 
-async def test_a_proposal_in_words_counts(world: World) -> None:
-    log, task = MemoryLog(), world.task("[in words]", ApprovalPolicy.PLAN)
-    paused = await world.run(log, task)
-    assert paused.stop_reason is StopReason.AWAITING_APPROVAL
-    (request,) = (event.body.request for event in log.events if isinstance(event.body, ApprovalRequested))
-    assert request.approach == "**Proposal:** I would append a line to app.py."
-    await _resolve(log, task, request)
-    candidate = await world.run(log, task, generation=2, resume=True)
-    assert candidate.stop_reason is StopReason.FINAL_ANSWER
-    assert world.files["app.py"] == "a = 1\nb = 2\n"
-    well_formed(world.messages)
-
-
 NEWS = (
     "Tests on the untouched commit: 1 pass, 1 fail: tests/test_a.py::test_two; cannot be collected: tests/test_x.py: "
     "No module named y."
 )
 
 
-def sent(world: World) -> list[list[dict[str, Any]]]:
-    """The conversation as it was sent each time, probes aside."""
-    return [body["messages"] for body in world.server.bodies if len(body["messages"]) > 1]
+async def test_a_baseline_is_told_once_behind_what_was_said_and_not_again_when_a_run_goes_on(world: World) -> None:
+    def told_at() -> list[int]:
+        """Which of the messages that the model was sent last tell the baseline."""
+        return [at for at, message in enumerate(world.messages) if NEWS in (message["content"] or "")]
 
-
-def told_at(world: World) -> list[int]:
-    """Which of the messages that the model was sent last tell the baseline."""
-    return [at for at, message in enumerate(world.messages) if NEWS in (message["content"] or "")]
-
-
-async def test_the_baseline_stands_in_the_opening_where_it_is_known(world: World) -> None:
-    world.baselines = KnownAfter(0)
-    log, task = MemoryLog(), world.task("[count]")
-    await world.run(log, task)
-    assert told_at(world) == [1]
-    first = sent(world)[0]
-    assert first[1]["content"].endswith(NEWS)
-    started = next(event.body for event in log.events if isinstance(event.body, RunStarted))
-    assert started.messages[-1].content.endswith(NEWS)
-
-
-async def test_a_baseline_that_comes_later_is_told_once_and_behind_what_was_said(world: World) -> None:
     world.baselines = KnownAfter(3)
-    log, task = MemoryLog(), world.task("[count]")
-    await world.run(log, task)
-    bodies = sent(world)
-    assert told_at(world) == [len(bodies[2]) - 1]
+    whole, task = MemoryLog(), world.task("[count]")
+    await world.run(whole, task)
+    bodies = [body["messages"] for body in world.server.bodies if len(body["messages"]) > 1]
+    assert told_at() == [len(bodies[2]) - 1]
     assert bodies[2][-1] == {"role": "user", "content": NEWS}
     # What was sent before stays as it is, to the byte.
     for before, after in pairwise(bodies):
         assert after[: len(before)] == before
     well_formed(world.messages)
-
-
-async def test_a_run_that_goes_on_is_not_told_the_baseline_again(world: World) -> None:
-    world.baselines = KnownAfter(2)
-    whole, task = MemoryLog(), world.task("[count]")
-    await world.run(whole, task)
-    kinds = [
-        (isinstance(event.body, ModelReplied), NEWS in str(getattr(event.body, "message", "")))
-        for event in whole.events
-    ]
-    told = next(at for at, (_, news) in enumerate(kinds) if news)
-    for count in (told, told + 1, len(kinds) - 2):
+    news = [NEWS in str(getattr(event.body, "message", "")) for event in whole.events]
+    told = news.index(True)
+    for count in (1, told, told + 1, len(news) - 2):
         world.baselines = KnownAfter(0)
         log = cut(whole.events, count, whole)
         await world.run(log, task, generation=2, resume=True)
-        assert len(told_at(world)) == 1, count
+        # Where it is known at the beginning, it stands in the opening.
+        assert len(told_at()) == 1 and (count > 1 or told_at() == [1]), count

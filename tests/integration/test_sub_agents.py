@@ -10,27 +10,16 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools, sub_agents_used
+from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.message import AssistantMessage
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.domain.trajectory import Observation, Step
 from swe_ai_fleet.testing import Failure, Turn
 from swe_ai_fleet.tools.policy import Policy
-from tests.sub_agent_world import (
-    EXECUTOR,
-    GENERATOR,
-    PLANNER,
-    RESEARCHER,
-    VERIFIER,
-    World,
-    call,
-    says,
-    world,
-)
+from tests.sub_agent_world import EXECUTOR, GENERATOR, PLANNER, RESEARCHER, VERIFIER, World, call, says, world
 
 PLAN = says(plan=["Read billing.py", "Round in total()"], reasoning="It is small.")
 VERDICT = {"is_feasible": False, "feedback": "Step 2: there is no rounding module."}
+IN_WORDS = f"{{broken {json.dumps(VERDICT | {'is_feasible': 'infeasible'})} and so on"
 GAP = "Stripe API"
 
 
@@ -79,7 +68,7 @@ class TestOneReply:
         assert second["messages"][: len(first["messages"])] == first["messages"]
 
     async def test_an_answer_without_a_usable_form_is_an_error_after_the_second_try(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {PLANNER: (Turn(content="I would rather not."),)}) as place:
+        async with world(tmp_path, {PLANNER: (Turn(content='{"plan": ' * 50_000),)}) as place:
             budget = Budget(Limits())
             result = await place.sub_agents(budget).call_planner(goal="g")
             again = place.requests(PLANNER)[-1]["messages"]
@@ -87,13 +76,6 @@ class TestOneReply:
         assert not result.success
         assert "answered 2 times in a form that cannot be used: there is no JSON object" in result.error
         assert budget.usage.model_calls == 2
-
-    @pytest.mark.parametrize("arguments", [{}, {"goal": "g", "extra": 1}, {"goal": "x" * 50_000}])
-    async def test_malformed_arguments_reach_no_model(self, tmp_path: Path, arguments: dict[str, object]) -> None:
-        async with world(tmp_path, {PLANNER: (PLAN,)}) as place:
-            result = await place.sub_agents().call("call_planner", arguments)
-            assert place.requests(PLANNER) == []
-        assert result.outcome is Outcome.INVALID
 
 
 class TestResearch:
@@ -118,8 +100,8 @@ class TestResearch:
             "search_memory", "web_search", "read_webpage", "research",
         ]  # fmt: skip
 
-    async def test_only_gaps_of_memory_are_researched(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {RESEARCHER: (call("web_search", query="x"), researched(GAP, "Invoice"))}) as place:
+    async def test_only_gaps_of_memory_are_researched_and_only_what_was_read_counts(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {RESEARCHER: (researched(GAP, "Invoice"),)}) as place:
             kit = place.sub_agents()
             before = await kit.research(gaps=[GAP])
             assert "search memory first" in before.error
@@ -127,15 +109,10 @@ class TestResearch:
             covered = await kit.research(gaps=["Invoice"])
             assert f"open are: {GAP}" in covered.error
             assert place.requests(RESEARCHER) == []
-            await kit.research(gaps=["Invoice", GAP])
+            result = await kit.research(gaps=["Invoice", GAP])
             (asked,) = {body["messages"][1]["content"] for body in place.requests(RESEARCHER)}
         assert asked == f"# Gaps\n- {GAP}"
-
-    async def test_what_was_not_read_anywhere_does_not_count(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {RESEARCHER: (researched(GAP),)}) as place:
-            result = await (await with_gap(place)).research(gaps=[GAP])
-        assert (result.metadata["coverage"], result.metadata["sources"]) == (0.0, [])
-        assert result.metadata["open"] == [GAP]
+        assert (result.metadata["coverage"], result.metadata["sources"], result.metadata["open"]) == (0.0, [], [GAP])
 
     async def test_at_its_limit_it_hands_in_what_it_has(self, tmp_path: Path) -> None:
         turns = (call("web_search", query="x"), call("web_search", query="y"), Turn(content="So far: a service."))
@@ -149,16 +126,6 @@ class TestResearch:
         assert result.content.startswith("So far: a service.")
         assert result.metadata["sources"] != []
         assert all("tools" not in body for body in last)
-
-    async def test_it_can_do_nothing_but_read_the_web(self, tmp_path: Path) -> None:
-        write = call("files_write_file", path="x.py", content="x")
-        shell = call("shell_run_command", command="touch y.py")
-        async with world(tmp_path, {RESEARCHER: (write, shell, researched(GAP))}) as place:
-            await (await with_gap(place)).research(gaps=[GAP])
-            refused = [entry.outcome for entry in place.pipeline.trail.entries if entry.tool in ("files", "shell")]
-            assert not (place.root / "x.py").exists()
-            assert not (place.root / "y.py").exists()
-        assert refused == [Outcome.REFUSED, Outcome.REFUSED]
 
 
 class TestVerifier:
@@ -176,21 +143,19 @@ class TestVerifier:
         assert not names & {"files_write_file", "shell_run_command", "git_commit", "call_verifier"}
 
     async def test_its_verdict_is_read_from_any_form(self, tmp_path: Path) -> None:
+        in_words = {"result": IN_WORDS}
         right = {"answer": f"```json\n{json.dumps(VERDICT)}\n```"}
-        for number, arguments in enumerate(((right,), ({"result": VERDICT},), (VERDICT, right))):
+        for number, arguments in enumerate(((right,), ({"result": VERDICT},), (VERDICT, right), (in_words,))):
             turns = tuple(call("final_answer", **each) for each in arguments)
             async with world(tmp_path / str(number), {VERIFIER: turns}) as place:
                 result = await place.sub_agents().call_verifier(plan="p")
                 assert len(place.requests(VERIFIER)) == len(turns)
             assert result.metadata["is_feasible"] is False, arguments
-
-    async def test_where_nothing_can_be_looked_at_one_reply_does(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {VERIFIER: (says(**VERDICT),)}) as place:
+        # Where nothing can be looked at, one reply judges.
+        async with world(tmp_path / "blind", {VERIFIER: (says(**VERDICT),)}) as place:
             place.pipeline.policy = Policy(allowed=frozenset({"call_verifier"}))
-            result = await place.sub_agents().call_verifier(plan="p")
-            (request,) = place.requests(VERIFIER)
-        assert result.metadata["is_feasible"] is False
-        assert "tools" not in request
+            assert (await place.sub_agents().call_verifier(plan="p")).metadata["is_feasible"] is False
+            assert ["tools" in request for request in place.requests(VERIFIER)] == [False]
 
 
 class TestLimits:
@@ -222,39 +187,6 @@ class TestLimits:
         assert told[0].startswith("Error: ") is (depth == 1)
         assert told[1].startswith("Error: ")
 
-    async def test_a_sub_agent_of_a_sub_agent_counts_and_has_none_of_its_own(self, tmp_path: Path) -> None:
-        turns = (
-            call("search_memory", entities=[GAP]),
-            call("research", gaps=[GAP]),
-            call("final_answer", result=json.dumps(VERDICT)),
-        )
-        async with world(
-            tmp_path, {VERIFIER: turns, RESEARCHER: (call("web_search", query="s"), researched(GAP))}
-        ) as place:
-            budget = Budget(Limits())
-            kit = place.sub_agents(budget)
-            result = await kit.call_verifier(plan="p")
-            assert kit.used == 2
-            assert len(place.requests(RESEARCHER)) == 2
-            # Three replies of the verifier and two of its researcher are the run's.
-            assert budget.usage.model_calls == 5
-            message = AssistantMessage()
-            seen = Observation(call_id="c", result=result)
-            assert sub_agents_used([Step(number=1, reply=message, observations=(seen,), usage=Usage())]) == 2
-        assert result.metadata["is_feasible"] is False
-
-    async def test_what_children_spend_is_the_parents(self, tmp_path: Path) -> None:
-        spent = Usage(prompt_tokens=300, completion_tokens=50)
-        async with world(tmp_path, {PLANNER: (replace(PLAN, usage=spent),)}) as place:
-            budget = Budget(Limits(max_tokens=10_000))
-            kit = place.sub_agents(budget)
-            one, other = await asyncio.gather(kit.call_planner(goal="a"), kit.call_planner(goal="b"))
-        assert (budget.usage.total_tokens, budget.usage.model_calls) == (700, 2)
-        assert budget.tokens_left == 9_300
-        for result in (one, other):
-            usage = result.metadata["sub_agent"]["usage"]  # type: ignore[index]
-            assert (usage["prompt_tokens"], usage["completion_tokens"]) == (300, 50)
-
     async def test_a_child_cannot_take_more_than_its_share(self, tmp_path: Path) -> None:
         costly = replace(call("web_search", query="x"), usage=Usage(prompt_tokens=900, completion_tokens=200))
         async with world(tmp_path, {RESEARCHER: (replace(costly, times=9), researched(GAP))}) as place:
@@ -266,43 +198,35 @@ class TestLimits:
         assert budget.usage.total_tokens < 4_000
         assert budget.tokens_left == 4_000 - budget.usage.total_tokens
 
-    async def test_with_next_to_nothing_left_none_is_started(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {PLANNER: (PLAN,)}) as place:
-            budget = Budget(Limits(max_tokens=500))
-            result = await place.sub_agents(budget).call_planner(goal="g")
-            assert place.requests(PLANNER) == []
-        assert "500 tokens are left" in result.error
-        assert result.outcome is Outcome.REFUSED
+    async def test_what_children_spend_is_the_parents(self, tmp_path: Path) -> None:
+        spent = Usage(prompt_tokens=300, completion_tokens=50)
+        async with world(tmp_path, {PLANNER: (replace(PLAN, usage=spent),)}) as place:
+            budget = Budget(Limits(max_tokens=1_200))
+            kit = place.sub_agents(budget)
+            one, other = await asyncio.gather(kit.call_planner(goal="a"), kit.call_planner(goal="b"))
+            assert (budget.usage.total_tokens, budget.usage.model_calls, budget.tokens_left) == (700, 2, 500)
+            # With next to nothing left none is started.
+            refused = await kit.call_planner(goal="c")
+            assert len(place.requests(PLANNER)) == 2
+        assert ("500 tokens are left" in refused.error, refused.outcome) == (True, Outcome.REFUSED)
+        for result in (one, other):
+            usage = result.metadata["sub_agent"]["usage"]  # type: ignore[index]
+            assert (usage["prompt_tokens"], usage["completion_tokens"]) == (300, 50)
 
 
 class TestFaults:
-    async def test_a_provider_that_fails(self, tmp_path: Path) -> None:
+    async def test_a_provider_that_fails_or_takes_too_long(self, tmp_path: Path) -> None:
+        each, broken = Limits(timeout_seconds=0.05), (Failure(status=500, times=0), PLAN)
         async with world(
-            tmp_path, {PLANNER: (Failure(status=503, times=0), PLAN), RESEARCHER: (Failure(status=500, times=0), PLAN)}
+            tmp_path, {PLANNER: (replace(PLAN, delay_seconds=30),), RESEARCHER: broken, EXECUTOR: broken}
         ) as place:
             kit = await with_gap(place)
-            results = [await kit.call_planner(goal="g"), await kit.research(gaps=[GAP])]
+            results = [await kit.call_executor(plan="1."), await kit.research(gaps=[GAP])]
+            late = await place.sub_agents(limits=SubAgentLimits(each=each)).call_planner(goal="g")
+            await place.server.wait_until(in_flight=0)
         for result in results:
             assert (result.success, result.outcome) == (False, Outcome.ERROR)
             assert "the model of the sub-agent gave no answer" in result.error
             assert result.observation().startswith("Error: ")
-
-    async def test_a_provider_that_takes_too_long(self, tmp_path: Path) -> None:
-        each = Limits(timeout_seconds=0.05)
-        async with world(tmp_path, {PLANNER: (replace(PLAN, delay_seconds=30),)}) as place:
-            result = await place.sub_agents(limits=SubAgentLimits(each=each)).call_planner(goal="g")
-            await place.server.wait_until(in_flight=0)
-        assert result.outcome is Outcome.TIMEOUT
-        assert "did not answer within its 0.05 seconds" in result.error
-
-    async def test_a_cancellation_passes_through(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {PLANNER: (replace(PLAN, delay_seconds=30),)}) as place:
-            budget = Budget(Limits(max_tokens=5_000))
-            running = asyncio.create_task(place.sub_agents(budget).call_planner(goal="g"))
-            await place.server.wait_until(in_flight=1)
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            await place.server.wait_until(in_flight=0)
-        assert budget.tokens_left == 5_000
-        assert place.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
+        assert late.outcome is Outcome.TIMEOUT
+        assert "did not answer within its 0.05 seconds" in late.error

@@ -21,14 +21,12 @@ from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, WorkRecord
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.orchestrator_service import servicer_of
+from tests.scripted_surroundings import surroundings
 
 SECONDS = 20
 SECRET = "sk-quite-a-secret-wxyz"
@@ -39,16 +37,10 @@ MASK = Secrets([SECRET])
 class Service:
     stub: Any
     book: ContextBook
-    source: ContextGatherer
     executions: Executions
 
     async def get(self, **fields: object) -> pb.GetTaskContextResponse:
         return await self.stub.GetTaskContext(pb.GetTaskContextRequest(**fields))
-
-    async def code(self, **fields: object) -> str:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await self.get(**fields)
-        return refused.value.code().name
 
 
 async def ready() -> bool:
@@ -56,30 +48,18 @@ async def ready() -> bool:
 
 
 @asynccontextmanager
-async def serving(*, contexts: bool = True) -> AsyncIterator[Service]:
+async def serving() -> AsyncIterator[Service]:
     log = MemoryLog()
     async with asyncio.timeout(SECONDS), ContextBook(MemoryChanges(), mask=Secrets()) as book:
         source = ContextGatherer(book, None, mask=Secrets())
-        surroundings = Surroundings(
-            log=log,
-            blobs=log,
-            results=log,
-            fleet=ScriptedFleet(storage=log),
-            workspaces=ScriptedWorkspaces(),
-            model=ScriptedModel(),
-            owner="test",
-            pauses=(0.0,),
-            context=source,
-        )
-        async with Executions(surroundings) as executions:
-            made = TaskContexts(source=source, executions=executions, mask=MASK) if contexts else None
-            servicer = servicer_of(executions, log, contexts=made)
-            service = [orchestrator_service(servicer)]
+        async with Executions(surroundings(log, context=source)) as executions:
+            contexts = TaskContexts(source=source, executions=executions, mask=MASK)
+            service = [orchestrator_service(servicer_of(executions, log, contexts=contexts))]
             async with (
                 serve_grpc(service, "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
                 grpc.aio.insecure_channel(address) as channel,
             ):
-                yield Service(stub=OrchestratorServiceStub(channel), book=book, source=source, executions=executions)
+                yield Service(stub=OrchestratorServiceStub(channel), book=book, executions=executions)
 
 
 @pytest.fixture
@@ -143,38 +123,16 @@ async def test_what_the_caller_asked_for_is_shown_and_secrets_are_not(service: S
     assert told.blocks.context.index("# Task") < told.blocks.context.index("# What is known from before")
 
 
-async def test_the_version_changes_with_the_content_and_only_then(service: Service):
-    first = (await service.get(story_id="S-1")).version_hash
-    await service.book.create_story("default", Story(story_id="S-2", title="Something else"))
-    assert (await service.get(story_id="S-1")).version_hash == first
-    decision = Decision(decision_id="D-2", story_id="S-1", title="Resident keys only")
-    await service.book.add_decision("default", decision)
-    assert (await service.get(story_id="S-1")).version_hash != first
-
-
-async def test_a_task_that_was_handed_in_is_told_in_its_own_words(service: Service):
-    order = pb.OrchestrateRequest(
-        task_id="task-1", task_description="Add a greeting", role="qa", repo=pb.RepoRef(path="/srv/app"), story_id="S-1"
-    )
-    await service.stub.Orchestrate(order)
-    told = await service.get(task_id="task-1")
-    assert "a quality engineer" in told.blocks.system
-    assert "# Task\nAdd a greeting" in told.blocks.context
-    assert "Log in with a passkey" in told.blocks.context
-    alone = pb.DeliberateRequest(task_id="task-2", task_description="Look", repo=pb.RepoRef(path="/srv/app"))
-    await service.stub.Deliberate(alone)
-    told = await service.get(task_id="task-2")
-    assert told.blocks.context == "# Task\nLook"
-
-
 async def test_what_is_unknown_or_not_there_is_refused(service: Service):
-    assert await service.code(story_id="nowhere") == "NOT_FOUND"
-    assert await service.code(task_id="nowhere") == "NOT_FOUND"
-    assert await service.code(story_id="a b") == "INVALID_ARGUMENT"
-    assert await service.code(story_id="S-1", role="king") == "INVALID_ARGUMENT"
-    assert await service.code(story_id="S-1", phase="lunch") == "INVALID_ARGUMENT"
-    assert await service.code(story_id="S-1", token_budget=10**9) == "INVALID_ARGUMENT"
-    for options in ({"include_repository_map": True}, {"include_instructions": True}, {"model_profile": "small"}):
-        assert await service.code(story_id="S-1", options=pb.GetContextOptions(**options)) == "UNIMPLEMENTED"
-    async with serving(contexts=False) as without:
-        assert await without.code(story_id="S-1") == "UNIMPLEMENTED"
+    for fields, code in (
+        ({"story_id": "nowhere"}, "NOT_FOUND"),
+        ({"task_id": "nowhere"}, "NOT_FOUND"),
+        ({"story_id": "S-1", "token_budget": 10**9}, "INVALID_ARGUMENT"),
+        *(
+            ({"story_id": "S-1", "options": pb.GetContextOptions(**options)}, "UNIMPLEMENTED")
+            for options in ({"include_repository_map": True}, {"include_instructions": True}, {"model_profile": "x"})
+        ),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await service.get(**fields)
+        assert refused.value.code().name == code, fields

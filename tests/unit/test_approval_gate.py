@@ -14,7 +14,6 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -77,10 +76,7 @@ async def verdicts(one: PolicyGate, *calls: ToolCall) -> list[str]:
     return [str(ruling.verdict) for ruling in await one.review(calls, step=1)]
 
 
-@pytest.mark.parametrize(
-    ("policy", "waiting"),
-    [("plan", []), ("risky", ["d"]), ("every", ["w", "t", "d", "l"])],
-)
+@pytest.mark.parametrize(("policy", "waiting"), [("plan", []), ("risky", ["d"]), ("every", ["w", "t", "d", "l"])])
 async def test_who_waits(policy: str, waiting: list[str]):
     desk = Paper()
     await gate(policy, desk).review([READ, WRITE, TESTS, DELETE, LIST], step=3)
@@ -140,17 +136,14 @@ async def test_what_was_asked_and_answered_before_the_run_was_put_away():
     reply = AssistantMessage(tool_calls=(PLAN,))
     step = Step(number=1, reply=reply, observations=(), usage=RunState(agent_id="agent-1").usage)
     waiting = RunState(
-        agent_id="agent-1",
-        steps=(step,),
-        requests={request.approval_id: request},
-        resolutions=dict(desk.answers),
+        agent_id="agent-1", steps=(step,), requests={request.approval_id: request}, resolutions=dict(desk.answers)
     )
     resumed = gate("plan", Paper(), waiting)
     assert await verdicts(resumed, WRITE) == ["refuse"]
     (ruling,) = await resumed.review([PLAN], step=1)
     assert ruling.verdict is Verdict.GO
     assert PUT_AWAY in ruling.text
-    seen = Observation(call_id="p", result=ToolResult(success=True, operation=PROPOSE))
+    seen = Observation(call_id="p", result=ToolResult(success=True, operation=PLAN.name))
     later = RunState(
         agent_id="agent-1",
         steps=(Step(number=1, reply=reply, observations=(seen,), usage=step.usage),),

@@ -180,31 +180,20 @@ class TestGivingUp:
         assert history.messages[:2] == list(OPENING)
 
     async def test_an_oversized_last_observation_is_cut(self) -> None:
-        messages = [*conversation(1, "small"), *turn(5, "y" * 400_000)]
-        history = History(messages, context_tokens=8_000)
-        condensed = report(await history.fit(step=1))
-        assert condensed.tokens_after < 8_000
+        history = History([*conversation(1, "small"), *turn(5, "y" * 400_000)], context_tokens=8_000)
+        assert report(await history.fit(step=1)).tokens_after < 8_000
         last = history.messages[-1]
         assert isinstance(last, ToolMessage)
-        assert "left out" in last.content
-        assert last.content.startswith("yyyy")
+        assert "left out" in last.content and last.content.startswith("yyyy")
 
 
-class TestForgetting:
-    def test_the_looped_turns_are_taken_out_whole(self) -> None:
-        messages = conversation(5)
-        history = History(messages)
-        history.add(UserMessage(content="You are going in circles."))
-        condensed = report(history.forget(2, step=6))
-        assert list(condensed.messages) == messages[: 2 + 3 * 2]
-        assert condensed.method == "forgot"
-        assert condensed.tokens_after < condensed.tokens_before
-
-    def test_more_than_there_is_leaves_the_opening(self) -> None:
-        history = History(conversation(2))
-        assert report(history.forget(10, step=1)).messages == OPENING
-        assert history.forget(1, step=1) is None
-        assert History(conversation(2)).forget(0, step=1) is None
+def test_the_looped_turns_are_taken_out_whole() -> None:
+    messages = conversation(5)
+    history = History(messages)
+    history.add(UserMessage(content="You are going in circles."))
+    condensed = report(history.forget(2, step=6))
+    assert (list(condensed.messages), condensed.method) == (messages[: 2 + 3 * 2], "forgot")
+    assert condensed.tokens_after < condensed.tokens_before
 
 
 class TestTokenCount:

@@ -19,7 +19,6 @@ class Thinker:
     """A model that replies when it is let."""
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
-    fault: FleetError | None = None
 
     async def probe(self) -> ModelCapabilities:
         return ModelCapabilities(model="thinker")
@@ -29,43 +28,32 @@ class Thinker:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         await self.go.wait()
-        if self.fault is not None:
-            raise self.fault
         return ModelReply(message=AssistantMessage(content="ok"), finish_reason="stop", usage=Usage())
 
 
 @dataclass
 class Store:
-    """Where workspaces are kept, slowly."""
+    """Where workspaces are kept, once `go` is set."""
 
     kept: list[int] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
     fault: FleetError | None = None
-    cancelled: bool = False
-    size: int = 100
 
     async def keep(self, step: int) -> int:
         self.begun.set()
-        try:
-            await self.go.wait()
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
+        await self.go.wait()
         if self.fault is not None:
             raise self.fault
         self.kept.append(step)
-        return self.size
+        return 100
 
 
-def a_model(
-    thinker: Thinker, store: Store, *, every: float = 0.0, revision: int = 0
-) -> tuple[KeepingModel, AuditTrail]:
-    trail = AuditTrail(agent_id="agent-1")
-    trail.revision = revision
-    return KeepingModel(
-        model=thinker, trail=trail, keeping=Keeping(keep=store.keep, every_seconds=every), step=4
-    ), trail
+def a_model(store: Store, *, answering: bool = True) -> tuple[KeepingModel, AuditTrail]:
+    thinker, trail = Thinker(), AuditTrail(agent_id="agent-1")
+    if answering:
+        thinker.go.set()
+    return KeepingModel(model=thinker, trail=trail, keeping=Keeping(keep=store.keep), step=4), trail
 
 
 async def ask(model: KeepingModel) -> ModelReply:
@@ -73,9 +61,8 @@ async def ask(model: KeepingModel) -> ModelReply:
 
 
 async def test_only_what_changed_is_stored_and_the_reply_waits_for_it() -> None:
-    thinker, store = Thinker(), Store()
-    thinker.go.set()
-    model, trail = a_model(thinker, store, revision=2)
+    store = Store()
+    model, trail = a_model(store)
     await ask(model)
     assert not store.begun.is_set()
     trail.revision += 1
@@ -86,43 +73,36 @@ async def test_only_what_changed_is_stored_and_the_reply_waits_for_it() -> None:
     assert not asking.done()
     store.go.set()
     assert (await asking).message.content == "ok"
-    assert store.kept == [5]
     await ask(model)
     assert store.kept == [5]
 
 
-async def test_a_workspace_that_cannot_be_stored_costs_the_checkpoint_only() -> None:
-    thinker, store = Thinker(), Store(fault=Unavailable("no room"))
-    thinker.go.set()
+async def test_a_workspace_that_cannot_be_stored_costs_the_checkpoint_only_but_whoever_was_fenced_stops() -> None:
+    store = Store(fault=Unavailable("no room"))
     store.go.set()
-    model, trail = a_model(thinker, store)
+    model, trail = a_model(store)
     trail.revision += 1
     assert (await ask(model)).message.content == "ok"
-    store.fault = None
-    await ask(model)
-    assert store.kept == [5]
-
-
-async def test_whoever_was_fenced_stops() -> None:
-    thinker, store = Thinker(), Store(fault=Fenced("taken over"))
-    thinker.go.set()
-    store.go.set()
-    model, trail = a_model(thinker, store)
-    trail.revision += 1
+    store.fault = Fenced("taken over")
     with pytest.raises(Fenced):
         await ask(model)
+    store.fault = None
+    await ask(model)
+    assert len(store.kept) == 1
 
 
 async def test_a_cancellation_ends_both() -> None:
-    thinker, store = Thinker(), Store()
-    model, trail = a_model(thinker, store)
+    store = Store()
+    model, trail = a_model(store, answering=False)
     trail.revision += 1
     asking = asyncio.create_task(ask(model))
     await store.begun.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert store.cancelled
+    store.go.set()
+    await asyncio.sleep(0)
+    assert store.kept == []
 
 
 async def test_a_large_workspace_is_stored_more_seldom() -> None:

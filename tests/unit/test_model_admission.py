@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -124,62 +125,80 @@ RATE = Quota(tokens_per_minute=6000)
 """100 a second; the bucket holds 1,000."""
 
 
-async def thirsty(ledger: MemoryLedger, host: str, tokens: int, head: int | None = None) -> Grant:
-    asked = Demand(host=host, waiting=1, tokens=tokens, head=tokens if head is None else head)
-    return await ledger.renew(asked, RATE)
+async def told(ledger: MemoryLedger, host: str, quota: Quota = RATE, **asked: Any) -> tuple[float, ...]:
+    """What a host that asks for tokens or calls is granted: calls, tokens, and when it asks again."""
+    grant = await ledger.renew(Demand(host=host, **asked), quota)
+    return grant.slots, grant.tokens, round(grant.again_seconds, 6)
+
+
+async def thirsty(ledger: MemoryLedger, host: str, tokens: int, head: int | None = None) -> tuple[float, ...]:
+    return (await told(ledger, host, waiting=1, tokens=tokens, head=tokens if head is None else head))[1:]
 
 
 async def test_a_host_alone_gets_what_it_needs_and_a_little_to_spare() -> None:
     ledger = MemoryLedger(clock=Clock())
-    assert (await ledger.renew(Demand(host="a", waiting=3, spare=2), FIFTY)).slots == 5
-    assert (await ledger.renew(Demand(host="a", using=3, waiting=80, spare=2), FIFTY)).slots == 50
-    # Nothing is given to spare where it is claimed.
-    assert (await ledger.renew(Demand(host="b", waiting=1, spare=10), FIFTY)).slots == 0
+    for host, asked, slots in (
+        ("a", {"waiting": 3, "spare": 2}, 5),
+        ("a", {"using": 3, "waiting": 80, "spare": 2}, 50),
+        # Nothing is given to spare where it is claimed.
+        ("b", {"waiting": 1, "spare": 10}, 0),
+    ):
+        assert (await told(ledger, host, FIFTY, **asked))[0] == slots
     assert ledger.held == {"a": 50, "b": 0}
-    assert (await ledger.renew(Demand(host="a"), FIFTY)).slots == 0
+    assert (await told(ledger, "a", FIFTY))[0] == 0
     assert ledger.held == {"b": 0}
-
-
-async def test_a_host_hears_whether_others_wait_for_what_it_holds() -> None:
+    # A host without calls keeps its lease while it wants some to spare, or tokens.
     ledger = MemoryLedger(clock=Clock())
-    assert not (await ledger.renew(Demand(host="a", using=50), FIFTY)).contended
-    assert not (await ledger.renew(Demand(host="b", waiting=3), FIFTY)).contended
-    assert (await ledger.renew(Demand(host="a", using=50), FIFTY)).contended
-    assert (await ledger.renew(Demand(host="c", waiting=1), FIFTY)).contended
-    # Who has what it needs waits for nothing, though its calls have not begun yet.
-    assert (await ledger.renew(Demand(host="a", using=10), FIFTY)).contended
-    for host, waiting in (("b", 3), ("c", 1)):
-        assert (await ledger.renew(Demand(host=host, waiting=waiting), FIFTY)).slots == waiting
-    assert not (await ledger.renew(Demand(host="a", using=10), FIFTY)).contended
+    assert (await told(ledger, "a", FIFTY, spare=2))[0] == 2
+    assert ledger.held == {"a": 2}
+    assert (await told(ledger, "a", Quota(tokens_per_minute=60), tokens=5))[1] == 5
+    assert ledger.held == {"a": 0}
+    # Spare calls come out of what nobody has or needs.
+    ledger = MemoryLedger(clock=Clock())
+    for host, asked, slots in (
+        ("a", {"using": 4, "spare": 20}, 10),
+        ("b", {"waiting": 2, "spare": 1}, 0),
+        ("a", {"using": 4, "spare": 20}, 8),
+        ("b", {"using": 2, "spare": 1}, 2),
+        ("a", {"using": 4, "spare": 1}, 5),
+        ("b", {"using": 2, "spare": 9}, 5),
+    ):
+        assert (await told(ledger, host, Quota(max_in_flight=10), **asked))[0] == slots
 
 
 async def test_a_host_with_nothing_to_ask_takes_nothing_of_the_bucket() -> None:
     clock, limit = Clock(), Quota(tokens_per_minute=60)
     ledger = MemoryLedger(clock=clock)
-    assert (await ledger.renew(Demand(host="a", waiting=1, head=8), limit)).tokens == 0
-    grant = await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)
-    assert grant.tokens == 8
-    assert (await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)).tokens == 8
+    assert (await told(ledger, "a", limit, waiting=1, head=8))[1] == 0
     # Six seconds' worth of debt: it is asked again after the longest pause there is while it is dry.
-    dry = await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)
-    assert (dry.tokens, dry.again_seconds) == (0, 1.0)
-    clock.now += 5.5
-    soon = await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)
-    assert (soon.tokens, soon.again_seconds) == (0, 0.5)
-    clock.now += 0.6
-    assert (await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)).tokens == 8
+    for seconds, tokens, again in ((0, 8, None), (0, 8, None), (0, 0, 1.0), (5.5, 0, 0.5), (0.6, 8, None)):
+        clock.now += seconds
+        granted = await told(ledger, "a", limit, waiting=1, tokens=8, head=8)
+        assert granted[1] == tokens and again in (None, granted[2])
 
 
-async def test_a_dead_hosts_lease_ends_by_itself() -> None:
+async def test_a_host_hears_whether_others_wait_for_what_it_holds() -> None:
+    ledger = MemoryLedger(clock=Clock())
+    for host, asked, contended in (
+        ("a", {"using": 50}, False),
+        ("b", {"waiting": 3}, False),
+        ("a", {"using": 50}, True),
+        ("c", {"waiting": 1}, True),
+        # Who has what it needs waits for nothing, though its calls have not begun yet.
+        ("a", {"using": 10}, True),
+    ):
+        assert (await ledger.renew(Demand(host=host, **asked), FIFTY)).contended is contended
+    for host, waiting in (("b", 3), ("c", 1)):
+        assert (await told(ledger, host, FIFTY, waiting=waiting))[0] == waiting
+    assert not (await ledger.renew(Demand(host="a", using=10), FIFTY)).contended
+
+
+async def test_a_dead_hosts_lease_counts_until_the_moment_it_ends() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock, lease_seconds=5.0)
-    dead, alive = Host("dead", ledger, clock, waiting=50), Host("alive", ledger, clock, waiting=10)
-    await dead.renew(FIFTY)
-    assert (await alive.renew(FIFTY)).slots == 0
-    clock.now += 4.9
-    assert (await alive.renew(FIFTY)).slots == 0
-    clock.now += 0.2
-    assert (await alive.renew(FIFTY)).slots == 10
+    for host, at, slots in (("dead", 1000.0, 50), ("alive", 1000.0, 0), ("alive", 1004.999, 0), ("alive", 1005.0, 10)):
+        clock.now = at
+        assert (await told(ledger, host, FIFTY, waiting=50 if host == "dead" else 10))[0] == slots
 
 
 async def test_a_successor_lets_nobody_have_more_than_before_until_old_leases_have_ended() -> None:
@@ -250,16 +269,6 @@ def test_hosts_that_keep_to_their_leases_never_have_more_under_way_than_allowed(
             assert sum(ledger.held.values()) <= capacity
 
     asyncio.run(play())
-
-
-async def test_tokens_that_come_back_can_be_had_by_others() -> None:
-    clock = Clock()
-    ledger = MemoryLedger(clock=clock)
-    quota = Quota(tokens_per_minute=6000)
-    assert (await ledger.renew(Demand(host="a", using=1, tokens=5000, head=900), quota)).tokens == 1000
-    assert (await ledger.renew(Demand(host="b", waiting=1, tokens=500, head=500), quota)).tokens == 0
-    await ledger.renew(Demand(host="a", returned=700), quota)
-    assert (await ledger.renew(Demand(host="b", waiting=1, tokens=500, head=500), quota)).tokens == 500
 
 
 async def test_three_hundred_agents_share_the_limit_without_a_round_trip_each() -> None:
@@ -386,80 +395,59 @@ async def test_what_does_not_divide_goes_to_those_who_have_waited_longest() -> N
     assert ledger.held == {"a": 3, "b": 3, "late": 2}
 
 
-async def test_spare_calls_come_out_of_what_nobody_has_or_needs() -> None:
-    quota = Quota(max_in_flight=10)
-    ledger = MemoryLedger(clock=Clock())
-    assert (await ledger.renew(Demand(host="a", using=4, spare=20), quota)).slots == 10
-    assert (await ledger.renew(Demand(host="b", waiting=2, spare=1), quota)).slots == 0
-    assert (await ledger.renew(Demand(host="a", using=4, spare=20), quota)).slots == 8
-    assert (await ledger.renew(Demand(host="b", using=2, spare=1), quota)).slots == 2
-    assert (await ledger.renew(Demand(host="a", using=4, spare=1), quota)).slots == 5
-    assert (await ledger.renew(Demand(host="b", using=2, spare=9), quota)).slots == 5
-
-
 async def test_a_call_larger_than_the_bucket_is_served_and_leaves_a_debt() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
-    assert (await thirsty(ledger, "a", 2000)).tokens == 2000
-    dry = await thirsty(ledger, "b", 50)
-    assert (dry.tokens, dry.again_seconds) == (0, 1.0)
-    clock.now += 9.5
-    dry = await thirsty(ledger, "b", 50)
-    assert (dry.tokens, dry.again_seconds) == (0, 0.5)
-    clock.now += 0.8
-    poured = await thirsty(ledger, "b", 50)
-    assert (poured.tokens, poured.again_seconds) == (50, 0.05)
+    assert (await thirsty(ledger, "a", 2000))[0] == 2000
+    for seconds, granted in ((0, (0, 1.0)), (9.5, (0, 0.5)), (0.8, (50, 0.05))):
+        clock.now += seconds
+        assert await thirsty(ledger, "b", 50) == granted
 
 
-async def test_whose_call_waits_longer_is_served_first() -> None:
+async def test_whose_call_waits_longer_is_served_first_and_what_is_left_is_shared() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
     await thirsty(ledger, "rich", 1000)
-    assert (await thirsty(ledger, "first", 50)).tokens == 0
+    assert (await thirsty(ledger, "first", 50))[0] == 0
     clock.now += 0.1
-    assert (await thirsty(ledger, "second", 30)).tokens == 0
+    assert (await thirsty(ledger, "second", 30))[0] == 0
     clock.now += 0.2
     await ledger.renew(Demand(host="rich"), RATE)
     # 30 are there: they are for the first, whose call takes 50, and not for one that has no call yet either.
-    kept = await thirsty(ledger, "second", 30)
-    assert (kept.tokens, kept.again_seconds) == (0, pytest.approx(0.2))
-    kept = await thirsty(ledger, "third", 10, head=0)
-    assert (kept.tokens, kept.again_seconds) == (0, pytest.approx(0.5))
-    assert (await thirsty(ledger, "first", 50)).tokens == 50
-
-
-async def test_what_is_left_is_shared_among_those_whose_calls_wait() -> None:
-    clock = Clock()
-    ledger = MemoryLedger(clock=clock)
+    assert await thirsty(ledger, "second", 30) == (0, pytest.approx(0.2))
+    assert await thirsty(ledger, "third", 10, head=0) == (0, pytest.approx(0.5))
+    assert (await thirsty(ledger, "first", 50))[0] == 50
+    ledger = MemoryLedger(clock=(late := Clock()))
     await thirsty(ledger, "rich", 1000)
     await thirsty(ledger, "first", 10)
-    clock.now += 0.1
+    late.now += 0.1
     await thirsty(ledger, "second", 20)
     await ledger.renew(Demand(host="rich"), RATE)
-    clock.now += 0.9
+    late.now += 0.9
     # 100 are there, 10 of them somebody's who has waited longer; of the others half.
-    assert (await thirsty(ledger, "second", 500, head=20)).tokens == 45
+    assert (await thirsty(ledger, "second", 500, head=20))[0] == 45
     # Now that one has waited longest, and has a place in front again.
-    assert (await thirsty(ledger, "first", 500, head=10)).tokens == 27
+    assert (await thirsty(ledger, "first", 500, head=10))[0] == 27
 
 
-async def test_the_bucket_holds_ten_seconds_of_tokens() -> None:
+async def test_the_bucket_holds_ten_seconds_of_tokens_and_what_comes_back_can_be_had_by_others() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
-    assert (await thirsty(ledger, "a", 5000, head=1)).tokens == 1000
-    clock.now += 60.0
-    assert (await thirsty(ledger, "a", 5000, head=1)).tokens == 1000
-    await ledger.renew(Demand(host="a", returned=5000), RATE)
-    assert (await thirsty(ledger, "a", 5000, head=1)).tokens == 1000
-
-
-async def test_a_successor_begins_with_an_empty_bucket_once() -> None:
-    clock = Clock()
+    assert (await thirsty(ledger, "a", 5000, head=1))[0] == 1000
+    assert (await thirsty(ledger, "b", 500))[0] == 0
+    await ledger.renew(Demand(host="a", returned=700), RATE)
+    assert (await thirsty(ledger, "b", 500))[0] == 500
+    for seconds, returned in ((60.0, 0), (0.0, 5000)):
+        clock.now += seconds
+        await ledger.renew(Demand(host="a", returned=returned), RATE)
+        assert (await thirsty(ledger, "a", 5000, head=1))[0] == 1000
+    # A successor begins with an empty bucket, once.
     ledger = MemoryLedger(clock=clock)
-    assert (await ledger.renew(Demand(host="a", epoch="before", waiting=1, tokens=9, head=9), RATE)).tokens == 0
+    before = {"epoch": "before", "waiting": 1, "tokens": 9, "head": 9}
+    assert (await told(ledger, "a", **before))[1] == 0
     clock.now += 1.0
-    assert (await thirsty(ledger, "new", 10)).tokens == 10
-    assert (await ledger.renew(Demand(host="b", epoch="before", waiting=1, tokens=9, head=9), RATE)).tokens == 9
+    assert (await thirsty(ledger, "new", 10))[0] == 10
+    assert (await told(ledger, "b", **before))[1] == 9
 
 
 async def test_many_hosts_ask_seldom_and_their_leases_last_longer() -> None:
@@ -469,16 +457,6 @@ async def test_many_hosts_ask_seldom_and_their_leases_last_longer() -> None:
         number: (grants[number - 1].again_seconds, grants[number - 1].lease_seconds) for number in (1, 20, 200, 600)
     }
     assert asked == {1: (0.05, 5.0), 20: (0.2, 5.0), 200: (2.0, 8.0), 600: (5.0, 20.0)}
-
-
-async def test_a_lease_counts_until_the_moment_it_ends() -> None:
-    clock, quota = Clock(), Quota(max_in_flight=1)
-    ledger = MemoryLedger(clock=clock, lease_seconds=5.0)
-    assert (await ledger.renew(Demand(host="a", waiting=1), quota)).slots == 1
-    clock.now += 4.999
-    assert (await ledger.renew(Demand(host="b", waiting=1), quota)).slots == 0
-    clock.now = 1005.0
-    assert (await ledger.renew(Demand(host="b", waiting=1), quota)).slots == 1
 
 
 async def test_an_idle_host_gives_back_what_it_holds() -> None:
@@ -549,23 +527,6 @@ async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_n
         assert (admission.using, admission.waiting) == (0, 0)
 
 
-async def test_hosts_get_equal_parts_and_who_needs_less_gets_what_it_needs() -> None:
-    clock = Clock()
-    ledger = MemoryLedger(clock=clock)
-    hosts = [Host(name, ledger, clock, waiting=waiting) for name, waiting in (("a", 90), ("b", 90), ("c", 4))]
-    for _ in range(12):
-        for host in hosts:
-            await host.renew(FIFTY)
-            host.start()
-            assert sum(one.using for one in hosts) <= 50
-        clock.now += 1.0
-        for host in hosts[:2]:
-            done = min(10, host.using)
-            host.using, host.waiting = host.using - done, host.waiting + done
-    assert hosts[2].using == 4
-    assert [host.slots for host in hosts] == [23, 23, 4]
-
-
 async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
@@ -603,11 +564,3 @@ async def test_more_hosts_than_calls_take_turns() -> None:
     assert sum(served) >= 5 * 28
     assert min(served) >= 1
     assert max(served) <= 6
-
-
-async def test_a_host_without_calls_keeps_its_lease_while_it_wants_some_to_spare() -> None:
-    ledger = MemoryLedger(clock=Clock())
-    assert (await ledger.renew(Demand(host="a", spare=2), FIFTY)).slots == 2
-    assert ledger.held == {"a": 2}
-    assert (await ledger.renew(Demand(host="a", tokens=5), Quota(tokens_per_minute=60))).tokens == 5
-    assert ledger.held == {"a": 0}

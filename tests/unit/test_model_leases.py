@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -58,108 +58,109 @@ def no_dice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "random", SimpleNamespace(uniform=lambda low, high: (low + high) / 2))
 
 
-def play(book: Book, quota: Quota, scene: Callable[[LeasedAdmission], Coroutine[Any, Any, None]]) -> None:
-    async def played() -> None:
+Scene = Callable[[LeasedAdmission, Book], Coroutine[Any, Any, None] | AsyncIterator[None]]
+
+
+def play(book: Book, quota: Quota, scene: Scene) -> None:
+    async def run() -> None:
         async with LeasedAdmission(book, quota, clock=asyncio.get_running_loop().time) as admission:
-            await asyncio.wait_for(scene(admission), 3600)
+            steps = scene(admission, book)
+            await asyncio.wait_for(anext(steps) if isinstance(steps, AsyncIterator) else steps, 3600)
+        if isinstance(steps, AsyncIterator):
+            assert await anext(steps, "ended") == "ended"
 
-    on_virtual_time(played())
+    on_virtual_time(run())
 
 
-def test_nobody_is_asked_before_there_is_a_call_nor_told_farewell() -> None:
-    book = Book()
+def played(quota: Quota, **made: Any) -> Callable[[Scene], Callable[[], None]]:
+    """A test on virtual time: a process with calls, and the book that it asks; what is behind a `yield` comes later."""
+    return lambda scene: lambda: play(Book(**made), quota, scene)
 
-    async def scene(_: LeasedAdmission) -> None:
-        await asyncio.sleep(60)
 
-    play(book, CALLS, scene)
+@played(CALLS)
+async def test_nobody_is_asked_before_there_is_a_call_nor_told_farewell(
+    _: LeasedAdmission, book: Book
+) -> AsyncIterator[None]:
+    await asyncio.sleep(60)
+    yield  # and the process ends
     assert book.asked == []
 
 
-def test_the_lease_is_renewed_before_it_ends_while_a_call_is_under_way() -> None:
-    book = Book()
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(0)
-        await asyncio.sleep(10)
-        admission.settle(0, 0)
-
-    play(book, CALLS, scene)
+@played(CALLS)
+async def test_the_lease_is_renewed_before_it_ends_while_a_call_is_under_way(
+    admission: LeasedAdmission, book: Book
+) -> AsyncIterator[None]:
+    await admission.admit(0)
+    await asyncio.sleep(10)
+    admission.settle(0, 0)
+    yield  # and the process ends
     # A pause after each answer, then a third of the lease.
     assert book.times[:4] == pytest.approx([number * (AGAIN + LEASE / 3) for number in range(4)], abs=0.002)
 
 
-def test_a_call_that_takes_the_last_place_has_more_asked_for_at_once() -> None:
-    book = Book(slots=2)
+@played(CALLS, slots=2)
+async def test_a_call_that_takes_the_last_place_has_more_asked_for_at_once(
+    admission: LeasedAdmission, book: Book
+) -> None:
+    await admission.admit(0)
+    await asyncio.sleep(1.5)
+    assert book.times == [0.0]
+    await admission.admit(0)
+    await asyncio.sleep(0)
+    assert book.times == [0.0, 1.5]
+    assert (book.last.using, book.last.waiting, book.last.spare, book.last.slots) == (2, 0, 1, 2)
+    admission.settle(0, 0)
+    await asyncio.sleep(0.1)
+    assert len(book.times) == 2
+    admission.settle(0, 0)
 
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(0)
-        await asyncio.sleep(1.5)
-        assert book.times == [0.0]
-        await admission.admit(0)
-        await asyncio.sleep(0)
-        assert book.times == [0.0, 1.5]
-        assert (book.last.using, book.last.waiting, book.last.spare, book.last.slots) == (2, 0, 1, 2)
+
+@played(CALLS, slots=1)
+async def test_calls_beyond_the_lease_wait_and_are_let_through_in_order(
+    admission: LeasedAdmission, book: Book
+) -> AsyncIterator[None]:
+    first, second, third = (asyncio.create_task(admission.admit(0)) for _ in range(3))
+    await first
+    await asyncio.sleep(0)
+    assert (admission.using, admission.waiting) == (1, 2)
+    # A call may not overtake those that wait, though there is room for it.
+    admission.settle(0, 0)
+    late = asyncio.create_task(admission.admit(0))
+    await second
+    assert not third.done() and not late.done()
+    book.slots = 3
+    await third
+    await late
+    assert (admission.using, admission.waiting) == (3, 0)
+    for _ in range(3):
         admission.settle(0, 0)
-        await asyncio.sleep(0.1)
-        assert len(book.times) == 2
-        admission.settle(0, 0)
-
-    play(book, CALLS, scene)
-
-
-def test_calls_beyond_the_lease_wait_and_are_let_through_in_order() -> None:
-    book = Book(slots=1)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        first, second, third = (asyncio.create_task(admission.admit(0)) for _ in range(3))
-        await first
-        await asyncio.sleep(0)
-        assert (admission.using, admission.waiting) == (1, 2)
-        # A call may not overtake those that wait, though there is room for it.
-        admission.settle(0, 0)
-        late = asyncio.create_task(admission.admit(0))
-        await second
-        assert not third.done() and not late.done()
-        book.slots = 3
-        await third
-        await late
-        assert (admission.using, admission.waiting) == (3, 0)
-        for _ in range(3):
-            admission.settle(0, 0)
-
-    play(book, CALLS, scene)
+    yield  # and the process ends
     # What waits asks again after each pause, not after a third of the lease.
     assert book.times[:2] == [0.0, AGAIN]
     assert book.asked[0][1].waiting == 3
 
 
-def test_spare_places_grow_with_the_calls_under_way() -> None:
-    book = Book(slots=8)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        for _ in range(8):
-            await admission.admit(0)
-        await asyncio.sleep(AGAIN)
-        assert (book.last.using, book.last.spare, book.last.tokens, book.last.head) == (8, 2, 0, 0)
-        for _ in range(8):
-            admission.settle(0, 0)
-
-    play(book, CALLS, scene)
-
-
-def test_an_idle_process_gives_its_lease_back_after_two_fifths_of_it() -> None:
-    book = Book()
-
-    async def scene(admission: LeasedAdmission) -> None:
+@played(CALLS, slots=8)
+async def test_spare_places_grow_with_the_calls_under_way(admission: LeasedAdmission, book: Book) -> None:
+    for _ in range(8):
         await admission.admit(0)
-        await asyncio.sleep(1.2)
+    await asyncio.sleep(AGAIN)
+    assert (book.last.using, book.last.spare, book.last.tokens, book.last.head) == (8, 2, 0, 0)
+    for _ in range(8):
         admission.settle(0, 0)
-        await asyncio.sleep(0)
-        assert book.times == [0.0]  # a short pause is no reason
-        await asyncio.sleep(60)
 
-    play(book, CALLS, scene)
+
+@played(CALLS)
+async def test_an_idle_process_gives_its_lease_back_after_two_fifths_of_it(
+    admission: LeasedAdmission, book: Book
+) -> AsyncIterator[None]:
+    await admission.admit(0)
+    await asyncio.sleep(1.2)
+    admission.settle(0, 0)
+    await asyncio.sleep(0)
+    assert book.times == [0.0]  # a short pause is no reason
+    await asyncio.sleep(60)
+    yield  # and the process ends
     # It looks after a third of the lease, which is renewed then, and again after a pause and another third.
     assert book.times == pytest.approx([0.0, 1.2 + LEASE / 3, 1.2 + 2 * LEASE / 3 + AGAIN], abs=0.002)
     assert book.asked[1][1].spare == 1
@@ -167,84 +168,70 @@ def test_an_idle_process_gives_its_lease_back_after_two_fifths_of_it() -> None:
     assert book.last.epoch == "e"
 
 
-def test_a_call_within_the_pause_begins_at_once_and_keeps_the_lease() -> None:
-    book = Book()
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(0)
-        await asyncio.sleep(1.2)
-        admission.settle(0, 0)
-        await asyncio.sleep(1.5)
-        before = len(book.asked)
-        await admission.admit(0)
-        assert len(book.asked) == before
-        await asyncio.sleep(3.0)
-        assert book.last.using == 1
-        admission.settle(0, 0)
-
-    play(book, CALLS, scene)
-
-
-def test_where_others_wait_an_idle_process_gives_its_lease_back_at_once() -> None:
-    book = Book(contended=True)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(0)
-        await asyncio.sleep(1.2)
-        admission.settle(0, 0)
-        await asyncio.sleep(0.01)
-        assert book.times == [0.0, 1.2]
-        assert (book.last.using, book.last.spare) == (0, 0)
-        # What it holds no more, it may not begin with.
-        again = asyncio.create_task(admission.admit(0))
-        await asyncio.sleep(0)
-        assert admission.waiting == 1
-        await again
-        assert book.last.waiting == 1
-        admission.settle(0, 0)
-
-    play(book, CALLS, scene)
-
-
-def test_where_others_wait_each_call_that_ends_is_told() -> None:
-    book = Book(slots=3, contended=True)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        for _ in range(2):
-            await admission.admit(0)
-        await asyncio.sleep(1.5)
-        told = len(book.asked)
-        admission.settle(0, 0)
-        await asyncio.sleep(0.01)
-        assert len(book.asked) == told + 1
-        assert book.last.using == 1
-        admission.settle(0, 0)
-
-    play(book, CALLS, scene)
-
-
-def test_a_lease_that_ended_lets_nothing_begin_and_is_not_claimed() -> None:
-    book = Book(slots=4)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(0)
-        book.broken = True
-        await asyncio.sleep(LEASE + 0.1)
-        late = asyncio.create_task(admission.admit(0))
-        await asyncio.sleep(1.3)
-        assert (late.done(), admission.using, admission.waiting) == (False, 1, 1)
-        assert (book.last.slots, book.last.using, book.last.waiting) == (0, 1, 1)
-        book.broken = False
-        await late
-        for _ in range(2):
-            admission.settle(0, 0)
-
-    play(book, CALLS, scene)
-
-
-def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once(
-    monkeypatch: pytest.MonkeyPatch,
+@played(CALLS)
+async def test_a_call_within_the_pause_begins_at_once_and_keeps_the_lease(
+    admission: LeasedAdmission, book: Book
 ) -> None:
+    await admission.admit(0)
+    await asyncio.sleep(1.2)
+    admission.settle(0, 0)
+    await asyncio.sleep(1.5)
+    before = len(book.asked)
+    await admission.admit(0)
+    assert len(book.asked) == before
+    await asyncio.sleep(3.0)
+    assert book.last.using == 1
+    admission.settle(0, 0)
+
+
+@played(CALLS, contended=True)
+async def test_where_others_wait_an_idle_process_gives_its_lease_back_at_once(
+    admission: LeasedAdmission, book: Book
+) -> None:
+    await admission.admit(0)
+    await asyncio.sleep(1.2)
+    admission.settle(0, 0)
+    await asyncio.sleep(0.01)
+    assert book.times == [0.0, 1.2]
+    assert (book.last.using, book.last.spare) == (0, 0)
+    # What it holds no more, it may not begin with.
+    again = asyncio.create_task(admission.admit(0))
+    await asyncio.sleep(0)
+    assert admission.waiting == 1
+    await again
+    assert book.last.waiting == 1
+    admission.settle(0, 0)
+
+
+@played(CALLS, slots=3, contended=True)
+async def test_where_others_wait_each_call_that_ends_is_told(admission: LeasedAdmission, book: Book) -> None:
+    for _ in range(2):
+        await admission.admit(0)
+    await asyncio.sleep(1.5)
+    told = len(book.asked)
+    admission.settle(0, 0)
+    await asyncio.sleep(0.01)
+    assert len(book.asked) == told + 1
+    assert book.last.using == 1
+    admission.settle(0, 0)
+
+
+@played(CALLS, slots=4)
+async def test_a_lease_that_ended_lets_nothing_begin_and_is_not_claimed(admission: LeasedAdmission, book: Book) -> None:
+    await admission.admit(0)
+    book.broken = True
+    await asyncio.sleep(LEASE + 0.1)
+    late = asyncio.create_task(admission.admit(0))
+    await asyncio.sleep(1.3)
+    assert (late.done(), admission.using, admission.waiting) == (False, 1, 1)
+    assert (book.last.slots, book.last.using, book.last.waiting) == (0, 1, 1)
+    book.broken = False
+    await late
+    for _ in range(2):
+        admission.settle(0, 0)
+
+
+def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     class Log:
@@ -254,7 +241,7 @@ def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once(
     monkeypatch.setattr(admission, "_log", Log())
     book = Book(broken=True)
 
-    async def scene(admission: LeasedAdmission) -> None:
+    async def scene(admission: LeasedAdmission, book: Book) -> None:
         waiting = asyncio.create_task(admission.admit(0))
         await asyncio.sleep(3.0)
         book.broken = False
@@ -270,14 +257,11 @@ def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once(
     assert said == ["gone", "gone"]
 
 
-def test_what_is_held_is_given_back_at_the_end() -> None:
-    book = Book(tokens=100)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(30)
-        admission.settle(30, 20)
-
-    play(book, TOKENS, scene)
+@played(TOKENS, tokens=100)
+async def test_what_is_held_is_given_back_at_the_end(admission: LeasedAdmission, book: Book) -> AsyncIterator[None]:
+    await admission.admit(30)
+    admission.settle(30, 20)
+    yield  # and the process ends
     assert (book.last.using, book.last.waiting, book.last.tokens, book.last.returned) == (0, 0, 0, 80)
 
 
@@ -303,103 +287,83 @@ def test_a_ledger_that_does_not_answer_holds_the_end_up_for_a_second_at_most() -
     assert ended == [3.0]
 
 
-def test_tokens_are_asked_for_before_the_next_call_would_wait() -> None:
-    book = Book(tokens=250)
+@played(TOKENS, tokens=250)
+async def test_tokens_are_asked_for_before_the_next_call_would_wait(admission: LeasedAdmission, book: Book) -> None:
+    await admission.admit(100)
+    assert book.asked[0][1].head == 100
+    # In its line, and as much again for each call under way and the next.
+    assert book.asked[0][1].tokens == 100 + 100
+    await asyncio.sleep(1.5)
+    assert book.times == [0.0]
+    book.tokens = 500
+    await admission.admit(100)  # 50 are left, less than a call takes
+    await asyncio.sleep(0)
+    assert book.times == [0.0, 1.5]
+    assert (book.last.tokens, book.last.head, book.last.spare) == (3 * 100 - 50, 0, 0)
+    for _ in range(2):
+        admission.settle(100, 40)
 
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(100)
-        assert book.asked[0][1].head == 100
-        # In its line, and as much again for each call under way and the next.
-        assert book.asked[0][1].tokens == 100 + 100
-        await asyncio.sleep(1.5)
-        assert book.times == [0.0]
-        book.tokens = 500
-        await admission.admit(100)  # 50 are left, less than a call takes
+
+@played(TOKENS, tokens=1000)
+async def test_what_was_spent_since_is_asked_for_twice_over(admission: LeasedAdmission, book: Book) -> None:
+    await admission.admit(100)
+    await admission.admit(100)
+    admission.settle(100, 300)
+    await asyncio.sleep(LEASE)
+    # A call and the next, and two times 300; 1,000 - 100 - 300 are left.
+    assert book.asked[1][1].tokens == max(0, 2 * 100 + 2 * 300 - 600)
+    admission.settle(100, 100)
+
+
+@played(TOKENS, tokens=1000)
+async def test_a_typical_call_follows_the_calls_slowly(admission: LeasedAdmission, book: Book) -> None:
+    await admission.admit(100)
+    await admission.admit(200)
+    waiting = asyncio.create_task(admission.admit(2000))
+    await asyncio.sleep(AGAIN)
+    assert book.last.head == 2000 - 700
+    assert book.last.tokens == 2000 + round((0.9 * 110 + 0.1 * 2000) * 3) - 700
+    book.tokens = 2000
+    await waiting
+    for reserved in (100, 200, 2000):
+        admission.settle(reserved, reserved)
+
+
+@played(TOKENS, tokens=100, contended=True)
+async def test_debts_outlive_a_lease_and_what_is_left_of_it_does_not(admission: LeasedAdmission, book: Book) -> None:
+    await admission.admit(50)
+    await asyncio.sleep(1.2)
+    admission.settle(50, 10)
+    await asyncio.sleep(0.01)
+    assert book.last.returned == 90
+    book.tokens = 0
+    again = asyncio.create_task(admission.admit(10))
+    await asyncio.sleep(AGAIN + 0.5)
+    assert not again.done() and book.last.head == 10
+    book.tokens = 10
+    await again
+    admission.settle(10, 500)
+    await asyncio.sleep(2.0)
+    book.tokens = 200
+    last = asyncio.create_task(admission.admit(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert book.last.head == 1 + 490
+    last.cancel()
+
+
+@played(TOKENS, tokens=100)
+async def test_who_is_cancelled_in_line_lets_the_next_one_through(admission: LeasedAdmission, book: Book) -> None:
+    await admission.admit(60)
+    book.tokens = 0
+    large, small = (asyncio.create_task(admission.admit(tokens)) for tokens in (90, 20))
+    await asyncio.sleep(0.1)
+    assert (large.done(), small.done()) == (False, False)
+    large.cancel()
+    for _ in range(3):
         await asyncio.sleep(0)
-        assert book.times == [0.0, 1.5]
-        assert (book.last.tokens, book.last.head, book.last.spare) == (3 * 100 - 50, 0, 0)
-        for _ in range(2):
-            admission.settle(100, 40)
-
-    play(book, TOKENS, scene)
-
-
-def test_what_was_spent_since_is_asked_for_twice_over() -> None:
-    book = Book(tokens=1000)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(100)
-        await admission.admit(100)
-        admission.settle(100, 300)
-        await asyncio.sleep(LEASE)
-        # A call and the next, and two times 300; 1,000 - 100 - 300 are left.
-        assert book.asked[1][1].tokens == max(0, 2 * 100 + 2 * 300 - 600)
-        admission.settle(100, 100)
-
-    play(book, TOKENS, scene)
-
-
-def test_a_typical_call_follows_the_calls_slowly() -> None:
-    book = Book(tokens=1000)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(100)
-        await admission.admit(200)
-        waiting = asyncio.create_task(admission.admit(2000))
-        await asyncio.sleep(AGAIN)
-        assert book.last.head == 2000 - 700
-        assert book.last.tokens == 2000 + round((0.9 * 110 + 0.1 * 2000) * 3) - 700
-        book.tokens = 2000
-        await waiting
-        for reserved in (100, 200, 2000):
-            admission.settle(reserved, reserved)
-
-    play(book, TOKENS, scene)
-
-
-def test_debts_outlive_a_lease_and_what_is_left_of_it_does_not() -> None:
-    book = Book(tokens=100, contended=True)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(50)
-        await asyncio.sleep(1.2)
-        admission.settle(50, 10)
-        await asyncio.sleep(0.01)
-        assert book.last.returned == 90
-        book.tokens = 0
-        again = asyncio.create_task(admission.admit(10))
-        await asyncio.sleep(AGAIN + 0.5)
-        assert not again.done() and book.last.head == 10
-        book.tokens = 10
-        await again
-        admission.settle(10, 500)
-        await asyncio.sleep(2.0)
-        book.tokens = 200
-        last = asyncio.create_task(admission.admit(1))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert book.last.head == 1 + 490
-        last.cancel()
-
-    play(book, TOKENS, scene)
-
-
-def test_who_is_cancelled_in_line_lets_the_next_one_through() -> None:
-    book = Book(tokens=100)
-
-    async def scene(admission: LeasedAdmission) -> None:
-        await admission.admit(60)
-        book.tokens = 0
-        large, small = (asyncio.create_task(admission.admit(tokens)) for tokens in (90, 20))
-        await asyncio.sleep(0.1)
-        assert (large.done(), small.done()) == (False, False)
-        large.cancel()
-        for _ in range(3):
-            await asyncio.sleep(0)
-        # At once, and not when the ledger is asked the next time.
-        assert small.done()
-        assert (admission.using, admission.waiting) == (2, 0)
-        for reserved in (60, 20):
-            admission.settle(reserved, reserved)
-
-    play(book, TOKENS, scene)
+    # At once, and not when the ledger is asked the next time.
+    assert small.done()
+    assert (admission.using, admission.waiting) == (2, 0)
+    for reserved in (60, 20):
+        admission.settle(reserved, reserved)

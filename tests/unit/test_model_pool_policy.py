@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.adapters.model_pool import Fault, FaultKind, Member, ModelPool, PoolRules
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.message import (
-    AssistantMessage,
-    ModelCapabilities,
-    ModelReply,
-    ModelRequest,
-    UserMessage,
-)
+from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
 from swe_ai_fleet.ports import ChatModel
 from tests.simulation.virtual_loop import on_virtual_time
 
@@ -90,15 +84,6 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-# Circuits
-
-
-# Windows
-
-
-# Load
-
-
 @pytest.mark.parametrize(
     ("status", "wait", "kind"),
     [
@@ -116,19 +101,16 @@ def test_what_a_status_means(status: int, wait: float | None, kind: FaultKind) -
     assert Fault.of(status, wait) == Fault(kind=kind, retry_after=wait)
 
 
-# Calls
-
-
-async def test_all_wait_in_order_while_the_only_endpoint_is_down_and_one_goes_first() -> None:
+async def test_two_hundred_wait_in_order_while_the_only_endpoint_is_down_and_one_goes_first() -> None:
     gate = asyncio.Event()
     model = Scripted(answer=gate.wait)
     model.down = True
     async with pool_of(model) as pool:
-        callers = [asyncio.create_task(ask(pool, str(number))) for number in range(50)]
+        callers = [asyncio.create_task(ask(pool, str(number))) for number in range(200)]
         async with asyncio.timeout(5):
-            while pool.counters.waited < 50 or model.pings < 3:
+            while pool.counters.waited < 200 or model.pings < 3:
                 await asyncio.sleep(0.001)
-        assert pool.status().waiting == 50
+        assert pool.status().waiting == 200
         # The third fault opened the circuit; only pings have knocked since.
         assert model.calls == 3
         model.down, model.order = False, []
@@ -138,10 +120,10 @@ async def test_all_wait_in_order_while_the_only_endpoint_is_down_and_one_goes_fi
         await turns()
         assert (model.under_way, pool.status().endpoints[0].circuit) == (1, "half_open")
         gate.set()
-        assert await asyncio.gather(*callers) == ["model"] * 50
-        assert model.order == [str(number) for number in range(50)]
+        assert await asyncio.gather(*callers) == ["model"] * 200
+        assert model.order == [str(number) for number in range(200)]
         assert pool.status().endpoints[0].circuit == "closed"
-        assert model.calls == 53
+        assert model.calls == 203
 
 
 def test_a_server_that_is_gone_is_asked_for_more_and_more_seldom() -> None:

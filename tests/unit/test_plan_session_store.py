@@ -28,6 +28,25 @@ def session(session_id: str = "s1", *, revision: int = 1, **fields: object) -> P
     return PlanSession(session_id=session_id, goal="Round totals", revision=revision, **fields)  # type: ignore[arg-type]
 
 
+class Deaf(MemoryKeyValue):
+    """A store that keeps what it is given; its answer about one revision is lost, or comes never."""
+
+    def __init__(self, revision: int = 0, *, for_ever: bool = False) -> None:
+        super().__init__()
+        self.revision, self.for_ever, self.away, self.deaf = revision, for_ever, False, asyncio.Event()
+
+    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+        if self.away:
+            raise Unavailable("the store is away")
+        kept = await super().put(key, value, revision=revision)
+        if kept == self.revision:
+            self.deaf.set()
+            if self.for_ever:
+                await asyncio.Event().wait()
+            raise Unavailable("no answer")
+        return kept
+
+
 @pytest.fixture(params=["memory", "key-value"])
 def store(request: pytest.FixtureRequest) -> SessionStore:
     if request.param == "memory":
@@ -129,51 +148,29 @@ class TestEveryLease:
 
 
 class TestKeyValueLeases:
-    async def test_whoever_loses_it_is_stopped(self) -> None:
-        store = MemoryKeyValue()
+    @pytest.mark.parametrize("lost", ["taken", "away"])
+    async def test_whoever_loses_it_is_stopped(self, lost: str) -> None:
+        store = Deaf()
         leases = KeyValueLeases(store, tenant="t", seconds=0.06)
         with pytest.raises(Unavailable, match="lease of the session was lost"):
             async with asyncio.timeout(10), leases.hold("s1"):
-                await store.put("t.s1", b"somebody else")
+                if lost == "taken":
+                    await store.put("t.s1", b"somebody else")
+                store.away = lost == "away"
                 await asyncio.Event().wait()
         # It was not ours to give back.
-        assert await leases.held("s1")
-
-    async def test_a_store_that_is_away_for_long_ends_the_work(self) -> None:
-        class Away(MemoryKeyValue):
-            away = False
-
-            async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-                if self.away:
-                    raise Unavailable("the store is away")
-                return await super().put(key, value, revision=revision)
-
-        store = Away()
-        leases = KeyValueLeases(store, tenant="t", seconds=0.3)
-        with pytest.raises(Unavailable, match="lease of the session was lost"):
-            async with asyncio.timeout(10), leases.hold("s1"):
-                store.away = True
-                await asyncio.Event().wait()
+        assert lost == "away" or await leases.held("s1")
 
     @pytest.mark.parametrize("ends", ["no answer", "cancelled"])
     async def test_one_that_was_had_without_knowing_is_given_back(self, ends: str) -> None:
-        class Deaf(MemoryKeyValue):
-            async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-                kept = await super().put(key, value, revision=revision)
-                if kept == 1:
-                    stored.set()
-                    if ends == "cancelled":
-                        await asyncio.Event().wait()
-                    raise Unavailable("no answer")
-                return kept
-
         async def work() -> None:
             async with leases.hold("s1"):
                 raise AssertionError("it was not lent")
 
-        stored, leases = asyncio.Event(), KeyValueLeases(Deaf(), tenant="t")
+        store = Deaf(1, for_ever=ends == "cancelled")
+        leases = KeyValueLeases(store, tenant="t")
         working = asyncio.create_task(work())
-        await stored.wait()
+        await store.deaf.wait()
         if ends == "cancelled":
             working.cancel()
         with pytest.raises(asyncio.CancelledError if ends == "cancelled" else Unavailable):
@@ -181,18 +178,9 @@ class TestKeyValueLeases:
         assert not await leases.held("s1")
 
     async def test_a_renewal_whose_answer_was_lost_is_no_loss(self) -> None:
-        class Deaf(MemoryKeyValue):
-            async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-                kept = await super().put(key, value, revision=revision)
-                if kept == 2:
-                    lost.set()
-                    raise Unavailable("no answer")
-                return kept
-
-        lost, store = asyncio.Event(), Deaf()
-        async with KeyValueLeases(store, tenant="t", seconds=1.5).hold("s1"):
-            await lost.wait()
-            async with asyncio.timeout(5):
-                while (entry := await store.get("t.s1")) is None or entry.revision < 4:
-                    await asyncio.sleep(0.01)
+        store = Deaf(2)
+        async with KeyValueLeases(store, tenant="t", seconds=1.5).hold("s1"), asyncio.timeout(5):
+            await store.deaf.wait()
+            while (entry := await store.get("t.s1")) is None or entry.revision < 4:
+                await asyncio.sleep(0.01)
         assert not await KeyValueLeases(store, tenant="t").held("s1")

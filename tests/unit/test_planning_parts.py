@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -66,6 +67,24 @@ http get example.com"""
 READ = {"tool": "files", "operation": "read_file", "params": {"path": "a.py"}}
 
 
+FAST: dict[str, tuple[str, dict[str, object]]] = {
+    "read file src/app.py": ("files read_file", {"path": "src/app.py"}),
+    "Could you show me pyproject.toml?": ("files read_file", {"path": "pyproject.toml"}),
+    "cat ./setup.cfg": ("files read_file", {"path": "./setup.cfg"}),
+    "git status": ("git status", {}),
+    "git diff": ("git diff", {}),
+    "show the last 5 commits": ("git log", {"limit": 5}),
+    "run the tests": ("tests run", {}),
+    "List the files in the src/app directory": ("files list_files", {"path": "src/app"}),
+    "ls": ("files list_files", {}),
+    "what files are in tests/?": ("files list_files", {"path": "tests/"}),
+    "what is 2+3*4": ("calculator calculator", {"expression": "2+3*4"}),
+    "calculate (1 + 2) * -3 / 4.5": ("calculator calculator", {"expression": "(1 + 2) * -3 / 4.5"}),
+    "grep parse_args in src": ("files search_in_files", {"pattern": "parse_args", "path": "src"}),
+    "search for 'a.b' in the repository": ("files search_in_files", {"pattern": r"a\.b", "path": "."}),
+}
+
+
 @pytest.fixture(scope="module")
 async def toolbox(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Toolbox]:
     root = tmp_path_factory.mktemp("clone")
@@ -122,54 +141,35 @@ class TestReading:
         assert (step.tool, step.operation, step.params) == ("files", "read_file", {"path": "a.py"})
         assert step.on_failure is OnFailure.ABORT
 
-    @pytest.mark.parametrize(
-        ("word", "meant"),
-        [
-            ("retry", OnFailure.RETRY),
-            ("SKIP", OnFailure.SKIP),
-            ("continue", OnFailure.SKIP),
-            ("replan", OnFailure.REPLAN),
-            ("stop", OnFailure.ABORT),
-            ("", OnFailure.ABORT),
-            (None, OnFailure.ABORT),
-        ],
-    )
-    async def test_on_failure_is_abort_unless_said(
-        self, operations: Operations, word: str | None, meant: OnFailure
-    ) -> None:
-        plan, problems = operations.read(json.dumps({"steps": [{**READ, "on_failure": word}]}))
-        assert problems == ()
-        assert plan.steps[0].on_failure is meant
+    async def test_on_failure_is_abort_unless_said(self, operations: Operations) -> None:
+        words = {"retry": "retry", "SKIP": "skip", "continue": "skip", "replan": "replan", "stop": "abort", "": "abort"}
+        for word, meant in (*words.items(), (None, "abort")):
+            plan, problems = operations.read(json.dumps({"steps": [{**READ, "on_failure": word}]}))
+            assert (problems, str(plan.steps[0].on_failure)) == ((), meant), word
 
     @pytest.mark.parametrize(
         ("step", "problem"),
         [
-            (
-                {"tool": "files", "operation": "read_file", "params": {}},
-                "missing argument 'path'. Signature: files_read",
-            ),
-            ({"tool": "files", "operation": "read_file", "params": {"path": "a", "mood": 1}}, "unexpected argument"),
-            ({"tool": "files", "operation": "read_file", "params": [1]}, "its params are a list"),
-            ({"tool": "files", "operation": "read_file", "params": "path a.py"}, "no JSON object"),
+            (READ | {"params": {}}, "missing argument 'path'. Signature: files_read"),
+            (READ | {"params": {"path": "a", "mood": 1}}, "unexpected argument"),
+            (READ | {"params": [1]}, "its params are a list"),
+            (READ | {"params": "path a.py"}, "no JSON object"),
             ({"tool": "oven", "operation": "bake", "params": {}}, "there is no operation 'oven bake'"),
-            ({"tool": "files", "operation": "write_fil", "params": {}}, "Did you mean files_write_file("),
-            ({**READ, "on_failure": "panic"}, "on_failure is 'panic'"),
+            (READ | {"operation": "write_fil"}, "Did you mean files_write_file("),
+            (READ | {"on_failure": "panic"}, "on_failure is 'panic'"),
             ({"why": "because"}, "it names no operation"),
             ("files_read_file(path='a.py')", "it is a str"),
-            (None, "it is a NoneType"),
         ],
     )
     async def test_each_problem_is_told_with_its_step(self, operations: Operations, step: object, problem: str) -> None:
-        _, problems = operations.read(json.dumps({"steps": [READ, step]}))
-        assert len(problems) == 1
-        assert problems[0].startswith("step 2: ")
-        assert problem in problems[0]
+        _, (told,) = operations.read(json.dumps({"steps": [READ, step]}))
+        assert told.startswith("step 2: ")
+        assert problem in told
 
-    @pytest.mark.parametrize("text", ["", "I can't.", "[]", "{}", "[1, 2]", '{"steps": 3}', '{"steps": [', "{" * 5000])
-    async def test_what_holds_no_plan_is_a_problem_too(self, operations: Operations, text: str) -> None:
-        plan, problems = operations.read(text)
-        assert plan.steps == ()
-        assert problems
+    async def test_what_holds_no_plan_is_a_problem_too(self, operations: Operations) -> None:
+        for text in ("", "I can't.", "[]", "{}", "[1, 2]", '{"steps": 3}', '{"steps": [', "{" * 5000):
+            plan, problems = operations.read(text)
+            assert plan.steps == () and problems, text
 
     async def test_a_plan_and_what_is_told_of_its_problems_have_a_length(self, operations: Operations) -> None:
         assert not operations.read('{"reasoning": "I know that.", "steps": []}')[1]
@@ -199,77 +199,44 @@ class TestReading:
         assert time.process_time() - began < 30
 
 
-def result(**fields: object) -> ToolResult:
-    return ToolResult(operation="x", **{"success": True, **fields})  # type: ignore[arg-type]
+CONTRADICTIONS = [
+    ("", {}, ""),
+    ("", {"success": False, "error": "no such file"}, "no such file"),
+    ("def one", {"content": "def one(): ..."}, ""),
+    ("def two", {"content": "def one(): ..."}, "does not show 'def two'"),
+    ("def two", {"content": "def one(): ...", "truncated": True}, ""),
+    ("exit 0", {"exit_code": 0}, ""),
+    ("exit 1", {"success": False, "error": "exit code 1", "exit_code": 1}, ""),
+    ("Exit code: 1", {"success": False, "error": "exit code 1", "exit_code": 1}, ""),
+    ("exit 0", {"success": False, "error": "exit code 1", "exit_code": 1}, "expected exit 0, it was 1"),
+    ("exit 1", {"exit_code": 0}, "expected exit 1, it was 0"),
+    ("exit 0", {}, ""),
+    ("exit 0", {"success": False, "error": "no such file"}, "it was 1. no such file"),
+    ("a(b+)*c", {"content": "abbbc"}, "does not show"),
+]
 
 
-class TestContradiction:
-    @pytest.mark.parametrize(
-        ("expect", "seen", "problem"),
-        [
-            ("", result(), ""),
-            ("", result(success=False, error="no such file"), "no such file"),
-            ("def one", result(content="def one(): ..."), ""),
-            ("def two", result(content="def one(): ..."), "does not show 'def two'"),
-            ("def two", result(content="def one(): ...", truncated=True), ""),
-            ("exit 0", result(exit_code=0), ""),
-            ("exit 1", result(success=False, error="exit code 1", exit_code=1), ""),
-            ("Exit code: 1", result(success=False, error="exit code 1", exit_code=1), ""),
-            ("exit 0", result(success=False, error="exit code 1", exit_code=1), "expected exit 0, it was 1"),
-            ("exit 1", result(exit_code=0), "expected exit 1, it was 0"),
-            ("exit 0", result(), ""),
-            ("exit 0", result(success=False, error="no such file"), "it was 1. no such file"),
-            ("a(b+)*c", result(content="abbbc"), "does not show"),
-        ],
-    )
-    def test_what_speaks_against_the_plan(self, expect: str, seen: ToolResult, problem: str) -> None:
-        said = contradicts(PlanStep(tool="x", operation="y", expect=expect), seen)
-        assert problem in said
-        assert bool(problem) is bool(said)
+@pytest.mark.parametrize(("expect", "seen", "problem"), CONTRADICTIONS)
+def test_what_speaks_against_the_plan(expect: str, seen: dict[str, Any], problem: str) -> None:
+    result = ToolResult(operation="x", **{"success": True, **seen})
+    said = contradicts(PlanStep(tool="x", operation="y", expect=expect), result)
+    assert problem in said
+    assert bool(problem) is bool(said)
 
 
 class TestFastPath:
-    @pytest.mark.parametrize(
-        ("request_text", "name", "params"),
-        [
-            ("read file src/app.py", "files read_file", {"path": "src/app.py"}),
-            ("Could you show me pyproject.toml?", "files read_file", {"path": "pyproject.toml"}),
-            ("cat ./setup.cfg", "files read_file", {"path": "./setup.cfg"}),
-            ("git status", "git status", {}),
-            ("git diff", "git diff", {}),
-            ("show the last 5 commits", "git log", {"limit": 5}),
-            ("run the tests", "tests run", {}),
-            ("list files in src", "files list_files", {"path": "src"}),
-            ("List the files in the src/app directory", "files list_files", {"path": "src/app"}),
-            ("ls", "files list_files", {}),
-            ("what files are in tests/?", "files list_files", {"path": "tests/"}),
-            ("what is 2+3*4", "calculator calculator", {"expression": "2+3*4"}),
-            ("calculate (1 + 2) * -3 / 4.5", "calculator calculator", {"expression": "(1 + 2) * -3 / 4.5"}),
-            ("grep parse_args in src", "files search_in_files", {"pattern": "parse_args", "path": "src"}),
-            ("search for 'a.b' in the repository", "files search_in_files", {"pattern": r"a\.b", "path": "."}),
-        ],
-    )
-    async def test_a_single_operation_needs_no_model(
-        self, operations: Operations, request_text: str, name: str, params: dict[str, object]
-    ) -> None:
-        plan = fast_path(request_text, operations)
-        assert plan is not None
-        (step,) = plan.steps
-        assert (f"{step.tool} {step.operation}", step.params) == (name, params)
-        assert step.on_failure is OnFailure.REPLAN
+    async def test_a_single_operation_needs_no_model(self, operations: Operations) -> None:
+        for text, (name, params) in FAST.items():
+            plan = fast_path(text, operations)
+            assert plan is not None, text
+            (step,) = plan.steps
+            assert (f"{step.tool} {step.operation}", step.params) == (name, params), text
+            assert step.on_failure is OnFailure.REPLAN
 
-    @pytest.mark.parametrize(
-        "request_text",
-        [
-            *DOUBTFUL.splitlines(),
-            "",
-            "git log\n\nFix the parser",
-            "read file a.py\0",
-            "read file " + "a" * 300 + ".py",
-        ],
-    )
-    async def test_anything_doubtful_is_for_the_model(self, operations: Operations, request_text: str) -> None:
-        assert fast_path(request_text, operations) is None
+    async def test_anything_doubtful_is_for_the_model(self, operations: Operations) -> None:
+        odd = ["", "git log\n\nFix the parser", "read file a.py\0", "read file " + "a" * 300 + ".py"]
+        for text in (*DOUBTFUL.splitlines(), *odd):
+            assert fast_path(text, operations) is None, text
 
     @given(text=st.text(alphabet="readlistgwhcufo 0123456789+-*/().'`\n", max_size=250))
     def test_whatever_is_asked_only_reading_comes_of_it(self, operations: Operations, text: str) -> None:
@@ -280,58 +247,50 @@ class TestFastPath:
             assert spec.name == "tests_run" or (spec.read_only and not spec.network and not spec.executes)
 
 
-SIMPLE = [
-    "What does the function parse_args return?",
-    "Which files import requests?",
-    "Show me the last commit.",
-    "List the files in src and in tests.",
-    "Read config.yaml and tell me which port the server listens on.",
-    "Run the tests and tell me how many pass.",
-    "Find all uses of get_user and list the files they are in.",
-    "Explain what utils.py does.",
-    "Append a line 'x = 1' to a.py.",
-    "Bump the version in pyproject.toml to 1.2.0.",
-    "Copy a.py to b.py and commit it.",
-    "Format app.py.",
-    "Add a .gitignore with *.pyc in it.",
-    "Show the diff and commit everything as 'wip'.",
-    "Read a.py, then read b.py, and tell me which one is longer.",
-    "Print the table users of the database.",
-]
+SIMPLE = """What does the function parse_args return?
+Which files import requests?
+Show me the last commit.
+List the files in src and in tests.
+Read config.yaml and tell me which port the server listens on.
+Run the tests and tell me how many pass.
+Find all uses of get_user and list the files they are in.
+Explain what utils.py does.
+Append a line 'x = 1' to a.py.
+Bump the version in pyproject.toml to 1.2.0.
+Copy a.py to b.py and commit it.
+Format app.py.
+Add a .gitignore with *.pyc in it.
+Show the diff and commit everything as 'wip'.
+Read a.py, then read b.py, and tell me which one is longer.
+Print the table users of the database.""".splitlines()
 AGENTIC = [
-    "Fix the failing test in tests/test_parser.py.",
-    "Implement a cache for the HTTP client.",
-    "Refactor the parser into smaller functions.",
-    "Find out why test_upload is flaky and fix it.",
-    "Investigate the memory leak in the worker and write down what causes it.",
-    "Optimise the query in reports.py; it takes ten seconds.",
-    "Rewrite the CLI with typer and keep all options working.",
-    "Add type annotations to all functions in src and make sure that the tests still pass.",
-    "Build a small web server that serves the files in public/.",
-    "Extend the API with an endpoint for deleting users, with tests.",
-    "Design and implement a plugin system.",
-    "The application crashes on start when the config is empty. Fix it.",
-    "Add hello_world() to utils.py so that the tests pass, then commit it, and if anything fails, investigate.",
+    *"""Fix the failing test in tests/test_parser.py.
+Implement a cache for the HTTP client.
+Refactor the parser into smaller functions.
+Find out why test_upload is flaky and fix it.
+Investigate the memory leak in the worker and write down what causes it.
+Optimise the query in reports.py; it takes ten seconds.
+Rewrite the CLI with typer and keep all options working.
+Add type annotations to all functions in src and make sure that the tests still pass.
+Build a small web server that serves the files in public/.
+Extend the API with an endpoint for deleting users, with tests.
+Design and implement a plugin system.
+The application crashes on start when the config is empty. Fix it.
+Add hello_world() to utils.py so that the tests pass, then commit it, and if anything fails, investigate.
+Analyse the log files and propose what to change.
+Harden the upload handler against path traversal and add a regression test.""".splitlines(),
     "1. Read the spec\n2. Implement it\n3. Write tests\n4. Run them\n5. Commit",
-    "Analyse the log files and propose what to change.",
     "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'\n\nSolve this.",
-    "Harden the upload handler against path traversal and add a regression test.",
     "Change every caller of old_api in src, tests and docs to new_api, remove old_api, update CHANGELOG.md, "
     "run the tests, and if one fails, repair it.",
 ]
 
 
-class TestComplexity:
-    @pytest.mark.parametrize("request_text", SIMPLE)
-    def test_what_can_be_planned_stays_below_the_threshold(self, request_text: str) -> None:
-        complexity = assess(request_text)
-        assert complexity.score < ModeRules().threshold, complexity.reasons
-
-    @pytest.mark.parametrize("request_text", AGENTIC)
-    def test_open_ended_work_goes_step_by_step(self, request_text: str) -> None:
-        complexity = assess(request_text)
-        assert complexity.score >= ModeRules().threshold, complexity.reasons
-        assert complexity.reasons
+@pytest.mark.parametrize("request_text", [*SIMPLE, *AGENTIC])
+def test_what_can_be_planned_stays_below_the_threshold_and_open_ended_work_does_not(request_text: str) -> None:
+    complexity = assess(request_text)
+    assert (complexity.score >= ModeRules().threshold) is (request_text in AGENTIC), complexity.reasons
+    assert complexity.reasons or request_text in SIMPLE
 
 
 class Babbler:

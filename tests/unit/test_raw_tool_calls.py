@@ -60,10 +60,7 @@ DIALECTS = {
     ),
     "name then json": ('<tool_call>f\n{"a": 1}\n</tool_call>', (call("f", '{"a": 1}'),)),
     "list in tags": ('<tool_calls>[{"name": "f"}, {"name": "g"}]</tool_calls>', (call("f"), call("g"))),
-    "nested tags": (
-        '<function_calls>\n<tool_call>{"name": "f"}</tool_call>\n</function_calls>',
-        (call("f"),),
-    ),
+    "nested tags": ('<function_calls>\n<tool_call>{"name": "f"}</tool_call>\n</function_calls>', (call("f"),)),
     "llama function": ('<function=f>{"a": 1}<|eom_id|>', (call("f", '{"a": 1}'),)),
     "llama python tag": (
         '<|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}<|eot_id|>',
@@ -84,10 +81,7 @@ DIALECTS = {
     ),
     "mistral list": ('[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]</s>', None),
     "mistral named": ('[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g{}', (call("f", '{"a": 1}'), call("g"))),
-    "glm": (
-        "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
-        (call("f", '{"a": "1"}'),),
-    ),
+    "glm": ("<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", (call("f", '{"a": "1"}'),)),
     "deepseek": (
         "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>function"
         '<\uff5ctool\u2581sep\uff5c>f\n```json\n{"a": 1}\n```<\uff5ctool\u2581call\u2581end\uff5c>\n'

@@ -11,7 +11,7 @@ from swe_ai_fleet.agents.sub_agents import MemoryResults, RepositoryMemory
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.testing.repositories import commit_files, make_repository
+from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.failure import ToolFailure, ToolTimeout
 
 FILES = {
@@ -99,11 +99,6 @@ class TestRecall:
         found = await search(make_repository(tmp_path / "r", files), [phrase])
         assert set(found.sources) == {f"{number}.md" for number in range(len(naming))}
 
-    async def test_plurals_meet(self, tmp_path: Path) -> None:
-        words = {"invoices": "invoice", "fixes": "fix", "classes": "class", "Queries": "query", "notes": "NOTE"}
-        root = make_repository(tmp_path / "r", {f"{word}.md": f"about a {word}" for word in words.values()})
-        assert (await search(root, [], list(words))).gaps == ()
-
 
 class Answering:
     """A workspace whose commands all answer the same."""
@@ -128,19 +123,6 @@ def answered(text: str, *, exit_code: int = 0, timed_out: bool = False) -> Answe
 
 
 class TestRepositoryMemory:
-    async def test_in_the_sandbox(self, tmp_path: Path) -> None:
-        root = make_repository(tmp_path / "r", FILES, message="Add billing")
-        commit_files(root, {"x.py": "x = 1\n"}, message="Ship to Norway\n\nCustoms forms are printed in Oslo.")
-        async with open_workspace(root) as workspace:
-            found = await RepositoryMemory(workspace).search(
-                ["Invoice", "invoice", "Stripe"], ["how are totals rounded?", "customs forms"]
-            )
-        assert (found.coverage, found.gaps) == (80.0, ("Stripe",))
-        assert "README.md#Rounding rules" in found.sources
-        assert "billing.py#Invoice" in found.sources
-        assert any(source.startswith("commit ") for source in found.sources)
-        assert "[README.md#Rounding rules]\nTotals are rounded half up to whole cents." in found.content
-
     @pytest.mark.parametrize(
         "text", ["", "{}", "[]", '{"found": [], "passages": [], "searched": "1"}', "x" * 1000, '{"found": null}']
     )

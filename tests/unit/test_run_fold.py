@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ from swe_ai_fleet.domain.message import (
     UserMessage,
 )
 from swe_ai_fleet.domain.plan import Plan, PlanStep
-from swe_ai_fleet.domain.run import INTERRUPTED, SUB_AGENT, fold_run, interrupted
+from swe_ai_fleet.domain.run import INTERRUPTED, SUB_AGENT, RunState, fold_run, interrupted
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -94,6 +95,25 @@ def finished(call_id: str, text: str = "") -> ToolFinished:
     return ToolFinished(entry=entry(call_id), result=result)
 
 
+def folded(*bodies: EventBody) -> RunState:
+    return fold_run(events([*BEGIN, *bodies]), AGENT)
+
+
+def asked(**usage: Any) -> ApprovalRequested:
+    """A question of its own, about a plan."""
+    request = ApprovalRequest(
+        approval_id="p1",
+        agent_id=AGENT,
+        policy=ApprovalPolicy.PLAN,
+        goal="g",
+        approach="a",
+        call=ToolCall(call_id="a", model_call_id="a", name="propose_approach", arguments="{}"),
+        step=1,
+        requested_at="2026-01-01T00:00:03+00:00",
+    )
+    return ApprovalRequested(request=request, usage=Usage(**usage))
+
+
 def said(text: str) -> MessageAdded:
     return MessageAdded(step=1, message=UserMessage(content=text))
 
@@ -105,7 +125,7 @@ BEGIN: list[EventBody] = [
 
 
 def test_observations_stand_in_the_order_of_the_calls_whatever_ended_first():
-    state = fold_run(events([*BEGIN, reply(1, "a", "b"), finished("b"), finished("a"), said("go on")]), AGENT)
+    state = folded(reply(1, "a", "b"), finished("b"), finished("a"), said("go on"))
     assert [message.content for message in state.messages] == ["s", "u", "reply 1", "wrote a", "wrote b", "go on"]
     assert [seen.call_id for seen in state.steps[0].observations] == ["a", "b"]
     assert state.usage.tool_calls == 2
@@ -116,7 +136,7 @@ def test_observations_stand_in_the_order_of_the_calls_whatever_ended_first():
 def test_what_the_model_was_told_wins_over_what_the_tool_gave():
     told = MessageAdded(step=1, message=ToolMessage(call_id="a", content="Approved by ada.\nwrote a"))
     answer = MessageAdded(step=2, message=ToolMessage(call_id="b", content="Error: final_answer needs its text."))
-    state = fold_run(events([*BEGIN, reply(1, "a"), finished("a"), told, reply(2, "b"), answer]), AGENT)
+    state = folded(reply(1, "a"), finished("a"), told, reply(2, "b"), answer)
     assert [message.content for message in state.messages[3::2]] == [
         "Approved by ada.\nwrote a",
         answer.message.content,
@@ -127,7 +147,7 @@ def test_what_the_model_was_told_wins_over_what_the_tool_gave():
 
 
 def test_what_began_and_never_ended_dangles():
-    state = fold_run(events([*BEGIN, reply(1, "a", "b", "c"), started("a"), finished("a"), started("b")]), AGENT)
+    state = folded(reply(1, "a", "b", "c"), started("a"), finished("a"), started("b"))
     assert list(state.dangling) == ["b"]
     assert [call.call_id for call in History(state.messages).unanswered()] == ["b", "c"]
     assert [one.call_id for one in state.lost] == ["a", "b"]
@@ -140,8 +160,7 @@ def test_a_resumed_run_goes_on_and_a_new_one_begins_anew():
         result=ToolResult(success=False, operation="x", error="interrupted", outcome=Outcome.INTERRUPTED),
     )
     resumed = fold_run(
-        events([*first, RunClaimed(generation=2, host="h", resumes=True), cut_off, reply(3, "c"), finished("c")]),
-        AGENT,
+        events([*first, RunClaimed(generation=2, host="h", resumes=True), cut_off, reply(3, "c"), finished("c")]), AGENT
     )
     assert [message.content for message in resumed.messages] == [
         *("s", "u", "reply 1", "wrote a", "reply 2", "Error: interrupted", "reply 3", "wrote c")
@@ -155,25 +174,15 @@ def test_a_resumed_run_goes_on_and_a_new_one_begins_anew():
 def test_a_condensed_conversation_replaces_the_one_before():
     short = (SystemMessage(content="s"), UserMessage(content="summary"))
     condensed = HistoryCondensed(step=2, method="summary", messages=short, tokens_before=9, tokens_after=3)
-    state = fold_run(events([*BEGIN, reply(1, "a"), finished("a"), condensed, reply(2, "b")]), AGENT)
+    state = folded(reply(1, "a"), finished("a"), condensed, reply(2, "b"))
     assert [message.content for message in state.messages] == ["s", "summary", "reply 2"]
     assert len(state.steps) == 2
     assert state.observed("a")
 
 
 def test_the_time_that_people_took_does_not_count():
-    request = ApprovalRequest(
-        approval_id="p1",
-        agent_id=AGENT,
-        policy=ApprovalPolicy.PLAN,
-        goal="g",
-        approach="a",
-        call=ToolCall(call_id="a", model_call_id="a", name="propose_approach", arguments="{}"),
-        step=1,
-        requested_at="2026-01-01T00:00:03+00:00",
-    )
-    asked = ApprovalRequested(request=request, usage=Usage(model_calls=1, cost=0.5, duration_ms=1500))
-    before = events([*BEGIN, reply(1, "a"), asked])
+    question = asked(model_calls=1, cost=0.5, duration_ms=1500)
+    before = events([*BEGIN, reply(1, "a"), question])
     later = events([*([said("")] * 3000), RunClaimed(generation=2, host="h", resumes=True), finished("a")])[-2:]
     later = [
         replace(event, at=f"2026-01-02T00:00:0{number}+00:00", body=event.body) for number, event in enumerate(later)
@@ -181,14 +190,12 @@ def test_the_time_that_people_took_does_not_count():
     state = fold_run([*before, *later], AGENT)
     assert state.usage.duration_ms == 2500
     assert state.usage.cost == 0.5
-    assert list(state.requests) == [asked.request.approval_id]
+    assert list(state.requests) == ["p1"]
 
 
 def test_a_checkpoint_makes_what_came_before_it_safe():
     kept = WorkspaceCheckpointed(step=1, revision=1, commit="c", head="c")
-    state = fold_run(
-        events([*BEGIN, reply(1, "a"), started("a"), finished("a"), kept, reply(2, "b"), started("b")]), AGENT
-    )
+    state = folded(reply(1, "a"), started("a"), finished("a"), kept, reply(2, "b"), started("b"))
     assert state.checkpoint == kept
     assert [one.call_id for one in state.lost] == ["b"]
 
@@ -199,7 +206,7 @@ def test_events_of_others_are_passed_over():
 
 
 def test_a_reply_whose_calls_got_no_answer_is_closed_by_saying_so():
-    state = fold_run(events([*BEGIN, reply(1, "a", "b"), finished("b"), said("go on"), reply(2)]), AGENT)
+    state = folded(reply(1, "a", "b"), finished("b"), said("go on"), reply(2))
     lacking = state.messages[3]
     assert isinstance(lacking, ToolMessage)
     assert (lacking.call_id, lacking.content) == ("b", "wrote b")
@@ -219,7 +226,7 @@ def test_an_observation_without_a_result_is_read_from_its_words():
     def told(call_id: str, text: str) -> MessageAdded:
         return MessageAdded(step=1, message=ToolMessage(call_id=call_id, content=text))
 
-    state = fold_run(events([*BEGIN, reply(1, "a", "b"), told("a", "Error: no such file"), told("b", "noted")]), AGENT)
+    state = folded(reply(1, "a", "b"), told("a", "Error: no such file"), told("b", "noted"))
     failed, fine = (seen.result for seen in state.steps[0].observations)
     assert (failed.success, failed.error, failed.outcome) == (False, "no such file", Outcome.ERROR)
     assert (fine.success, fine.content, fine.operation) == (True, "noted", "files_write_file")
@@ -239,39 +246,25 @@ def test_how_a_run_began_what_it_plans_and_how_it_ended_is_known():
 def test_repairs_stand_at_the_call_that_was_repaired():
     repaired = CallRepaired(step=1, repairs=("a name was mended",), call_id="b")
     unknown = CallRepaired(step=1, repairs=("?",), call_id="z")
-    state = fold_run(events([*BEGIN, reply(1, "a", "b"), repaired, unknown, finished("a"), finished("b")]), AGENT)
+    state = folded(reply(1, "a", "b"), repaired, unknown, finished("a"), finished("b"))
     assert [seen.repairs for seen in state.steps[0].observations] == [(), ("a name was mended",)]
 
 
 def test_the_first_decision_about_a_request_of_its_own_counts():
-    request = ApprovalRequest(
-        approval_id="p1",
-        agent_id=AGENT,
-        policy=ApprovalPolicy.PLAN,
-        goal="g",
-        approach="a",
-        call=ToolCall(call_id="a", model_call_id="a", name="propose_approach", arguments="{}"),
-        step=1,
-        requested_at="",
-    )
 
     def decided(name: str, text: str) -> ApprovalResolved:
         decision = ApprovalDecision.APPROVED
         return ApprovalResolved(resolution=ApprovalResolution(approval_id=name, decision=decision, text=text))
 
-    asked = ApprovalRequested(request=request, usage=Usage())
     state = fold_run(
         [
-            *events([*BEGIN, reply(1, "a"), asked]),
+            *events([*BEGIN, reply(1, "a"), asked()]),
             *events([decided("p1", "go"), decided("p1", "stop"), decided("p2", "?")], agent_id="_"),
         ],
         AGENT,
     )
     assert {name: one.text for name, one in state.resolutions.items()} == {"p1": "go"}
-    anew = fold_run(
-        [*events([*BEGIN, reply(1, "a"), asked]), *events([RunClaimed(generation=2, host="h")])],
-        AGENT,
-    )
+    anew = fold_run([*events([*BEGIN, reply(1, "a"), asked()]), *events([RunClaimed(generation=2, host="h")])], AGENT)
     assert (dict(anew.requests), dict(anew.resolutions)) == ({}, {})
 
 
@@ -279,11 +272,11 @@ def test_what_a_sub_agent_spent_is_spent():
     usage = {"prompt_tokens": 7, "model_calls": 2, "cost": 0.25, "duration_ms": 900, "odd": 1, "tool_calls": "many"}
     result = ToolResult(success=True, operation="x", content="done", metadata={SUB_AGENT: {"usage": usage}})
     one = ToolFinished(entry=entry("a"), result=result)
-    state = fold_run(events([*BEGIN, reply(1, "a"), one]), AGENT)
+    state = folded(reply(1, "a"), one)
     assert (state.usage.prompt_tokens, state.usage.model_calls, state.usage.cost) == (17, 3, 0.25)
     assert (state.usage.tool_calls, state.usage.duration_ms) == (1, 3000)
     without = ToolFinished(entry=entry("a"), result=replace(result, metadata={SUB_AGENT: "?"}))
-    assert fold_run(events([*BEGIN, reply(1, "a"), without]), AGENT).usage.model_calls == 1
+    assert folded(reply(1, "a"), without).usage.model_calls == 1
 
 
 def test_the_time_between_two_hosts_does_not_count():

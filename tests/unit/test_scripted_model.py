@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, ScriptRequest, Turn
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
@@ -37,32 +37,6 @@ async def say(server: ScriptedModelServer, messages: object, **fields: object) -
     return body["choices"][0]["message"]["content"]
 
 
-async def test_a_loop_starts_again() -> None:
-    looping = Conversation(turns=(Turn(content="one"), Turn(content="two")), loop=True)
-    async with ScriptedModelServer(Script(default=looping)) as server:
-        assert [await say(server, later("x", turn)) for turn in range(4)] == ["one", "two", "one", "two"]
-
-
-async def test_conversations_are_chosen_by_their_opening() -> None:
-    def is_hot(request: ScriptRequest) -> bool:
-        return request.payload.get("temperature") == 1
-
-    script = Script(
-        conversations=(
-            Conversation(match="parser", predicate=is_hot, turns=(Turn(content="hot parser"),)),
-            Conversation(match="parser", turns=(Turn(content="parser"),)),
-            Conversation(regex=r"issue #\d+", turns=(Turn(content="issue"),)),
-        )
-    )
-    async with ScriptedModelServer(script) as server:
-        assert await say(server, opening("Fix the parser")) == "parser"
-        assert await say(server, opening("Fix the parser"), temperature=1) == "hot parser"
-        assert await say(server, opening("see issue #12")) == "issue"
-        assert await say(server, opening("else")) == "Done."
-        # What is said later does not move a conversation.
-        assert await say(server, [*later("else", 1), {"role": "user", "content": "parser"}]) == "Done."
-
-
 async def test_seed_and_agent_number_part_a_shared_prompt() -> None:
     script = Script(
         conversations=(
@@ -78,15 +52,6 @@ async def test_seed_and_agent_number_part_a_shared_prompt() -> None:
         }
         assert await say(server, opening("task"), seed=99) == "ninety-nine"
         assert await say(server, opening("task")) == "agent 0"
-
-
-async def test_failures_come_as_often_as_they_say_for_each_conversation() -> None:
-    script = Script.of(Turn(content="one"), Failure(status=503, times=2), Failure(status=429), Turn(content="two"))
-    async with ScriptedModelServer(script) as server:
-        for seed in (1, 2):
-            assert await say(server, later("x", 0), seed=seed) == "one"
-            statuses = [(await post(server, later("x", 1), seed=seed))[0] for _ in range(4)]
-            assert statuses == [503, 503, 429, 200]
 
 
 async def test_usage_counts_the_shared_prefix() -> None:
@@ -111,33 +76,6 @@ async def test_refusals_of_a_real_server() -> None:
         assert (await post(server, [{"role": "assistant", "tool_calls": [{}]}]))[0] == 400
     async with ScriptedModelServer(Script(), native_tools=False) as server:
         assert (await post(server, opening("x"), tools=TOOLS))[0] == 400
-
-
-async def test_replies_can_be_held_to_a_schema() -> None:
-    def wanted(schema: object) -> dict[str, object]:
-        return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
-
-    envelope = {"type": "object", "properties": {"tool_calls": {"type": "array"}}}
-    shape = {
-        "type": "object",
-        "properties": {
-            "a": {"enum": ["one"]},
-            "b": {"type": "array", "items": {"type": "integer"}, "minItems": 2},
-            "c": {"anyOf": [{"const": 3}]},
-        },
-        "required": ["a", "b", "c", "d"],
-    }
-    turns = Script.of(Turn(content="Hm.", tool_calls=(("look", {"at": "a"}), ("look", "{broken"))), Turn(content="[1]"))
-    async with ScriptedModelServer(turns, json_schema="obeyed") as server:
-        said = json.loads(await say(server, opening("x"), **wanted(envelope)))
-        assert said["thought"] == "Hm."
-        assert [call["arguments"] for call in said["tool_calls"]] == [{"at": "a"}, "{broken"]
-        smallest = json.loads(await say(server, opening("x"), **wanted(shape)))
-        assert smallest == {"a": "one", "b": [0, 0], "c": 3, "d": {}}
-        assert await say(server, later("x", 1), **wanted(shape)) == "[1]"
-    async with ScriptedModelServer(turns, json_schema="refused", stream_options=False) as server:
-        assert (await post(server, opening("x"), **wanted(shape)))[0] == 400
-        assert (await post(server, opening("x"), stream_options={"include_usage": True}))[0] == 400
 
 
 SCRIPT = {

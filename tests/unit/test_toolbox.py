@@ -39,21 +39,6 @@ def shown(box: Toolbox) -> list[str]:
     return [spec.name for spec in box.specs]
 
 
-async def test_asking_for_tools_shows_them_behind_all_others() -> None:
-    box = toolbox()
-    before = box.specs
-    seen = await asked(box, "git_log", "git_show", "git_log")
-    assert seen.result.success
-    assert seen.result.content.startswith("git_log(limit: integer = 20, path: ")
-    assert "): List commits, newest first" in seen.result.content
-    assert box.specs[: len(before)] == before
-    assert all(one is other for one, other in zip(box.specs, before, strict=False))
-    assert shown(box)[len(before) :] == ["git_log", "git_show"]
-    again = await asked(box, "git_log")
-    assert again.result.content == "git_log is shown already."
-    assert len(box.specs) == len(before) + 2
-
-
 async def test_a_toolkits_name_asks_for_all_of_its_own() -> None:
     box = toolbox()
     assert (await asked(box, "http")).result.success
@@ -82,20 +67,6 @@ async def test_what_policy_denies_can_be_neither_seen_nor_asked_for() -> None:
     assert "db_" not in request.description
     assert not (await asked(box, "git_log", "db")).result.success
     assert not {"git_log", "db_explain"} & set(shown(box))
-
-
-async def test_a_mended_call_says_what_was_mended_and_is_carried_out_once() -> None:
-    box = toolbox()
-    kit = box.toolkits["noted"]
-    assert isinstance(kit, Noted)
-    (seen,) = await box.call_all([call("bash", {"cmd": "ls", "timeout": 5})])
-    assert kit.calls == [("shell_run_command", {"command": "ls"})]
-    assert seen.repairs == (
-        "name_alias: shell_run_command",
-        "argument_left_out: timeout",
-        "argument_renamed: cmd -> command",
-    )
-    assert seen.result.operation == "shell_run_command"
 
 
 async def test_what_is_judged_before_a_call_is_what_is_carried_out() -> None:

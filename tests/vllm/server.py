@@ -34,10 +34,7 @@ class VLLMServer:
 
     async def metrics(self) -> dict[str, float]:
         """Its metrics, those of one name added up."""
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(self.url.removesuffix("/v1") + "/metrics") as answer,
-        ):
+        async with aiohttp.ClientSession() as session, session.get(self.url.removesuffix("/v1") + "/metrics") as answer:
             text = await answer.text()
         sums: dict[str, float] = {}
         for name, value in _SAMPLE.findall(text):

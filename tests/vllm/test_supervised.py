@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_version
 from swe_ai_fleet.runtime.vllm_server import Patience, ServedModel, vllm_served
@@ -92,15 +91,3 @@ async def test_a_real_server_is_served_comes_back_and_is_drained(tiny: Path, tmp
     assert await running == 200, (tmp_path / "log").read_text()[-2000:]
     assert "mode=drain" in (tmp_path / "log").read_text()
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in last)
-
-
-async def test_a_model_that_cannot_be_loaded_is_told_at_once(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    with pytest.raises(Unavailable, match="before it was ready"):
-        async with vllm_served(
-            VLLMOrder(model=str(tmp_path / "model")),
-            interpreter=str(interpreter()),
-            log=tmp_path / "log",
-            tell=lambda _: None,
-        ):
-            pass

@@ -1,0 +1,496 @@
+"""A function-calling agent's runs: how its tools are called, cached and kept from circles, and how a run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet import FunctionCallingAgent
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.tools import BaseTool, FunctionTool, ToolParameter
+from tests.function_calling import (
+    answer,
+    asked,
+    call,
+    events,
+    fail,
+    make,
+    observations,
+    run,
+    serving,
+    stop_of,
+    told,
+    weather,
+)
+
+SECRET = "sk-very-secret-0815"
+
+
+class TestTools:
+    async def test_schemas_from_signature_and_first_line_of_the_docstring(self) -> None:
+        async with serving(answer()) as server:
+            await run(make(server, weather))
+            await run(make(server, weather, one_line_doc=False))
+            short, whole = (body["tools"][0]["function"] for body in asked(server))
+        assert (short["name"], short["description"]) == ("weather", "The weather of a city.")
+        assert whole["description"].startswith("The weather of a city.\n\nLonger words about it.")
+        assert short["parameters"]["properties"]["city"] == {"type": "string", "description": "Where."}
+        assert short["parameters"]["properties"]["days"]["type"] == "integer"
+        assert "city" in short["parameters"]["required"]
+
+    async def test_sync_async_base_tool_and_registered_name(self) -> None:
+        class Shout(BaseTool):
+            name = "shout"
+            description = "Make it loud."
+            parameters = (ToolParameter("text", "string"),)
+
+            async def execute(self, text: str) -> str:
+                return text.upper()
+
+        async def later(text: str) -> str:
+            """Async."""
+            return f"later {text}"
+
+        turn = Turn(
+            tool_calls=(
+                ("weather", {"city": "Rome"}),
+                ("later", {"text": "a"}),
+                ("shout", {"text": "b"}),
+                ("calculator", {"expression": "6*7"}),
+            )
+        )
+        responses = await told(turn, answer(), tools=[weather, later, Shout(), "calculator"])
+        found = {r["metadata"]["tool"]: r["value"] for r in events(responses, "tool_finished")}
+        assert found["weather"] == "Rome: sunny for 1"
+        assert (found["later"], found["shout"]) == ("later a", "B")
+        assert "42" in found["calculator"]
+
+    async def test_a_slow_sync_function_does_not_block_the_loop(self) -> None:
+        release = threading.Event()
+
+        def slow() -> str:
+            assert release.wait(30)
+            return "slow"
+
+        async def quick() -> str:
+            release.set()
+            return "quick"
+
+        responses = await told(Turn(tool_calls=(("slow", {}), ("quick", {}))), answer(), tools=[slow, quick])
+        assert observations(responses) == ["quick", "slow"]
+
+    async def test_time_limit_of_each_tool(self) -> None:
+        release = threading.Event()
+
+        async def waiting() -> None:
+            await asyncio.Event().wait()
+
+        def sleeping() -> None:
+            release.wait(30)
+
+        class Patient(BaseTool):
+            name = "patient"
+            time_limit_seconds = 0.05
+
+            async def execute(self) -> None:
+                await asyncio.Event().wait()
+
+        turn = Turn(tool_calls=(("waiting", {}), ("sleeping", {}), ("patient", {})))
+        responses = await told(turn, answer(), tools=[waiting, sleeping, Patient()], tool_timeout=0.02)
+        release.set()
+        assert all(
+            f"{name} did not finish within {limit} seconds" in "\n".join(observations(responses))
+            for name, limit in (("waiting", 0.02), ("sleeping", 0.02), ("patient", 0.05))
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "arguments", "said"),
+        [
+            ("weather", {}, "missing argument 'city'. Signature: weather(city: string, days: integer = 1)"),
+            ("weather", {"city": "Rome", "moon": 1}, "unexpected argument 'moon'. Signature: weather("),
+            ("weather", {"city": "Rome", "days": "soon"}, "argument 'days': "),
+            ("weather", '["Rome"]', ""),
+            ("weather", '{"city": ', ""),
+            ("stock_prices", {}, "weather, final_answer"),
+        ],
+    )
+    async def test_wrong_arguments_are_told_with_the_signature_and_an_unknown_tool_with_those_there_are(
+        self, name: str, arguments: Any, said: str
+    ) -> None:
+        responses = await told(call(name, arguments), answer(), tools=[weather])
+        (seen,) = observations(responses)
+        assert seen.startswith("Error: ") and said in seen
+        assert stop_of(responses) == ("final_answer", True)
+
+    @pytest.mark.parametrize("as_base_tool", [True, False])
+    async def test_none_and_empty_results_are_errors(self, as_base_tool: bool) -> None:
+        given: list[Any] = [None]
+
+        def give() -> Any:
+            return given[0]
+
+        class Give(BaseTool):
+            name = "give"
+            read_only = True
+
+            async def execute(self) -> Any:
+                return given[0]
+
+        for given[0], said in (
+            *((None, "nothing (None)"), ("", "an empty text"), (" \n", "an empty text"), (b"", "an empty text")),
+            *(([], "an empty list"), ((), "an empty list"), (set(), "an empty list"), ({}, "an empty object")),
+        ):
+            responses = await told(call("give"), call("give"), answer(), tools=[Give() if as_base_tool else give])
+            error = f"Error: give returned {said}. Call another tool, or this one with other arguments."
+            assert observations(responses) == [error, error]
+            ended = [r["metadata"] for r in events(responses, "tool_finished")]
+            assert [(each["success"], each["cached"]) for each in ended] == [(False, False)] * 2
+        # Zero and False are results.
+        for given[0], said in (
+            (0, "0"),
+            (False, "False"),
+            (0.0, "0.0"),
+            ([0], "- 0"),
+            ({"found": None}, "found: None"),
+        ):
+            responses = await told(call("give"), call("give"), answer(), tools=[Give() if as_base_tool else give])
+            assert observations(responses) == [said, said]
+
+    async def test_an_exception_is_an_error_observation_and_cancels_no_sibling(self) -> None:
+        failed = asyncio.Event()
+
+        async def fail() -> None:
+            failed.set()
+            raise KeyError("no such city")
+
+        async def cancelled() -> None:
+            raise asyncio.CancelledError
+
+        async def go_on() -> str:
+            await failed.wait()
+            await asyncio.sleep(0)
+            return "went on"
+
+        turn = Turn(tool_calls=(("fail", {}), ("cancelled", {}), ("go_on", {})))
+        responses = await told(turn, answer(), tools=[fail, cancelled, go_on])
+        assert sorted(observations(responses)) == [
+            "Error: cancelled failed: it was cancelled from within",
+            "Error: fail failed: KeyError: 'no such city'",
+            "went on",
+        ]
+        assert stop_of(responses) == ("final_answer", True)
+
+    async def test_calls_of_one_reply_run_in_parallel_or_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        at_once, most = 0, 0
+
+        async def wait(number: int) -> int:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            at_once -= 1
+            return number
+
+        turn = Turn(tool_calls=tuple(("wait", {"number": number}) for number in range(4)))
+        await told(turn, answer(), tools=[wait])
+        assert most == 4
+        most = 0
+        responses = await told(turn, answer(), tools=[wait], parallel=False)
+        assert (most, observations(responses)) == (1, ["0", "1", "2", "3"])
+        monkeypatch.setenv("AGENTIC_ENABLE_PARALLEL", "false")
+        await told(turn, answer(), tools=[wait], settings=Settings())
+        assert most == 1
+
+    async def test_what_cannot_be_a_tool(self) -> None:
+        async with serving(answer()) as server:
+            with pytest.raises(ValueError, match="two tools have the name 'weather'"):
+                make(server, weather, weather)
+            with pytest.raises(NotFound, match="nonsense"):
+                make(server, "nonsense")
+            with pytest.raises(InvalidRequest):
+                make(server, 42)
+
+    async def test_secrets_are_masked_in_what_is_told(self) -> None:
+        def leak() -> str:
+            return f"the key is {SECRET}"
+
+        async with serving(call("leak"), answer(), api_key=SECRET) as server:
+            agent = FunctionCallingAgent(
+                "scripted", [leak], model_params={"base_url": server.url, "api_key": SECRET}, settings=Settings()
+            )
+            responses = await run(agent)
+            assert SECRET not in repr(responses)
+            assert SECRET not in repr(asked(server))
+        assert observations(responses)
+
+
+class TestLoops:
+    async def test_two_nudges_then_a_stop(self) -> None:
+        looping = Turn(content="Again.", tool_calls=(("weather", {"city": "Rome"}),), times=9)
+        async with serving(looping) as server:
+            responses = await run(make(server, weather, FunctionTool(lookup)), max_iterations=20)
+            nudges = [m["content"] for m in asked(server)[-1]["messages"][2:] if m["role"] == "user"]
+            # Nothing is refined after a loop.
+            assert not any("# Record" in str(body["messages"]) for body in asked(server))
+        noticed = [r["metadata"]["advice"] for r in events(responses, "loop_noticed")]
+        assert noticed == ["nudge", "strong_nudge", "stop"]
+        assert (stop_of(responses), responses[-1]["metadata"]["refined"]) == (("loop", False), False)
+        assert responses[-1]["metadata"]["iterations"] == 5
+        assert "lookup" in nudges[0] and nudges[0] != nudges[1]
+        # The threshold is of the agent, or of the run.
+        for options, iterations in (({}, 4), ({"loop_threshold": 4}, 6)):
+            responses = await told(looping, tools=[weather], loop_detection_threshold=2, **options)
+            assert responses[-1]["metadata"]["iterations"] == iterations
+
+    async def test_calls_are_the_same_by_canonical_arguments_or_by_name_alone(self) -> None:
+        turns = [call("weather", {"city": city}) for city in ("Rome", "Oslo", "Bonn", "Bern", "Kiel")]
+        assert stop_of(await told(*turns, answer(), tools=[weather])) == ("final_answer", True)
+        by_name = await told(*turns, answer(), tools=[weather], loop_by_name=True)
+        assert stop_of(by_name) == ("loop", False)
+        one, other = (call("weather", text) for text in ('{"city":"Rome","days":2}', '{"days": 2, "city": "Rome"}'))
+        assert len(events(await told(one, other, one, answer(), tools=[weather]), "loop_noticed")) == 1
+
+
+def lookup(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+class TestCache:
+    async def test_identical_calls_are_answered_from_the_cache(self) -> None:
+        calls: list[str] = []
+
+        def count(word: str) -> int:
+            calls.append(word)
+            return len(calls)
+
+        turns = (call("count", {"word": "a"}), call("count", {"word": "b"}), call("count", '{ "word" : "a" }'))
+        responses = await told(*turns, answer(), tools=[count])
+        assert (calls, observations(responses)) == (["a", "b"], ["1", "2", "1"])
+        assert [r["metadata"]["cached"] for r in events(responses, "tool_finished")] == [False, False, True]
+
+    async def test_errors_are_not_kept_any_write_empties_it_and_an_effect_is_had_each_time(self) -> None:
+        stored: list[str] = []
+
+        def read() -> str:
+            return stored[-1]
+
+        def write(text: str) -> str:
+            stored.append(text)
+            return "written"
+
+        write_one = call("write", {"text": "new"})
+        turns = (call("read"), write_one, call("read"), write_one, call("read"), answer())
+        responses = await told(*turns, tools=[read, FunctionTool(write, read_only=False)])
+        assert observations(responses)[1:] == ["written", "new", "written", "new"]
+        assert observations(responses)[0].startswith("Error: read failed: IndexError")
+        assert (stored, len(events(responses, "tool_started"))) == (["new", "new"], 2)
+
+
+class TestToolErrors:
+    async def test_three_in_a_row_end_the_run_with_one_last_call(self) -> None:
+        turns = [call("fail", {"number": number}) for number in range(4)]
+        # Within a reply and across replies.
+        two = Turn(tool_calls=(*turns[0].tool_calls, *turns[1].tool_calls))
+        async with serving(two, turns[2], Turn(content="It can't be done."), Turn(content="Never.")) as server:
+            responses = await run(make(server, fail))
+            last = asked(server)[-1]
+            assert (len(asked(server)), last.get("tools")) == (3, None)
+        assert (stop_of(responses), responses[-1]["value"]) == (("tool_error", False), "It can't be done.")
+        # A success resets.
+        turns.insert(2, call("weather", {"city": "Rome"}))
+        assert stop_of(await told(*turns, answer(), tools=[fail, weather])) == ("final_answer", True)
+
+
+CHAT = FunctionCallingAgent.chat_profile(Settings())
+
+
+class TestFinalAnswer:
+    async def test_it_is_always_there_and_takes_the_usual_keys(self) -> None:
+        async with serving(answer("Rome.")) as server:
+            await run(make(server))
+            assert [tool["function"]["name"] for tool in asked(server)[0]["tools"]] == ["final_answer"]
+        for arguments, text in (
+            *(({key: "Rome."}, "Rome.") for key in ("result", "reason", "answer", "response", "output", "reply")),
+            # The first key in this order counts.
+            ({"reply": "last", "reason": "second", "answer": "third"}, "second"),
+            # Values of an object and items of a list are joined by blank lines.
+            ({"result": {"city": "Rome", "more": ["sunny", "warm"]}}, "Rome\n\nsunny\n\nwarm"),
+            ({"result": ["one", {"two": 2}]}, "one\n\n2"),
+            ({"result": 42}, "42"),
+        ):
+            responses = await told(call("final_answer", arguments))
+            assert (responses[-1]["value"], stop_of(responses)) == (text, ("final_answer", True)), arguments
+
+    @pytest.mark.parametrize("arguments", [{}, {"result": None}, {"other": 1}, '["x"]', "7"])
+    async def test_no_value_and_no_object_are_error_observations(self, arguments: Any) -> None:
+        async with serving(call("final_answer", arguments), answer("at last")) as server:
+            responses = await run(make(server))
+            told_model = asked(server)[1]["messages"][-1]
+        assert (told_model["role"], told_model["content"][:7]) == ("tool", "Error: ")
+        assert (responses[-1]["value"], responses[-1]["metadata"]["iterations"]) == ("at last", 2)
+
+
+class TestLongResults:
+    async def test_history_keeps_the_beginning_and_the_task_the_whole(self) -> None:
+        def long() -> str:
+            return "a" * 30 + "b" * 70
+
+        async with serving(call("long"), answer()) as server:
+            agent = make(server, long, max_tool_result_chars=30)
+            responses = await run(agent)
+            seen = asked(server)[1]["messages"][-1]["content"]
+        assert seen.startswith("a" * 30 + "\n[")
+        assert "100 characters" in seen and "b" not in seen.partition("\n")[0]
+        (told_of,) = events(responses, "tool_finished")
+        assert (told_of["value"], told_of["metadata"]["truncated"]) == (seen, True)
+        assert agent.task is not None
+        assert agent.task.results[told_of["metadata"]["call_id"]] == "a" * 30 + "b" * 70
+
+    async def test_the_answer_is_made_from_the_whole_where_it_fits(self) -> None:
+        def long() -> str:
+            return "a" * 100 + "THE END"
+
+        async with serving(call("long"), Turn(content="So so."), Turn(content="Clean.")) as server:
+            await run(make(server, long, max_tool_result_chars=20))
+            assert ["THE END" in str(body["messages"]) for body in asked(server)[-2:]] == [False, True]
+        for context in (131_072, 300):
+            async with serving(call("long"), Turn(content="So far."), max_model_len=context) as server:
+                responses = await run(make(server, long, max_tool_result_chars=20), max_iterations=1)
+                assert responses[-1]["value"] == "So far."
+                assert context == 300 or "THE END" in str(asked(server)[-1]["messages"])
+
+
+class TestModelFailures:
+    async def test_three_tries_that_are_no_iterations(self) -> None:
+        turns = (call("weather", {"city": "Rome"}), Failure(times=2), answer("Sunny."))
+        responses = await told(*turns, tools=[weather], max_iterations=2)
+        assert (stop_of(responses), responses[-1]["metadata"]["iterations"]) == (("final_answer", True), 2)
+        assert ["try 1 of 3" in one["value"] for one in events(responses, "model_failed")] == [True, False]
+
+    async def test_after_the_third_the_run_ends_without_another_call(self) -> None:
+        turns = (Turn(content="Looking.", tool_calls=(("weather", {"city": "Rome"}),)), Failure(times=0))
+        async with serving(*turns) as server:
+            responses = await run(make(server, weather))
+            assert len(asked(server)) == 1 + 3
+        assert (stop_of(responses), responses[-1]["value"]) == (("model_error", False), "Looking.")
+        assert "503" in responses[-1]["metadata"]["error"]
+        refused = await told(Failure(status=401, times=0))
+        assert (stop_of(refused), events(refused, "model_failed")) == (("model_error", False), [])
+
+
+class TestPlanning:
+    async def test_the_plan_comes_first_without_tools(self) -> None:
+        async with serving(Turn(content="1. weather"), call("weather", {"city": "Rome"}), answer("Sunny.")) as server:
+            # It is made unless refused.
+            responses = [response async for response in make(server, weather).run("Do it.")]
+            planning, first, _ = asked(server)
+        assert "tools" not in planning
+        assert "weather(city: string" in planning["messages"][-1]["content"]
+        assert first["messages"][: len(planning["messages"])] == planning["messages"]
+        assert first["messages"][-2] == {"role": "assistant", "content": "1. weather"}
+        assert [t["function"]["name"] for t in first["tools"]] == ["weather", "final_answer"]
+        (plan,) = events(responses, "plan_made")
+        assert (plan["type"], plan["value"], responses[-1]["metadata"]["iterations"]) == ("step", "1. weather", 2)
+
+
+class TestRefinement:
+    async def test_a_model_that_stops_is_asked_once(self) -> None:
+        working = Conversation(match="Rome?", turns=(call("weather", {"city": "Rome"}), Turn(content="Well, sunny.")))
+        refining = Conversation(match="# Record", turns=(Turn(content="Clean."),))
+        async with ScriptedModelServer(Script(conversations=(refining, working))) as server:
+            responses = await run(make(server, weather), "The weather in Rome?")
+            sent = asked(server)[-1]
+            assert len(asked(server)) == 3
+            plain = await run(make(server, weather), "The weather in Rome?", refine_final_answer=False)
+            assert len(asked(server)) == 5
+        assert [one[-1]["value"] for one in (responses, plain)] == ["Clean.", "Well, sunny."]
+        assert [one[-1]["metadata"]["refined"] for one in (responses, plain)] == [True, False]
+        assert "tools" not in sent
+        for part in ("The weather in Rome?", "[calls weather with", "Rome: sunny for 1", "Well, sunny."):
+            assert part in sent["messages"][-1]["content"]
+        assert stop_of(responses) == ("no_tool_calls", True)
+
+    async def test_where_it_fails_the_last_text_is_the_answer(self) -> None:
+        async with serving(Turn(content="Sunny, I think.")) as server:
+            agent = make(server)
+            async with aclosing(agent.run("The weather?", use_planning=False)) as stream:
+                responses = []
+                async for response in stream:
+                    responses.append(response)
+                    if response["metadata"]["event"] == "model_replied":
+                        server.fail_next(Failure(times=0))
+        assert (responses[-1]["value"], len(events(responses, "refinement_failed"))) == ("Sunny, I think.", 1)
+        assert stop_of(responses) == ("no_tool_calls", True)
+
+    async def test_a_model_that_says_nothing_at_all(self) -> None:
+        responses = await told(Turn(content=""))
+        assert responses[-1]["value"] == "There is no answer: the run ended before one could be given (no tool calls)."
+        assert stop_of(responses) == ("no_tool_calls", False)
+        assert responses[-1]["metadata"]["error"]
+        reminded = await told(Turn(content="I will look."), answer("Sunny."), max_reminders=1)
+        assert (stop_of(reminded), len(events(reminded, "message_added"))) == (("final_answer", True), 1)
+
+
+class TestLimits:
+    async def test_the_last_call_has_no_tools_and_the_status_says_which_limit(self) -> None:
+        turns = [call("weather", {"city": city}) for city in ("Rome", "Oslo")]
+        async with serving(*turns, Turn(content="Rome and Oslo are sunny.")) as server:
+            responses = await run(make(server, weather), max_iterations=2)
+            last = asked(server)[-1]
+        assert (responses[-1]["value"], stop_of(responses)) == ("Rome and Oslo are sunny.", ("max_iterations", False))
+        assert "tools" not in last
+        assert "max iterations" in last["messages"][-1]["content"]
+
+    async def test_ten_iterations_unless_said_and_in_a_chat_five_twenty_calls_and_sixty_seconds(self) -> None:
+        limits = FunctionCallingAgent.chat_profile()
+        assert (limits.max_iterations, limits.max_tool_calls, limits.timeout_seconds) == (5, 20, 60.0)
+        turns = [call("weather", {"city": f"City {number}"}) for number in range(12)]
+        for options, iterations in (({}, 10), ({"limits": limits}, 5)):
+            responses = await told(*turns, tools=[weather], **options)
+            assert (stop_of(responses)[0], responses[-1]["metadata"]["iterations"]) == ("max_iterations", iterations)
+        many = Turn(tool_calls=tuple(("weather", {"city": str(number)}) for number in range(25)))
+        responses = await told(many, answer(), tools=[weather], limits=limits)
+        assert stop_of(responses) == ("max_tool_calls", False)
+        refused = [text for text in observations(responses) if text.startswith("Error: not run")]
+        assert (len(observations(responses)), len(refused)) == (25, 5)
+
+    @pytest.mark.parametrize("name", ["scripted", "*"])
+    async def test_cost_is_a_limit_at_the_price_of_the_model(self, name: str) -> None:
+        prices = {name: {"prompt": 1.0, "completion": 2.0}, "other": {"prompt": 1e9}}
+        used = Usage(prompt_tokens=1_000_000, completion_tokens=500_000)
+        turns = [replace(call("weather", {"city": str(number)}), usage=used) for number in range(5)]
+        options: dict[str, Any] = {"tools": [weather], "settings": Settings(model_prices=prices)}
+        final = (await told(*turns, limits=replace(CHAT, max_cost=3.5), **options))[-1]["metadata"]
+        # No last words: what is spent is spent.
+        assert (final["stop_reason"], final["iterations"], final["usage"]["cost"]) == ("max_cost", 2, 4.0)
+        unlimited = await told(*turns, answer(), **options)
+        assert (stop_of(unlimited)[0], unlimited[-1]["metadata"]["iterations"]) == ("final_answer", 6)
+        assert unlimited[-1]["metadata"]["usage"]["cost"] >= 10.0
+
+    async def test_a_limited_cost_needs_a_price(self) -> None:
+        limits = replace(CHAT, max_cost=1.0)
+        with pytest.raises(ValueError, match=r"limits\.max_cost .* no model has a price"):
+            FunctionCallingAgent("scripted", limits=limits, settings=Settings())
+        async with serving(answer()) as server:
+            agent = make(server, limits=limits, settings=Settings(model_prices={"other": {"prompt": 1.0}}))
+            with pytest.raises(ValueError, match=r"limits\.max_cost .* 'scripted' has no price; .* other"):
+                await run(agent)
+            assert asked(server) == []
+
+    async def test_a_refinement_takes_no_longer_than_the_run_might(self) -> None:
+        working = Conversation(match="Rome?", turns=(Turn(content="Sunny."),))
+        refining = Conversation(match="# Record", turns=(Turn(content="Clean.", delay_seconds=60),))
+        async with ScriptedModelServer(Script(conversations=(refining, working))) as server:
+            agent = make(server, limits=replace(CHAT, timeout_seconds=1.0))
+            responses = await asyncio.wait_for(run(agent, "The weather in Rome?"), 20)
+        assert (responses[-1]["value"], len(events(responses, "refinement_failed"))) == ("Sunny.", 1)
