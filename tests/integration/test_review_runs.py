@@ -156,6 +156,11 @@ class World(Runs):
         return sum(str(body["messages"][0]["content"]).startswith(REVIEWS) for body in self.server.bodies)
 
     @property
+    def offered(self) -> set[str]:
+        """The tools that the last request offered."""
+        return {tool["function"]["name"] for tool in self.server.bodies[-1]["tools"]}
+
+    @property
     def opening(self) -> str:
         """The first system and user message of the last request."""
         return "\n".join(message["content"] for message in self.server.bodies[-1]["messages"][:2])
@@ -176,18 +181,12 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     finding = {"text": "c is never used", "file": "/workspace/app.py", "line": "3", "must_fix": "yes"}
     elsewhere = {"text": "this breaks", "file": "b/nowhere.py", "line": 7}
     untouched = {"text": "look here, too", "file": "lib/used.py", "line": -1}
+    findings = [finding, elsewhere, untouched, "and no test"]
     world.says(
         call("files_read_file", path="app.py"),
         call("shell_run_command", command="rm app.py"),
         call("files_write_file", path="app.py", content=""),
-        answer(
-            {
-                "verdict": "Request changes",
-                "score": "4/10",
-                "content": f"No: {SECRET}",
-                "findings": [finding, elsewhere, untouched, "and no test"],
-            }
-        ),
+        answer({"verdict": "Request changes", "score": "4/10", "content": f"No: {SECRET}", "findings": findings}),
     )
     critique = await world.review(await world.change(patch("c = 3")))
     assert world.seen == "a = 1\nb = 2\nc = 3\n"
@@ -200,42 +199,34 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
         Finding(text="look here, too", file="lib/used.py"),
         Finding(text="and no test"),
     )
-    assert critique.usage.model_calls == 4
-    assert critique.usage.cost > 0
+    assert critique.usage.model_calls == 4 and critique.usage.cost > 0
     kinds = [type(event.body).__name__ for event in world.log.events]
-    assert kinds[:2] == ["RunClaimed", "RunStarted"]
-    assert kinds[-1] == "RunFinished"
-    assert kinds.count("ModelReplied") == 4
+    assert (kinds[:2], kinds[-1], kinds.count("ModelReplied")) == (["RunClaimed", "RunStarted"], "RunFinished", 4)
     entries = [one.entry for one in world.bodies(ToolFinished)]
     assert [one.outcome for one in entries[:3]] == ["success", "invalid", "refused"]
     assert world.bodies(ToolStarted) == []
     assert verify(entries, head=world.bodies(RunFinished)[0].audit_head) is None
     assert {event.agent_id for event in world.log.events} == {f"{REVIEWER}-reviews-1"}
-    offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}
-    assert offered <= {"files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status",
-                       "git_diff", "git_log", "git_show", "final_answer"}  # fmt: skip
-    assert "files_read_file" in offered
-
-
-def must_fix(command: str, text: str = "c must be 3") -> dict[str, Any]:
-    return {"text": text, "file": "app.py", "line": 3, "must_fix": True, "command": command, "expected": "silence"}
-
-
-async def test_a_reviewer_runs_commands_and_tests_in_a_clone_that_is_thrown_away(world: World) -> None:
+    assert "files_read_file" in world.offered
+    assert not {"shell_run_command", "tests_run", "files_write_file", "git_commit"} & world.offered
+    # Without that wish it runs commands and tests, and still changes nothing.
+    world.task = replace(world.task, approval=ApprovalPolicy.NONE)
     world.says(
         call("shell_run_command", command="python3 -c 'import app; print(app.c)'; rm lib/used.py"),
         call("files_write_file", path="app.py", content=""),
         answer(ACCEPT),
     )
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert critique.verdict is ReviewVerdict.ACCEPT
-    ran, wrote = [one.entry for one in world.bodies(ToolFinished)]
-    assert (ran.operation, ran.outcome) == ("run_command", "success")
-    assert wrote.outcome == "refused"
+    accepted = await world.review(await world.change(patch("c = 3")), again=2)
+    assert accepted.verdict is ReviewVerdict.ACCEPT
+    ran, wrote = [one.entry for one in world.bodies(ToolFinished)][len(entries) :]
+    assert (ran.operation, ran.outcome, wrote.outcome) == ("run_command", "success", "refused")
     assert "3" in world.server.bodies[-1]["messages"][-3]["content"]
-    offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}
-    assert {"shell_run_command", "tests_run", "files_read_file"} <= offered
-    assert not {"files_write_file", "git_commit"} & offered
+    assert {"shell_run_command", "tests_run", "files_read_file"} <= world.offered
+    assert not {"files_write_file", "git_commit"} & world.offered
+
+
+def must_fix(command: str, text: str = "c must be 3") -> dict[str, Any]:
+    return {"text": text, "file": "app.py", "line": 3, "must_fix": True, "command": command, "expected": "silence"}
 
 
 @pytest.mark.parametrize(
@@ -297,13 +288,10 @@ async def test_proofs_are_bounded_masked_and_lost_with_a_patch_that_does_not_app
     assert finding.proof is not None
     assert finding.proof.outcome is ProofOutcome.NOT_RUN
     assert finding.proof.seen
-
-
-async def test_no_proof_is_run_where_agents_may_run_nothing(world: World) -> None:
+    # Nor is one run where agents may run nothing.
     world.task = replace(world.task, constraints=Constraints(denied_tools=("shell",)))
     world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix("exit 1")]}))
-    critique = await world.review(await world.change(patch("c = 4")))
-    (finding,) = critique.findings
+    (finding,) = (await world.review(await world.change(patch("c = 4")), again=3)).findings
     assert finding.proof == Proof(command="exit 1", expected="silence")
     assert "command" not in world.opening.split("# Task")[0]
 
@@ -364,32 +352,21 @@ async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named
     assert told.rstrip().endswith("Think of the edge cases first.")
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        Turn(content="I like it."),
-        answer({"verdict": "perhaps", "score": 0.5}),
-        answer({"verdict": "accept", "score": "NaN"}),
-        answer("[" * 5_000),
-    ],
-)
-async def test_an_answer_that_cannot_be_read_is_asked_for_once_more(world: World, first: Turn) -> None:
-    world.says(first, Turn(content=f"Sure:\n```json\n{json.dumps(ACCEPT)}\n```"))
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.ACCEPT, 0.9, "")
-    assert world.asked == 2
-    assert "response_format" in world.server.bodies[-1]
-    assert len(world.bodies(ModelReplied)) == 2
-    assert critique.usage.model_calls == 2
-
-
-async def test_nonsense_is_a_critique_with_an_error_and_no_weight(world: World) -> None:
+async def test_an_answer_that_cannot_be_read_is_asked_for_once_more(world: World) -> None:
+    unclear = answer({"verdict": "perhaps", "score": 0.5})
+    firsts = (Turn(content="I like it."), unclear, answer({"verdict": "accept", "score": "NaN"}), answer("[" * 5_000))
+    for again, first in enumerate(firsts, start=1):
+        world.says(first, Turn(content=f"Sure:\n```json\n{json.dumps(ACCEPT)}\n```"))
+        critique = await world.review(await world.change(patch("c = 3")), again=again)
+        assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.ACCEPT, 0.9, ""), first
+        assert "response_format" in world.server.bodies[-1]
+        assert (critique.usage.model_calls, world.asked) == (2, 2 * again), first
+    # Nonsense for a second time is a critique with an error and no weight.
     world.says(Turn(content="The weather is fine."))
-    critique = await world.review(await world.change(patch("c = 3")))
+    critique = await world.review(await world.change(patch("c = 3")), again=9)
     assert "twice in a form that cannot be used" in critique.error
-    assert (critique.score, critique.findings) == (0.0, ())
-    assert critique.usage.model_calls == len(world.bodies(ModelReplied)) == 2
-    (finished,) = world.bodies(RunFinished)
+    assert (critique.score, critique.findings, critique.usage.model_calls) == (0.0, (), 2)
+    finished = world.bodies(RunFinished)[-1]
     assert (finished.stop_reason, finished.error) == (StopReason.NO_TOOL_CALLS, critique.error)
 
 
@@ -411,29 +388,22 @@ async def test_faults_and_limits_are_critiques_with_an_error(world: World) -> No
     assert all(body.error for body in world.bodies(RunFinished))
 
 
-async def test_a_review_has_eight_turns_and_says_then_what_it_has(world: World) -> None:
+async def test_verdicts_and_scores_as_models_write_them_and_what_is_said_after_eight_looks(world: World) -> None:
+    table = {
+        ("Approved.", "80%"): (ReviewVerdict.ACCEPT, 0.8),
+        ("request_changes", "4/10"): (ReviewVerdict.REVISE, 0.4),
+        ("**REJECT**", 7): (ReviewVerdict.REJECT, 1.0),
+        ("accept", -1): (ReviewVerdict.ACCEPT, 0.0),
+    }
+    for again, ((verdict, score), meant) in enumerate(table.items(), start=1):
+        world.says(answer(f"Here it is: {json.dumps({'verdict': verdict, 'score': score})} Bye."))
+        critique = await world.review(await world.change(patch("c = 3")), again=again)
+        assert (critique.verdict, critique.score, critique.findings, critique.error) == (*meant, (), "")
     looks = [call("files_read_file", path="app.py", start_line=number) for number in range(1, 9)]
     world.says(*looks, Turn(content=json.dumps(ACCEPT)))
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert critique.verdict is ReviewVerdict.ACCEPT
-    assert world.asked == 9
-
-
-@pytest.mark.parametrize(
-    ("verdict", "score", "meant"),
-    [
-        ("Approved.", "80%", (ReviewVerdict.ACCEPT, 0.8)),
-        ("request_changes", "4/10", (ReviewVerdict.REVISE, 0.4)),
-        ("**REJECT**", 7, (ReviewVerdict.REJECT, 1.0)),
-        ("accept", -1, (ReviewVerdict.ACCEPT, 0.0)),
-    ],
-)
-async def test_verdicts_and_scores_as_models_write_them(
-    world: World, verdict: str, score: object, meant: tuple[ReviewVerdict, float]
-) -> None:
-    world.says(answer(f"Here it is: {json.dumps({'verdict': verdict, 'score': score})} Bye."))
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert (critique.verdict, critique.score, critique.findings, critique.error) == (*meant, (), "")
+    before = world.asked
+    assert (await world.review(await world.change(patch("c = 3")), again=9)).verdict is ReviewVerdict.ACCEPT
+    assert world.asked == before + 9
 
 
 async def subject(world: World, author: str, line: str, **more: Any) -> Subject:
