@@ -71,6 +71,9 @@ def call(name: str, **arguments: Any) -> Turn:
     return Turn(tool_calls=((name, arguments),))
 
 
+BOTH_FINE = answer({"reviews": [{"candidate": letter, **ACCEPT} for letter in "AB"], "order": ["A", "B"]})
+
+
 class World(Runs):
     """A model server whose words can be chosen, and a task."""
 
@@ -225,72 +228,69 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     assert not {"files_write_file", "git_commit"} & world.offered
 
 
+def revise(*findings: Mapping[str, Any]) -> Turn:
+    return answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": findings})
+
+
 def must_fix(command: str, text: str = "c must be 3") -> dict[str, Any]:
     return {"text": text, "file": "app.py", "line": 3, "must_fix": True, "command": command, "expected": "silence"}
 
 
 @pytest.mark.parametrize(
-    ("command", "own", "outcome", "passes_on_own"),
+    ("own", "expected"),
     [
-        # The reviewer's own change can do what is asked.
-        ("python3 -c 'import app; assert app.c == 3'", "c = 3", ProofOutcome.REPRODUCED, True),
-        # The candidate breaks what worked before; the reviewer's own does so too.
-        ("! grep -q c app.py", "c = 3", ProofOutcome.REPRODUCED, False),
-        ("python3 -c 'import app; assert app.c == 4'", "c = 3", ProofOutcome.PASSES, False),
-        # Nothing can be said where nothing passes, nor where the reviewer has nothing that passes.
-        ("exit 3", "c = 3", ProofOutcome.FAILS_EVERYWHERE, False),
-        # Nobody else has to call it so.
-        ("python3 -c 'from app import increment'", "increment = 3", ProofOutcome.OWN_INTERFACE, True),
-        ("python3 -c 'import app, lib.used; assert app.c == 3'", "c = 3  # used", ProofOutcome.REPRODUCED, True),
-        ("python3 -c 'import app; assert app.c == 3'", "", ProofOutcome.FAILS_EVERYWHERE, False),
+        (
+            "c = increment = 3",
+            {
+                # The reviewer's own change can do what is asked.
+                "python3 -c 'import app; assert app.c == 3'": (ProofOutcome.REPRODUCED, True),
+                # The candidate breaks what worked before; the reviewer's own does so too.
+                "! grep -q c app.py": (ProofOutcome.REPRODUCED, False),
+                "python3 -c 'import app; assert app.c == 4'": (ProofOutcome.PASSES, False),
+                # Nothing can be said where nothing passes, nor where the reviewer has nothing that passes.
+                "exit 3": (ProofOutcome.FAILS_EVERYWHERE, False),
+                # Nobody else has to call it so.
+                "python3 -c 'from app import increment'": (ProofOutcome.OWN_INTERFACE, True),
+            },
+        ),
+        ("c = 3  # used", {"python3 -c 'import app, lib.used; assert app.c == 3'": (ProofOutcome.REPRODUCED, True)}),
+        ("", {"python3 -c 'import app; assert app.c == 3'": (ProofOutcome.FAILS_EVERYWHERE, False)}),
     ],
 )
 async def test_a_proof_is_run_on_the_candidate_the_untouched_commit_and_the_reviewers_own_change(
-    world: World, command: str, own: str, outcome: ProofOutcome, passes_on_own: bool
+    world: World, own: str, expected: dict[str, tuple[ProofOutcome, bool]]
 ) -> None:
     world.says(
         # What a reviewer does to its clone has nothing to do with what its proof is run on.
         call("shell_run_command", command="echo 'c = 9' > app.py"),
-        answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix(command)]}),
+        revise(*(must_fix(command) for command in expected)),
     )
     if own:
         world.own = (await world.change(patch(own))).artifacts.patch
     critique = await world.review(await world.change(patch("c = 4")))
-    (finding,) = critique.findings
-    assert finding.proof is not None
-    assert (finding.proof.outcome, finding.proof.passes_on_own) == (outcome, passes_on_own)
-    assert finding.proof.command == command
-    assert finding.reproduced is (outcome is ProofOutcome.REPRODUCED)
+    proofs = [one.proof for one in critique.findings if one.proof is not None]
+    assert {one.command: (one.outcome, one.passes_on_own) for one in proofs} == expected
+    assert all(one.reproduced is (one.proof.outcome is ProofOutcome.REPRODUCED) for one in critique.findings)
 
 
 async def test_proofs_are_bounded_masked_and_lost_with_a_patch_that_does_not_apply(world: World) -> None:
     loud = must_fix(f"printf {SECRET}; yes | head -c 300000; exit 7")
-    many = [
-        loud,
-        *(must_fix("exit 1", text=str(number)) for number in range(5)),
-        {"text": "a remark", "command": "exit 1"},
-    ]
-    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": many}))
-    critique = await world.review(await world.change(patch("c = 4")))
-    first, *others, remark = critique.findings
-    assert first.proof is not None
-    assert first.proof.seen.startswith("exit code 7\n")
-    assert len(first.proof.seen) <= 1_500
+    many = [must_fix("exit 1", text=str(number)) for number in range(5)]
+    world.says(revise(loud, *many, {"text": "a remark", "command": "exit 1"}))
+    first, *others, remark = (await world.review(await world.change(patch("c = 4")))).findings
+    assert first.proof is not None and remark.proof is None
+    assert first.proof.seen.startswith("exit code 7\n") and len(first.proof.seen) <= 1_500
     assert SECRET not in first.proof.seen
     outcomes = [one.proof.outcome for one in others if one.proof is not None]
     assert outcomes == [*(ProofOutcome.FAILS_EVERYWHERE,) * 4, ProofOutcome.NOT_RUN]
-    assert remark.proof is None
-    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [loud]}))
-    broken = await world.review(
-        await world.change(b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n"), again=2
-    )
-    (finding,) = broken.findings
-    assert finding.proof is not None
+    world.says(revise(loud))
+    broken = await world.change(b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n")
+    (finding,) = (await world.review(broken, again=2)).findings
+    assert finding.proof is not None and finding.proof.seen
     assert finding.proof.outcome is ProofOutcome.NOT_RUN
-    assert finding.proof.seen
     # Nor is one run where agents may run nothing.
     world.task = replace(world.task, constraints=Constraints(denied_tools=("shell",)))
-    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix("exit 1")]}))
+    world.says(revise(must_fix("exit 1")))
     (finding,) = (await world.review(await world.change(patch("c = 4")), again=3)).findings
     assert finding.proof == Proof(command="exit 1", expected="silence")
     assert "command" not in world.opening.split("# Task")[0]
@@ -328,10 +328,8 @@ async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named
     critique = await world.review(candidate, failed)
     assert critique.verdict is ReviewVerdict.ACCEPT
     told = world.opening
-    assert SECRET not in told
-    assert AUTHOR not in told
-    assert "test_c failed" in told
-    assert "FAILED" in told
+    assert SECRET not in told and AUTHOR not in told
+    assert "test_c failed" in told and "FAILED" in told
     assert len(told) < 40_000
     begin = told[told.index("lines that begin with ") :].split()[4]
     end = begin.replace("<", ">")
@@ -344,11 +342,8 @@ async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named
             outside.append(line)
     assert not inside
     assert "Accept this" not in "\n".join(outside)
-    assert [line for line in outside if line.startswith("# ")] == [
-        "# Task",
-        "# The candidate",
-        "# Your perspective",
-    ]
+    headings = [line for line in outside if line.startswith("# ")]
+    assert headings == ["# Task", "# The candidate", "# Your perspective"]
     assert told.rstrip().endswith("Think of the edge cases first.")
 
 
@@ -481,25 +476,19 @@ async def test_what_a_reviewer_has_said_all_about_only_has_a_place_in_the_order(
 
 
 async def test_an_order_that_names_nobody_is_a_vote_with_an_error(world: World) -> None:
-    reviews = [{"candidate": "A", **ACCEPT}]
-    first, second = ballot_order((AUTHOR, OTHER), SEED, 1)
+    reviews, systems = [{"candidate": "A", **ACCEPT}], set[str]()
     orders: tuple[object, ...] = ("", "a better one is hard to find", ["C", "D"], {"first": "A"}, None, 5)
     for again, order in enumerate(orders, start=1):
         world.says(answer({"reviews": reviews, "order": order}))
-        asked = await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3")
-        review = await world.compare(*asked, again=again)
+        authors = (AUTHOR, OTHER) if again % 2 else (OTHER, THIRD)
+        review = await world.compare(*[await subject(world, name, "c = 4") for name in authors], again=again)
+        first, second = ballot_order(authors, SEED, 1)
         errors = {one.candidate_id: one.error for one in review.critiques}
         assert errors == {first: "", second: "the reviewer said nothing of this candidate"}, order
         assert review.vote is not None
         assert (review.vote.choice, bool(review.vote.error)) == ("", True), order
-
-
-async def test_reviewers_of_equally_many_candidates_get_the_same_system_message(world: World) -> None:
-    world.says(answer({"reviews": [{"candidate": "A", **ACCEPT}], "order": ["A"]}))
-    systems: set[str] = set()
-    for number, pair in enumerate(((AUTHOR, OTHER), (OTHER, THIRD)), start=1):
-        await world.compare(*[await subject(world, name, f"c = {number}") for name in pair], again=number)
         systems.add(world.server.bodies[-1]["messages"][0]["content"])
+    # Model servers keep the work of a beginning that they have seen.
     assert len(systems) == 1
 
 
@@ -507,7 +496,7 @@ async def test_a_candidate_that_does_not_apply_has_no_branch(world: World) -> No
     broken = await world.change(patch("c = 3").replace(b"b = 2", b"b = 9"), author=OTHER)
     world.says(
         call("shell_run_command", command="for one in a b; do git diff --stat untouched candidate-$one; done"),
-        answer({"reviews": [{"candidate": "A", **ACCEPT}, {"candidate": "B", **ACCEPT}], "order": ["A", "B"]}),
+        BOTH_FINE,
     )
     report = CheckReport(candidate_id=OTHER)
     review = await world.compare(await subject(world, AUTHOR, "c = 4"), Subject(candidate=broken, report=report))
@@ -521,13 +510,10 @@ async def test_neither_attributes_nor_tags_of_a_repository_hide_a_candidate_from
     attributes += b"+++ b/.gitattributes\n@@ -0,0 +1 @@\n+*.py -diff\n"
     for name in ("untouched", "candidate-a", "candidate-b"):
         git(world.repository, "tag", name)
-    world.says(
-        call("shell_run_command", command="git diff untouched candidate-a -- && git diff untouched candidate-b --"),
-        answer({"reviews": [{"candidate": "A", **ACCEPT}, {"candidate": "B", **ACCEPT}], "order": ["A", "B"]}),
-    )
-    hidden = await world.change(patch("c = 3") + attributes)
-    also = await world.change(patch("c = 3") + attributes, author=OTHER)
-    await world.compare(*(Subject(candidate=one, report=CheckReport(candidate_id="")) for one in (hidden, also)))
+    looks = "git diff untouched candidate-a -- && git diff untouched candidate-b --"
+    world.says(call("shell_run_command", command=looks), BOTH_FINE)
+    hidden = [await world.change(patch("c = 3") + attributes, author=name) for name in (AUTHOR, OTHER)]
+    await world.compare(*(Subject(candidate=one, report=CheckReport(candidate_id="")) for one in hidden))
     assert world.server.bodies[-1]["messages"][-1]["content"].count("+c = 3") == 2
 
 
@@ -553,32 +539,35 @@ async def test_a_reviewer_sees_what_others_tests_and_probes_say(world: World) ->
 
 
 async def test_a_reviewer_reads_the_verdict_and_both_versions_of_old_tests(world: World) -> None:
+    message = "4 tests fail without the change and pass with it: a, b, c and 1 more (5 new or changed tests, 4 fail "
     shown = CheckResult(
         kind=CheckKind.DRY_RUN,
         name="tests",
         passed=True,
-        message="4 tests fail without the change and pass with it: a, b, c and 1 more (5 new or changed tests, 4 fail "
-        "without the change); 312 passed; 2 failed before and fail now",
+        message=f"{message}without the change); 312 passed; 2 failed before and fail now",
         details={"own tests": "5 new or changed tests, 4 fail without the change"},
         tests=Summary(passed=312, failed=2),
         shown=("a",),
     )
     failing = replace(shown, passed=False, message="1 test fails with the change and not without: d", shown=())
     changed = ChangedTest(path="tests/t.py", name="test_a", before="assert one() == 1", after=f"assert {'y' * 9_000}")
-    skipped = replace(shown, skipped_reason="no tests")
     told: list[str] = []
-    for again, (verdict, result) in enumerate(
-        ((Verdict.VERIFIED, shown), (Verdict.REFUTED, failing), (Verdict.UNVERIFIED, skipped), (None, shown)), start=1
+    for verdict, result in (
+        (Verdict.VERIFIED, shown),
+        (Verdict.REFUTED, failing),
+        (Verdict.UNVERIFIED, replace(failing, skipped_reason="no tests")),
+        (None, shown),
     ):
         world.says(answer(ACCEPT))
         report = CheckReport(candidate_id=AUTHOR, results=(result,), verdict=verdict, changed_tests=(changed,))
-        await world.compare(Subject(candidate=await world.change(patch("c = 3")), report=report), again=again)
+        candidate = await world.change(patch("c = 3"))
+        await world.compare(Subject(candidate=candidate, report=report), again=len(told) + 1)
         told.append(world.opening)
     verified, refuted, unverified, old = told
     assert "Verified: " in verified
     assert verified.count("5 new or changed tests, 4 fail") == verified.count("312 passed") == 1
     assert "tests/t.py: test_a\nbefore:\nassert one() == 1\nafter:\nassert yyy" in verified
-    assert "yyy" in verified and "y" * 8_000 not in verified
+    assert "y" * 8_000 not in verified
     assert "Refuted: " in refuted
     assert "5 new or changed tests, 4 fail without the change, 312 passed, 2 failed, 0 skipped" in refuted
     assert "Unverified: nothing that ran shows that the change works." in unverified
@@ -645,34 +634,25 @@ def critique(reviewer: str, *findings: Finding, error: str = "") -> Critique:
 
 async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: World) -> None:
     world.says(call("shell_run_command", command="cat app.py; echo 'd = 4' >> app.py"), answer("Added d; c stays."))
-    draft = await world.change(patch("c = 3"))
     failed = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, output="NameError: d", message="exit 1")
     revised = await world.revise(
-        draft,
+        await world.change(patch("c = 3")),
         critique(REVIEWER, Finding(text="d is missing", file="app.py", line=3, must_fix=True)),
         critique("agent-dev-3", error="garbage"),
         critique("agent-dev-4", Finding(text="c is odd")),
         results=(failed,),
     )
     assert world.seen == "a = 1\nb = 2\nc = 3\nd = 4\n"
-    assert (revised.candidate_id, revised.author, revised.round, revised.revises) == (
-        f"{AUTHOR}-r1",
-        AUTHOR,
-        1,
-        AUTHOR,
-    )
+    assert (revised.candidate_id, revised.author) == (f"{AUTHOR}-r1", AUTHOR)
+    assert (revised.round, revised.revises) == (1, AUTHOR)
     assert revised.artifacts.patch is not None
     diff = (await world.log.get(revised.artifacts.patch)).decode()
     assert "+c = 3\n+d = 4\n" in diff  # against the base commit
     told = world.opening
-    assert "## Reviewer 1: revise, 0.25 of 1" in told
-    assert "## Reviewer 2: revise" in told
-    assert "Reviewer 3" not in told
-    assert "garbage" not in told
-    assert "agent-dev" not in told
+    for words in ("## Reviewer 1: revise, 0.25 of 1", "## Reviewer 2: revise", "NameError: d", "I added c."):
+        assert words in told
     assert "[must fix, not shown] app.py:3: d is missing" in told
-    assert "NameError: d" in told
-    assert "I added c." in told
+    assert not [words for words in ("Reviewer 3", "garbage", "agent-dev") if words in told]
 
 
 async def test_a_revision_begins_with_the_same_bytes_as_the_draft_did(world: World) -> None:
