@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckKind
 from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
+from swe_ai_fleet.domain.task import CheckSpec
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
@@ -163,17 +163,6 @@ async def test_an_own_test_that_lacks_its_surroundings_shows_nothing(pytest_worl
     assert set(tests.details["cannot run here"].split("\n")) == {"tests/test_far.py::test_far", "tests/test_absent.py"}
 
 
-async def test_what_the_task_names_has_to_pass(world: World) -> None:
-    otherwise = await world.check(
-        {"app.py": DIVIDES.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return a.b")}
-    )
-    assert otherwise.verdict is Verdict.REFUTED
-    assert named(otherwise, "tests").message == f"1 test fails in another way than without the change: {MUL}"
-    asked = await world.check({"app.py": DIVIDES}, requirements=("tests/test_app.py passes",))
-    assert asked.verdict is Verdict.REFUTED
-    assert named(asked, "tests").message == f"1 test fails that the task is about: {MUL}"
-
-
 def flaky(marker: Path, passes: str) -> str:
     """A test that leaves a marker on the host and passes where an expression does."""
     return f"""\
@@ -271,20 +260,6 @@ async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: P
     assert report.verdict is Verdict.UNVERIFIED
     assert report.accepted
     assert report.reasons == ("tests: the untouched commit tells nothing: the test runner ended early (exit code 1)",)
-
-
-async def test_a_make_target_that_dies_without_the_change_and_is_well_with_it_verifies(tmp_path: Path) -> None:
-    check = "import app\nprint('TAP version 13\\n1..1\\nok 1 adds')\n"
-    world = World(
-        tmp_path, {"app.py": "raise SystemExit(3)\n", "check.py": check, "Makefile": "test:\n\tpython3 check.py\n"}
-    )
-    report = await world.check({"app.py": APP})
-    assert report.verdict is Verdict.VERIFIED
-    assert named(report, "tests").shown == (WHOLE_RUN,)
-    # Not where it is the rules of the run that were changed.
-    world = World(tmp_path / "rules", {"app.py": APP, "Makefile": "test:\n\texit 3\n"})
-    told = "test:\n\t@printf 'TAP version 13\\n1..1\\nok 1 adds\\n'\n"
-    assert (await world.check({"app.py": MENDED, "Makefile": told})).verdict is Verdict.UNVERIFIED
 
 
 async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
@@ -423,17 +398,6 @@ async def test_patches_that_do_not_apply_or_change_nothing(world: World) -> None
     assert "patch does not apply" in messages[1]
 
 
-async def test_a_commit_is_held_against_the_one_before(world: World) -> None:
-    base = await world.pinned()
-    made = replace(base, commit=await world.commit({"app.py": DIVIDES}))
-    assignment = CheckAssignment(
-        execution_id=world.task.execution_id, candidate_id="c", task=world.task, repository=made, baseline=base
-    )
-    report = await world.gatherer.gather(assignment)
-    assert report.verdict is Verdict.UNVERIFIED
-    assert named(report, "tests").details["failing before"] == MUL
-
-
 async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(world: World) -> None:
     loud = "i=0; while [ $i -lt 900 ]; do echo line $i entrusted-value-1; i=$((i+1)); done; python3 -m pytest -q"
     checks = (CheckSpec(name="loud", command=loud), CheckSpec(name="quiet", command="exit 3", expected_exit_code=3))
@@ -505,16 +469,6 @@ async def test_a_check_that_is_cancelled_leaves_nothing(make_world: World) -> No
     with pytest.raises(asyncio.CancelledError):
         await checking
     assert not list((make_world.root / "home/workspaces").rglob("tree"))
-
-
-async def test_flake8_where_the_repository_is_set_up_for_it(make_world: World) -> None:
-    careless = {"app.py": f"import os\n{APP}"}
-    absent = named(await make_world.check(careless, checks=SKIPPING_TESTS), "lint")
-    assert absent.skipped_reason == "flake8 is not installed in this workspace's environment."
-    make_world.task = replace(make_world.task, environment=EnvironmentSpec(path=("tools",)))
-    found = named(await make_world.check(careless, checks=SKIPPING_TESTS), "lint")
-    assert found.problems == ("app.py:1:1: F401 'os' imported but unused",)
-    assert found.details["linters"] == "flake8"
 
 
 # The rubric

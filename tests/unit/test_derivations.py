@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errand import DeriveAssignment
-from swe_ai_fleet.domain.errors import InvalidRequest, ModelUnavailable, ResourceExhausted
+from swe_ai_fleet.domain.errors import ModelUnavailable, ResourceExhausted
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
@@ -126,23 +126,6 @@ async def test_what_failed_can_be_asked_for_again():
             await replica.derive(PLAN)
         world.fleet.model.fault = None
         assert len((await replica.derive(PLAN)).subtasks) == 2
-
-
-@pytest.mark.parametrize(
-    ("plan", "named"),
-    [
-        (replace(PLAN, description=" "), "task_description"),
-        (replace(PLAN, description="x" * 70_000), "task_description"),
-        (replace(PLAN, strategy="clever"), "strategy"),
-        (replace(PLAN, plan_id="x" * 300), "plan_id"),
-    ],
-)
-async def test_a_plan_that_cannot_be_split_names_the_field(plan: Plan, named: str):
-    world = World()
-    async with world.replica() as replica:
-        with pytest.raises(InvalidRequest) as caught:
-            await replica.derive(plan)
-    assert (caught.value.field, world.fleet.derived) == (named, [])
 
 
 SUBTASKS = (

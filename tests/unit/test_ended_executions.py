@@ -269,16 +269,6 @@ async def test_without_a_winner_the_nearest_tells_what_failed() -> None:
     assert "Error: no candidate passed" in lesson.text
 
 
-async def test_an_unverified_delivery_is_not_remembered_as_a_plain_success() -> None:
-    found = await left(
-        submitted("a"), checked("a", verdict=Verdict.UNVERIFIED), ranked("a", winner="a"), end=ended(winner="a")
-    )
-    assert "completed, unverified: nothing shows that the change works; 1 candidates: " in found.memories[0].text
-    assert found.outcome.metadata == {VERDICT: "unverified"}
-    # Without tests among the checks, the agent's own stand.
-    assert found.work.tests == Summary(passed=99)
-
-
 async def test_what_subtasks_merged_counts_and_a_part_names_its_whole() -> None:
     delivered = Delivered(commit_sha="1" * 40, branch="b")
     passed = CheckReport(candidate_id="", results=(CheckResult(kind=CheckKind.COMMAND, name="a", passed=True),))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
@@ -22,7 +20,6 @@ from swe_ai_fleet.orchestrator.evidence.relevance import readers
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.tools.tests.runners.plan import Selection
-from swe_ai_fleet.tools.tests.running import digest_of
 
 
 def task(description: str = "Do it.", requirements: tuple[str, ...] = ()) -> Task:
@@ -296,20 +293,6 @@ async def test_candidates_share_one_run_which_ends_with_the_last_who_waits_for_i
     assert tests.started == 3
 
 
-async def test_executions_do_not_wait_for_each_other_and_faults_are_not_kept() -> None:
-    runs, tests, broken = TestRuns(), Waiting(), Waiting()
-    broken.fault = Unavailable("no clone")
-    broken.go.set()
-    one = asyncio.create_task(runs.of("one", "k", tests))
-    await tests.running.wait()
-    with pytest.raises(Unavailable):
-        await runs.of("two", "k", broken)
-    tests.go.set()
-    await one
-    assert (await runs.of("two", "k", broken)).green
-    assert broken.started == 1
-
-
 async def test_processes_share_runs_by_a_store_that_may_fail() -> None:
     store, tests = MemoryKeyValue(), Waiting()
     tests.go.set()
@@ -337,16 +320,6 @@ def test_a_key_is_the_content() -> None:
         run_key("default", environment, suite, Selection(), repetition=1),
     ]
     assert len({key, *others}) == len(others) + 1
-
-
-def test_code_of_another_version_has_another_digest(tmp_path: Path) -> None:
-    def digest(**texts: str) -> str:
-        for name, text in texts.items():
-            (tmp_path / name.replace("_", ".")).write_text(text)
-        return digest_of(tmp_path)
-
-    first = digest(a_py="a", b_cjs="b", notes_txt="c")
-    assert digest(notes_txt="d") == first != digest(b_cjs="d")
 
 
 @pytest.mark.parametrize(

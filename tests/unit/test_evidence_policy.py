@@ -172,24 +172,6 @@ def test_refuses_what_git_does_not_write(data: bytes) -> None:
         parse_patch(data)
 
 
-_texts = st.lists(st.sampled_from(["a", "b", "c", "", " d", "+e", "-f"]), min_size=1, max_size=30)
-
-
-@given(_texts, _texts)
-def test_the_text_before_is_won_back(old: list[str], new: list[str]) -> None:
-    hunks = _hunks(old, new)
-    file = FilePatch(path="x", old_path="x", raw=b"", hunks=hunks)
-    assert file.before("\n".join(new)) == "\n".join(old)
-
-
-def _hunks(old: list[str], new: list[str]) -> tuple[Hunk, ...]:
-    """A hunk that takes all old lines away and adds all new ones, but for a common first line."""
-    common = 1 if old[:1] == new[:1] else 0
-    lines = [Line(" ", text, 1) for text in old[:common]]
-    lines += [Line("-", text, 0) for text in old[common:]] + [Line("+", text, 0) for text in new[common:]]
-    return (Hunk(new_start=1, new_count=len(new), section="", lines=tuple(lines)),)
-
-
 # What rules a candidate out
 
 

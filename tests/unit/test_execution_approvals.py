@@ -8,17 +8,15 @@ from dataclasses import replace
 import pytest
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
-from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
     ApprovalResolved,
     ChecksFinished,
     ExecutionStatus,
-    RunClaimed,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.testing.fleet import ScriptedRun
 from tests.unit.test_executions import World, a_task, published
@@ -115,19 +113,6 @@ async def test_a_restart_in_between_loses_neither_the_question_nor_the_work(worl
     assert len(world.bodies(ChecksFinished)) == 3
 
 
-async def test_a_decision_made_while_nobody_drove_is_found(world: World):
-    world.fleet.default = ScriptedRun(asks=1)
-    async with world.running() as executions:
-        execution_id = (await executions.submit(a_task(num_agents=1))).execution_id
-        await waiting(executions, execution_id, 1)
-    said = ApprovalResolved(resolution=decision("agent-dev-1.1", text="go", approver="ada"))
-    await world.log.tell(control(a_task(num_agents=1)), said)
-    async with world.running() as executions:
-        ended = await executions.wait(DEFAULT_TENANT, execution_id)
-    assert ended.status is ExecutionStatus.COMPLETED
-    assert [one.generation for one in world.bodies(RunClaimed)] == [1, 2]
-
-
 @pytest.mark.parametrize("restart", [False, True])
 async def test_nobody_answers_in_time(world: World, restart: bool):
     world.fleet.default = ScriptedRun(asks=1, patience_seconds=0.2)
@@ -194,14 +179,3 @@ async def test_waiting_takes_no_place(world: World):
         for execution_id in (first, second):
             await executions.resolve(DEFAULT_TENANT, execution_id, decision())
             assert (await executions.wait(DEFAULT_TENANT, execution_id)).status is ExecutionStatus.COMPLETED
-
-
-async def test_an_agent_lost_while_another_waits(world: World):
-    world.fleet.runs = {"agent-dev-1": ScriptedRun(asks=1), "agent-dev-2": ScriptedRun(fault=AgentLost("gone"))}
-    async with world.running() as executions:
-        execution_id = (await executions.submit(a_task(num_agents=2))).execution_id
-        await waiting(executions, execution_id, 1)
-        await executions.resolve(DEFAULT_TENANT, execution_id, decision(word="rejected"))
-        ended = await executions.wait(DEFAULT_TENANT, execution_id)
-    assert ended.status is ExecutionStatus.FAILED
-    assert ended.error == "no agent handed in a candidate: gone; rejected"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from swe_ai_fleet.domain.budget import Totals, Usage
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errand import Assignment, Errand
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed
 from swe_ai_fleet.domain.event import (
@@ -236,15 +236,6 @@ async def test_a_conflict_that_stays_unresolved_fails_its_subtask(script: Script
     merged = [one.outcome for one in world.bodies(SubtaskEnded) if one.outcome.commit_sha]
     assert len(merged) == 1
     assert len(world.merged(merged[0].commit_sha)) == 1
-
-
-async def test_a_resolution_has_what_merging_may_spend_and_no_more():
-    world = conflicting()
-    state = await world.run(replace(TASK, constraints=Constraints(totals=Totals(max_tokens=3_005))))
-    # 3,000 are left by the planner, for two subtasks and the merging.
-    assert world.merging[0].task.constraints.limits.max_tokens == 1_000
-    assert [world.begun[name].task.constraints.totals.max_tokens for name in "ab"] == [1_000, 1_000]
-    assert state.usage.total_tokens == 5 + 3 * 101
 
 
 async def test_a_planner_that_dies_is_asked_again_and_one_that_finds_no_split_ends_it():

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import pytest
-
-from swe_ai_fleet.domain.budget import Totals
 from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.errand import ExamineAssignment
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import CandidateSubmitted, ChecksFinished, ExecutionFinished, RunStopped
 from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
@@ -169,16 +165,3 @@ async def test_nobody_is_stopped_where_so_many_were_asked_for() -> None:
         state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
     assert sorted(state.candidates) == NAMES[:2]
     assert not state.stopped
-
-
-@pytest.mark.parametrize(("fields", "field"), [({"max_agents": -1}, "max_agents"), ({"max_agents": 100}, "max_agents")])
-def test_how_many_there_may_be_is_checked(fields: dict[str, int], field: str) -> None:
-    with pytest.raises(InvalidRequest) as raised:
-        a_task(**fields).validated(max_agents=16)
-    assert raised.value.field == field
-
-
-def test_totals_are_for_all_that_may_begin() -> None:
-    task = a_task(num_agents=1, max_agents=4, constraints=Constraints(totals=Totals(max_tokens=3)))
-    with pytest.raises(InvalidRequest, match="total_max_tokens"):
-        task.validated(max_agents=16)
