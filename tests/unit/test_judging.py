@@ -13,11 +13,10 @@ from swe_ai_fleet.agents.ballot import ballot_order, fair_shares
 from swe_ai_fleet.agents.judging.reading import read_choice
 from swe_ai_fleet.domain.errand import JudgeAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable
-from swe_ai_fleet.domain.event import RunLost, VotesCast
+from swe_ai_fleet.domain.event import RunLost, RunReassigned, VotesCast
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, lone_samples
 from swe_ai_fleet.orchestrator.selection import ARCHITECT
 from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedRun
@@ -32,7 +31,6 @@ class Jury(World):
 
     says: dict[str, str] = field(default_factory=dict[str, str])
     faults: dict[str, list[Exception]] = field(default_factory=dict[str, list[Exception]])
-    councils: CouncilBook | None = None
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log, judging=self.judging)
@@ -52,7 +50,7 @@ class Jury(World):
         """What an execution comes to, whose agents bring candidates of which some fail, for good."""
         names = (*failing, *(f"{name}-r1" for name in failing))
         self.fleet.runs = {**self.fleet.runs, **{name: ScriptedRun(checks=(FAILED,)) for name in names}}
-        async with self.running(profiles=("big", "small"), councils=self.councils) as executions:
+        async with self.running(profiles=("big", "small")) as executions:
             name = (await executions.submit(a_task(**task))).execution_id
             return await executions.wait(DEFAULT_TENANT, name)
 
@@ -89,19 +87,16 @@ class TestWhoVotes:
 
     async def test_a_revision_is_its_authors_work_and_so_is_what_behaves_alike(self, world: Jury) -> None:
         def review(asked: ReviewAssignment, subject: Subject) -> Critique:
-            blamed = subject.candidate.candidate_id == ONE
             about = subject.candidate.candidate_id
-            score = 0.1 if blamed else 1.0
+            score = 0.1 if about == ONE else 1.0
             return Critique(reviewer_id=asked.reviewer_id, candidate_id=about, round=asked.round, score=score)
 
         # One and three come to the same: neither judges it, and nothing is left to choose for them.
         world.fleet.runs = {name: ScriptedRun(patch=b"same\n") for name in (f"{ONE}-r1", THREE)}
         world.fleet.reviewing = review
         state = await world.vote()
-        assert [{one.candidate_id, *one.duplicates} for one in state.ranking if one.duplicates] == [
-            {f"{ONE}-r1", THREE}
-        ]
-        assert world.ballots == {}
+        alike = [{one.candidate_id, *one.duplicates} for one in state.ranking if one.duplicates]
+        assert (alike, world.ballots) == ([{f"{ONE}-r1", THREE}], {})
 
     async def test_who_failed_judges_the_others_alone_and_more_often(self, world: Jury) -> None:
         state = await world.vote(failing=(THREE,))
@@ -143,10 +138,15 @@ class TestWhoVotes:
 
 
 class TestWhatBecomesOfVotes:
-    async def test_a_judge_that_is_lost_for_good_costs_its_own_votes_only(self, world: Jury) -> None:
-        world.faults = {ONE: [AgentLost("gone")] * 3, TWO: [ModelUnavailable("no server")]}
-        assert {vote.judge_id for vote in judged(await world.vote())} == {THREE}
+    async def test_a_lost_judge_is_replaced_and_one_lost_for_good_costs_its_own_votes_only(self, world: Jury) -> None:
+        gone = AgentLost("node gone")
+        world.faults = {ONE: [gone] * 3, TWO: [ModelUnavailable("no server")], THREE: [gone, gone]}
+        assert [vote.judge_id for vote in judged(await world.vote())] == [THREE] * 2
+        again = sorted((said.lost_agent_id, said.attempt) for said in world.bodies(RunReassigned))
+        assert again == [(f"{name}-judges", attempt) for name in (ONE, THREE) for attempt in (2, 3)]
         assert sorted(lost.lost_agent_id for lost in world.bodies(RunLost)) == [f"{ONE}-judges", f"{TWO}-judges"]
+        generations = [asked.generation for asked in world.fleet.judged if asked.judge_id == THREE]
+        assert generations == sorted(set(generations)) and len(generations) == 3
 
     async def test_a_judge_speaks_for_itself_and_about_its_ballot_only(self, world: Jury) -> None:
         def forged(asked: JudgeAssignment) -> tuple[Vote, ...]:

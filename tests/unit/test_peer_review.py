@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import replace
 from io import StringIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.event import (
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
+    EventBody,
     ExecutionFinished,
     ExecutionStatus,
     RevisionJudged,
@@ -468,8 +469,34 @@ def test_what_is_fenced_off_neither_ends_the_fence_nor_shows_a_secret_where_it_i
     assert fence.begin != Fence(Secrets(()), "execution", "another").begin
 
 
-def scripted(world: World) -> World:
+def crossed(passes: Callable[[str], bool]) -> Callable[[ExamineAssignment], Examination]:
+    """Everybody's own tests on the source of everybody else: all pass there, or all fail."""
+
+    def end(source: str, tests: tuple[str, ...]) -> Crossing:
+        if passes(source):
+            return Crossing(candidate_id=source, passed=tests)
+        failed = tuple(ForeignFailure(test=test, message="assert") for test in tests)
+        return Crossing(candidate_id=source, failed=failed)
+
+    def examine(errand: ExamineAssignment) -> Examination:
+        own = {one.candidate_id: one.tests.get("tests", ()) for one in errand.examinees}
+        sets = (
+            ExaminedTests(
+                candidates=(name,),
+                tests=tests,
+                crossings=tuple(end(other, tests) for other in own if other != name),
+            )
+            for name, tests in own.items()
+            if tests
+        )
+        return Examination(sets=tuple(sets))
+
+    return examine
+
+
+def scripted(**more: Any) -> World:
     """Three agents, two rounds: one is blamed twice, one fails first, one passes; one review is garbage."""
+    world = World(**more)
     world.fleet.orders = False
     world.fleet.runs = {
         TWO: ScriptedRun(checks=(FAILED,)),
@@ -486,38 +513,19 @@ def scripted(world: World) -> World:
     return world
 
 
-def examined(world: World) -> World:
+def examined(**more: Any) -> World:
     """The same, but two bring a test that passes on no other source, and the revision of the third passes both."""
-    scripted(world)
+    world = scripted(**more)
     for name in (ONE, f"{ONE}-r1", THREE):
         world.fleet.runs[name] = ScriptedRun(checks=(replace(PROVEN, shown=(name,), own=(name,)),))
 
-    def examine(errand: ExamineAssignment) -> Examination:
-        def end(test: str, source: str) -> Crossing:
-            if source == f"{TWO}-r1":
-                return Crossing(candidate_id=source, passed=(test,))
-            return Crossing(candidate_id=source, failed=(ForeignFailure(test=test, message="assert"),))
-
-        names = [one.candidate_id for one in errand.examinees]
-        return Examination(
-            sets=tuple(
-                ExaminedTests(
-                    candidates=(one.candidate_id,),
-                    tests=one.tests["tests"],
-                    crossings=tuple(end(one.tests["tests"][0], name) for name in names if name != one.candidate_id),
-                )
-                for one in errand.examinees
-                if one.tests
-            )
-        )
-
-    world.fleet.examining = examine
+    world.fleet.examining = crossed(lambda source: source == f"{TWO}-r1")
     return world
 
 
-def ordered(world: World) -> World:
+def ordered(**more: Any) -> World:
     """The same, but reviewers put candidates in order, and nobody is without fault to everybody."""
-    scripted(world)
+    world = scripted(**more)
     blame = world.fleet.reviewing
     assert blame is not None
 
@@ -547,17 +555,26 @@ def begins_with(log: MemoryLog, count: int) -> MemoryLog:
     return copy
 
 
-async def taken_over(world: World, **task: object) -> ExecutionState:
-    """What a task comes to that somebody else had begun."""
-    async with world.running() as executions:
-        return await executions.wait(DEFAULT_TENANT, a_task(**task).execution_id)
+async def taken_over(
+    whole: MemoryLog, script: Callable[..., World], task: Task, first: int = 1
+) -> AsyncGenerator[tuple[int, World, ExecutionState, list[EventBody]]]:
+    """For each event behind which an execution may have been cut off: what another orchestrator makes of it.
+
+    That is the number of the event, the world of the other one, the state that it comes to, and what was said before.
+    """
+    last = max(n for n, event in enumerate(whole.events, 1) if isinstance(event.body, ExecutionFinished))
+    for count in range(first, last):
+        world = script(log=begins_with(whole, count))
+        before = [event.body for event in world.log.events]
+        async with world.running() as executions:
+            yield count, world, await executions.wait(DEFAULT_TENANT, task.execution_id), before
 
 
-def settled(log: MemoryLog) -> list[str]:
-    """What the log has the answers to, by what was asked."""
+def settled(bodies: Iterable[EventBody]) -> list[str]:
+    """What has been answered, by what was asked."""
     said: list[str] = []
-    for event in log.events:
-        match event.body:
+    for body in bodies:
+        match body:
             case CandidateSubmitted(candidate=candidate):
                 said.append(f"draft {candidate.candidate_id}")
             case ChecksFinished(report=report):
@@ -585,12 +602,12 @@ def settled(log: MemoryLog) -> list[str]:
     ],
 )
 async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_nothing_twice(
-    script: Callable[[World], World], dropped: set[str], counts: dict[str, int]
+    script: Callable[..., World], dropped: set[str], counts: dict[str, int]
 ):
-    whole = script(World())
-    done = await whole.run(a_task(rounds=2))
+    whole, task = script(), a_task(rounds=2)
+    done = await whole.run(task)
     assert (done.winner_id, set(done.dropped)) == (f"{TWO}-r1", dropped)
-    everything = settled(whole.log)
+    everything = settled(event.body for event in whole.log.events)
     assert Counter(said.split()[0] for said in everything) == counts
     if script is examined:
         # What it has no test of its own for, the tests of two others show; each of these fails the other's.
@@ -599,16 +616,12 @@ async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_no
             f"{ONE}-r1": Verdict.UNVERIFIED,
             THREE: Verdict.UNVERIFIED,
         }
-    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
-    for count in range(1, last):
-        log = begins_with(whole.log, count)
-        before = set(settled(log))
-        world = script(World(log=log))
-        state = await taken_over(world, rounds=2)
+    async for count, world, state, told in taken_over(whole.log, script, task):
+        before = set(settled(told))
         assert (state.status, state.winner_id, state.ranking) == (done.status, done.winner_id, done.ranking), count
         assert (state.dropped, state.judged, state.reports) == (done.dropped, done.judged, done.reports), count
         assert state.usage.total_tokens == done.usage.total_tokens, count
-        assert settled(log) == everything, count
+        assert settled(event.body for event in world.log.events) == everything, count
         asked = {f"draft {one.agent_id}" for one in world.fleet.begun}
         asked |= {f"vote {one.agent_id}" for one in world.fleet.judged}
         asked |= {f"check {one.candidate_id}" for one in world.fleet.checked}
@@ -623,21 +636,22 @@ async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_no
 
 
 async def test_a_draft_that_was_lost_before_the_reviews_stays_out_of_them():
-    def scripted(world: World) -> World:
+    def losing(**more: Any) -> World:
+        world = World(**more)
         world.fleet.runs = {THREE: ScriptedRun(fault=AgentLost("its host died"))}
         world.fleet.reviewing = against(ONE)
         return world
 
-    whole = scripted(World())
+    whole = losing()
     done = await whole.run(a_task())
     first = next(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, CandidateReviewed))
-    state = await taken_over(scripted(World(log=begins_with(whole.log, first))))
-    assert [one.candidate_id for one in state.ranking] == [one.candidate_id for one in done.ranking]
-    assert THREE not in state.candidates
+    async for count, _, state, _ in taken_over(whole.log, losing, a_task(), first):
+        assert [one.candidate_id for one in state.ranking] == [one.candidate_id for one in done.ranking], count
+        assert THREE not in state.candidates, count
 
 
 async def test_people_are_told_what_peers_said_and_what_stands():
-    world = scripted(World())
+    world = scripted()
     state = await world.run(a_task(rounds=2))
     lines = {narrate(stored) async for stored in world.log.read(DEFAULT_TENANT, state.execution_id)}
     assert lines >= {

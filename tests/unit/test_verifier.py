@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errand import ScoreAssignment
 from swe_ai_fleet.domain.errors import AgentLost, InternalFault
-from swe_ai_fleet.domain.event import CandidateReviewed, CandidateScored, ExecutionFinished, RunLost, VotesCast
+from swe_ai_fleet.domain.event import CandidateReviewed, CandidateScored, RunLost, VotesCast
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, VerifierScore
@@ -18,7 +19,7 @@ from swe_ai_fleet.orchestrator.expenses import Purpose, expenses
 from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
-from tests.unit.test_peer_review import begins_with
+from tests.unit.test_peer_review import taken_over
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
 WORDS = {ONE: 0.2, TWO: 0.9, THREE: 1.0}
@@ -153,27 +154,22 @@ async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> No
 
 
 async def test_whoever_takes_over_scores_nobody_twice() -> None:
-    def scripted(world: World) -> World:
-        def says_or_fails(one: ScoreAssignment) -> VerifierScore:
-            if one.candidate.candidate_id == ONE:
-                raise InternalFault("a fault of the host's")
-            return says(WORDS)(one)
+    def says_or_fails(one: ScoreAssignment) -> VerifierScore:
+        if one.candidate.candidate_id == ONE:
+            raise InternalFault("a fault of the host's")
+        return says(WORDS)(one)
 
+    def scripted(**more: Any) -> World:
+        world = a_world(**more)
         world.fleet.scoring = says_or_fails
         return world
 
-    whole, task = scripted(a_world()), a_task(rounds=1)
+    whole, task = scripted(), a_task(rounds=1)
     done = await whole.run(task)
     assert list(done.scores) == [TWO]
-    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
-    for count in range(1, last):
-        log = begins_with(whole.log, count)
-        bodies = [event.body for event in log.events]
-        known = {body.score.candidate_id for body in bodies if isinstance(body, CandidateScored)}
-        lost = {body.lost_agent_id for body in bodies if isinstance(body, RunLost)}
-        world = scripted(a_world(log=log))
-        async with world.running() as executions:
-            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+    async for count, world, state, before in taken_over(whole.log, scripted, task):
+        known = {body.score.candidate_id for body in before if isinstance(body, CandidateScored)}
+        lost = {body.lost_agent_id for body in before if isinstance(body, RunLost)}
         again = asked(world)
         assert not known & set(again), count
         assert not lost & {f"{name}-scored" for name in again}, count
