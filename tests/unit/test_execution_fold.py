@@ -132,11 +132,6 @@ def ended(status: ExecutionStatus = ExecutionStatus.COMPLETED) -> EventBody:
     return ExecutionFinished(status=status, winner_id="", usage=Usage(), duration_ms=1)
 
 
-def test_what_an_execution_began_with_stays_known() -> None:
-    state = after(first=40)
-    assert (state.council, state.asked_approval, state.last_sequence) == (COUNCIL, ApprovalPolicy.PLAN, 41)
-
-
 def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
     candidate = a_candidate("c")
     report = CheckReport(candidate_id="c")
@@ -150,6 +145,7 @@ def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
     ]
     state = after(claimed(SECOND), *bodies)
     assert (state.execution_id, state.task, state.repository) == ("e", BEGUN[0].task, REPOSITORY)
+    assert (state.council, state.asked_approval, state.last_sequence) == (COUNCIL, ApprovalPolicy.PLAN, 15)
     assert (state.status, state.winner_id, state.generation, state.owner) == (ExecutionStatus.COMPLETED, "c", 1, "o")
     assert (state.candidates, state.reports) == ({"c": candidate}, {"c": report})
     assert (state.agents[SECOND].status, state.agents[SECOND].stop_reason) == ("lost", "lost")
@@ -161,17 +157,11 @@ def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
     assert fold([said(7, ORCHESTRATOR, BEGUN[0]), said(8, ORCHESTRATOR, BEGUN[0])]) == begun
 
 
-def test_an_event_at_or_before_the_first_ones_place_is_no_news() -> None:
-    begun = said(7, ORCHESTRATOR, BEGUN[0])
-    state = fold([begun, said(7, ORCHESTRATOR, CancelRequested(reason="old"))])
-    assert state is not None
-    assert not state.cancel_requested
-
-
-def test_who_was_not_let_decide_is_remembered() -> None:
-    refused = ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller="ada")
-    again = ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller="bob")
-    assert after(asks(FIRST), refused, again).refused == {("p1", "ada"), ("p1", "bob")}
+def test_an_event_at_or_before_the_first_ones_place_is_no_news_and_the_first_reason_to_cancel_stays() -> None:
+    state = fold([said(7, ORCHESTRATOR, BEGUN[0]), said(7, ORCHESTRATOR, CancelRequested(reason="old"))])
+    assert state is not None and not state.cancel_requested
+    state = after(CancelRequested(reason="too dear"), CancelRequested(reason="again"))
+    assert (state.cancel_requested, state.cancel_reason) == (True, "too dear")
 
 
 def test_a_decided_request_lets_go_of_what_was_there_to_decide_by() -> None:
@@ -180,6 +170,9 @@ def test_a_decided_request_lets_go_of_what_was_there_to_decide_by() -> None:
     assert (state.requests["p2"].memory, state.requests["p2"].diff) == ("what was remembered", "+ a line")
     assert state.resolutions["p1"].text == "go"
     assert after(asks(FIRST), answered("p1", "first"), answered("p1", "later")).resolutions["p1"].text == "first"
+    # Who was not let decide is remembered.
+    refused = [ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller=who) for who in "ab"]
+    assert after(asks(FIRST), *refused).refused == {("p1", "a"), ("p1", "b")}
 
 
 def test_an_agent_is_at_work_again_once_nothing_of_its_waits() -> None:
@@ -206,22 +199,24 @@ def test_who_is_gone_waits_for_nothing(gone: tuple[str, EventBody]) -> None:
     beside = after(claimed(FIRST), asks(FIRST), claimed(SECOND), asks(SECOND, "p2"), gone)
     assert [request.approval_id for request in beside.pending] == ["p2"]
     assert beside.status is ExecutionStatus.AWAITING_APPROVAL
+    # Who goes on still waits.
+    on = after(claimed(FIRST), asks(FIRST), claimed(FIRST, 2, resumes=True))
+    assert [request.approval_id for request in on.pending] == ["p1"]
 
 
-def test_who_goes_on_still_waits() -> None:
-    state = after(claimed(FIRST), asks(FIRST), claimed(FIRST, 2, resumes=True))
-    assert [request.approval_id for request in state.pending] == ["p1"]
-
-
-def test_a_lost_agent_that_is_assigned_anew_runs_and_its_attempts_are_counted() -> None:
-    began: list[EventBody | tuple[str, EventBody]] = [
-        claimed(FIRST),
-        (FIRST, RunStarted(role="DEV", model="m", messages=(), tools=())),
-        RunLost(lost_agent_id=FIRST, reason="host gone"),
-    ]
-    assert after(*began).agents[FIRST].status == "lost"
-    again = after(*began, RunReassigned(lost_agent_id=FIRST, reason="host gone", attempt=2)).agents[FIRST]
-    assert (again.status, again.attempt) == ("running", 2)
+def test_attempts_are_counted_when_a_lost_agent_is_assigned_anew_and_begins_again() -> None:
+    began = (FIRST, RunStarted(role="DEV", model="m", messages=(), tools=()))
+    lost = claimed(FIRST), began, RunLost(lost_agent_id=FIRST, reason="host gone")
+    again = *lost, RunReassigned(lost_agent_id=FIRST, reason="host gone", attempt=2)
+    for told, status, attempt, generation in (
+        (lost, "lost", 1, 1),
+        (again, "running", 2, 1),
+        ((*again, claimed(FIRST, 2), began), "running", 2, 2),
+    ):
+        agent = after(*told).agents[FIRST]
+        assert (agent.status, agent.attempt, agent.generation) == (status, attempt, generation), told
+    # Who was lost before it began stays lost at the end.
+    assert after(RunLost(lost_agent_id=SECOND, reason="gone"), ended()).agents[SECOND].status == "lost"
 
 
 def test_an_opinion_given_again_takes_the_place_of_the_first() -> None:
@@ -235,25 +230,6 @@ def test_an_opinion_given_again_takes_the_place_of_the_first() -> None:
     assert [(one.round, one.score) for one in state.critiques] == [(1, 0.9), (2, 0.5)]
     assert {vote.judge_id: vote.choice for vote in state.votes} == {"j": SECOND, "k": FIRST}
     assert len(state.votes) == 2
-
-
-def test_the_first_reason_to_cancel_stays() -> None:
-    state = after(CancelRequested(reason="too dear"), CancelRequested(reason="again"))
-    assert (state.cancel_requested, state.cancel_reason) == (True, "too dear")
-
-
-def test_context_ranking_and_integration_stand_in_the_state() -> None:
-    merged = PinnedRepository(tenant="default", location="r", commit="d" * 40)
-    context = GatheredContext(text="known", tokens=1, version="v")
-    state = after(
-        ContextGathered(context=context),
-        SubtaskEnded(outcome=SubtaskOutcome(subtask_id="a", status="COMPLETED"), repository=merged),
-        SubtaskEnded(outcome=SubtaskOutcome(subtask_id="b", status="FAILED")),
-        CandidatesRanked(ranking=(), winner_id=SECOND),
-    )
-    assert (state.context, state.winner_id) == (context, SECOND)
-    assert state.integration == merged
-    assert set(state.subtask_outcomes) == {"a", "b"}
 
 
 def test_what_comes_behind_the_end_changes_nothing_but_the_place_in_the_log() -> None:
@@ -315,17 +291,6 @@ def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
     assert (anew.model, anew.generation, anew.step, anew.usage) == ("m", 4, 0, Usage())
 
 
-def test_attempts_are_still_counted_when_the_run_begins_again() -> None:
-    state = after(
-        claimed(FIRST),
-        RunLost(lost_agent_id=FIRST, reason="host gone"),
-        RunReassigned(lost_agent_id=FIRST, reason="host gone", attempt=2),
-        claimed(FIRST, 2),
-        (FIRST, RunStarted(role="DEV", model="m", messages=(), tools=())),
-    )
-    assert (state.agents[FIRST].attempt, state.agents[FIRST].generation) == (2, 2)
-
-
 @pytest.mark.parametrize(
     ("status", "reason"),
     [(ExecutionStatus.CANCELLED, StopReason.CANCELLED), (ExecutionStatus.COMPLETED, StopReason.LOST)],
@@ -341,55 +306,52 @@ def test_who_still_waits_at_the_end_has_ended_with_it(status: ExecutionStatus, r
     assert (later.status, later.generation, later.owner, later.result_published) == (status, 2, "p", True)
 
 
-def test_revisions_subtasks_and_the_delivery_stand_in_the_state() -> None:
-    derivation = Derivation(derivation_id="d", subtasks=())
-    report = CheckReport(candidate_id=FIRST)
-    delivered = Delivered(branch="fleet/t", commit_sha="d" * 40)
+def test_what_is_found_out_planned_and_delivered_stands_in_the_state() -> None:
+    baseline, run, checklist = sample(BaselineFinished), sample(EnvironmentRunFinished), sample(ChecklistMade)
+    merged = PinnedRepository(tenant="default", location="r", commit="d" * 40)
+    context, derivation = (
+        GatheredContext(text="known", tokens=1, version="v"),
+        Derivation(derivation_id="d", subtasks=()),
+    )
+    delivered = WinnerDelivered(
+        delivered=Delivered(branch="fleet/t", commit_sha="d" * 40), report=CheckReport(candidate_id=FIRST)
+    )
     end = ExecutionFinished(
         status=ExecutionStatus.COMPLETED, winner_id=FIRST, usage=Usage(model_calls=2), duration_ms=7, error="but"
     )
     state = after(
+        *(baseline, run, checklist),
+        ContextGathered(context=context),
+        CandidatesRanked(ranking=(), winner_id=SECOND),
         RevisionJudged(candidate_id="kept", revises=FIRST, kept=True, reason="better"),
         RevisionJudged(candidate_id="worse", revises=FIRST, kept=False, reason="broke the tests"),
         SubtasksDerived(derivation=derivation),
         SubtaskStarted(subtask_id="a", execution_id="e-a"),
-        WinnerDelivered(delivered=delivered, report=report),
-        end,
+        SubtaskEnded(outcome=SubtaskOutcome(subtask_id="a", status="COMPLETED"), repository=merged),
+        SubtaskEnded(outcome=SubtaskOutcome(subtask_id="b", status="FAILED")),
+        *(delivered, end),
     )
+    assert (state.baseline, state.baseline_error) == (baseline.baseline, baseline.error) and baseline.error
+    assert (state.environment_run, state.checklist, state.context) == (run.run, checklist.checklist, context)
     assert (state.judged, dict(state.dropped)) == ({"kept", "worse"}, {"worse": "broke the tests"})
     assert (state.derivation, dict(state.subtask_executions)) == (derivation, {"a": "e-a"})
-    assert (state.delivered, state.delivery_report) == (delivered, report)
+    assert (set(state.subtask_outcomes), state.integration) == ({"a", "b"}, merged)
+    assert (state.delivered, state.delivery_report) == (delivered.delivered, delivered.report)
     assert (state.winner_id, state.usage, state.duration_ms, state.error) == (FIRST, end.usage, 7, "but")
+    assert after(CandidatesRanked(ranking=(), winner_id=SECOND)).winner_id == SECOND
 
 
-def test_what_was_found_out_before_anybody_works_stands_in_the_state() -> None:
-    baseline, run, checklist = sample(BaselineFinished), sample(EnvironmentRunFinished), sample(ChecklistMade)
-    state = after(baseline, run, checklist)
-    assert (state.baseline, state.baseline_error) == (baseline.baseline, baseline.error) and baseline.error
-    assert (state.environment_run, state.checklist) == (run.run, checklist.checklist)
-
-
-def test_who_is_stopped_has_ended_and_why_is_known() -> None:
+def test_who_is_stopped_has_ended_and_what_is_being_checked_is_known_until_the_end() -> None:
     state = after(claimed(FIRST), RunStopped(stopped_agent_id=FIRST, reason="nothing left to win"))
     agent = state.agents[FIRST]
-    assert (agent.status, agent.stop_reason, state.stopped) == (
-        "finished", StopReason.CANCELLED, {FIRST: "nothing left to win"},
-    )  # fmt: skip
-
-
-def test_what_is_being_checked_is_known_until_the_end() -> None:
+    assert (agent.status, agent.stop_reason) == ("finished", StopReason.CANCELLED)
+    assert state.stopped == {FIRST: "nothing left to win"}
     started = ChecksStarted(candidate_id="a", command="make test")
     assert after(started).checking["a"].command == "make test"
     assert after(started, ended()).checking == {}
 
 
 def test_the_latest_signed_head_counts_and_no_agents_own() -> None:
-    heads = [
-        SignedHead(agent_id=FIRST, run=run, entries=entries, hash="h") for run, entries in ((1, 9), (2, 1), (1, 10))
-    ]
+    heads = [SignedHead(agent_id=FIRST, run=run, entries=count, hash="h") for run, count in ((1, 9), (2, 1), (1, 10))]
     assert after(*(AuditHeadSigned(head=head) for head in heads)).signed_heads == {FIRST: heads[1]}
     assert after((FIRST, AuditHeadSigned(head=heads[0]))).signed_heads == {}
-
-
-def test_who_was_lost_before_it_began_stays_lost_at_the_end() -> None:
-    assert after(RunLost(lost_agent_id=SECOND, reason="gone"), ended()).agents[SECOND].status == "lost"
