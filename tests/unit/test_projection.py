@@ -128,66 +128,47 @@ async def test_the_latest_of_a_task_is_its_highest_attempt() -> None:
 async def test_an_accepted_execution_is_known_at_once_and_what_was_heard_of_it_stays() -> None:
     async with following(Heads(begun("a"), event("a", CLAIMED))) as known:
         known.accepted(begun("b"))
-        assert names(known.unfinished()) == ["a", "b"]
-        assert known.get("acme", "b") is not None
         known.accepted(begun("a"))
-        state = known.get("acme", "a")
-        assert state is not None
-        assert state.owner == "o"
         known.accepted(event("c", CancelRequested()))
-        assert known.get("acme", "c") is None
         assert names(known.unfinished()) == ["a", "b"]
+        state = known.get("acme", "a")
+        assert state is not None and state.owner == "o"
+        assert known.get("acme", "b") is not None and known.get("acme", "c") is None
 
 
 async def test_an_execution_is_over_once_it_ended_and_that_was_told() -> None:
-    async with following(Heads(begun("a"), event("a", ENDED), begun("b"), event("b", ENDED))) as known:
+    log = (begun("a"), event("a", ENDED), begun("b"), event("b", ENDED), event("?", ENDED))
+    async with following(Heads(*log)) as known:
         assert names(known.unfinished()) == ["a", "b"]
-        assert (known.end_sequence("acme", "b"), known.end_sequence("acme", "?")) == (4, 0)
-    told = Heads(begun("a"), event("a", ENDED), event("a", ResultPublished()), begun("b"))
-    async with following(told) as known:
+        assert (known.end_sequence("acme", "b"), known.end_sequence("acme", "none")) == (4, 0)
+        # Of one that nobody began is told that there is none.
+        with pytest.raises(NotFound, match=r"no execution '\?'") as told:
+            await known.finished("acme", "?")
+        assert told.value.field == "execution_id"
+    async with following(Heads(*log, event("a", ResultPublished()))) as known:
         assert names(known.unfinished()) == ["b"]
         assert (await known.finished("acme", "a")).status is ExecutionStatus.COMPLETED
 
 
-async def test_an_end_of_an_execution_that_nobody_began_is_told_as_such() -> None:
-    async with following(Heads(event("a", ENDED))) as known:
-        with pytest.raises(NotFound, match="no execution 'a'") as told:
-            await known.finished("acme", "a")
-        assert told.value.field == "execution_id"
-
-
 async def test_what_only_drivers_need_is_not_kept() -> None:
     node = NodeUpdated(node_id="n", status=NodeStatus.RUNNING, inputs="long", output="longer", attempt=2)
-    context = GatheredContext(text="very long", tokens=3, version="v")
-    log = Heads(
-        begun("goes on"),
-        event("goes on", node),
-        event("goes on", ContextGathered(context=context)),
-        event("goes on", WorkflowFinished(output="all of it")),
-        begun("ended"),
-        event("ended", ContextGathered(context=context)),
-        event("ended", WorkflowFinished(output="all of it")),
-        event("ended", ENDED),
-        begun("bare"),
-        event("bare", WorkflowFinished(output="all of it")),
-        event("bare", ENDED),
-    )
-    async with following(log) as known:
-        on, ended, bare = (known.get("acme", name) for name in ("goes on", "ended", "bare"))
-        assert on is not None and ended is not None and bare is not None
-        assert on.nodes == {"n": replace(node, inputs="", output="")}
-        assert on.context == context
-        assert on.output == WorkflowFinished(output="all of it")
-        assert ended.context == GatheredContext(tokens=3, version="v")
-        assert ended.output is None
-        assert (bare.context, bare.output) == (None, None)
+    gathered = ContextGathered(context=GatheredContext(text="long", tokens=3, version="v"))
+    output = WorkflowFinished(output="all of it")
+    told = {"goes on": (node, gathered, output), "ended": (gathered, output, ENDED), "bare": (output, ENDED)}
+    log = [one for name, bodies in told.items() for one in (begun(name), *(event(name, body) for body in bodies))]
+    async with following(Heads(*log)) as known:
+        on, ended, bare = (known.get("acme", name) for name in told)
+    assert on is not None and ended is not None and bare is not None
+    assert on.nodes == {"n": replace(node, inputs="", output="")}
+    assert (on.context, on.output) == (gathered.context, output)
+    assert (ended.context, ended.output) == (GatheredContext(tokens=3, version="v"), None)
+    assert (bare.context, bare.output) == (None, None)
 
 
 async def test_a_log_that_cannot_be_read_is_told_at_the_start() -> None:
-    projection = Projection(Heads(fault=Unavailable("no log")))  # pyright: ignore[reportArgumentType]
     with pytest.raises(Unavailable, match="no log"):
-        await projection.start()
-    await projection.stop()
+        async with following(Heads(fault=Unavailable("no log"))):
+            pass
 
 
 async def test_only_news_is_passed_on() -> None:
