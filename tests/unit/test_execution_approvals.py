@@ -71,18 +71,18 @@ async def test_one_agent_waits_and_the_others_are_judged_meanwhile(world: World)
 async def test_all_rejected_is_rejected_and_one_that_is_not_wins(world: World):
     world.fleet.default = ScriptedRun(asks=1)
     async with world.running() as executions:
-        execution_id = (await executions.submit(a_task())).execution_id
-        await waiting(executions, execution_id, 3)
-        for number in (1, 2, 3):
-            await executions.resolve(DEFAULT_TENANT, execution_id, decision(f"agent-dev-{number}.1", "rejected"))
-        ended = await executions.wait(DEFAULT_TENANT, execution_id)
-        assert (ended.status, ended.error, ended.candidates) == (ExecutionStatus.REJECTED, "rejected", {})
-        second = (await executions.submit(a_task("task-2"))).execution_id
-        await waiting(executions, second, 3)
-        for number, word in ((1, "rejected"), (2, "approved"), (3, "rejected")):
-            await executions.resolve(DEFAULT_TENANT, second, decision(f"agent-dev-{number}.1", word))
-        won = await executions.wait(DEFAULT_TENANT, second)
-    assert (won.status, won.winner_id) == (ExecutionStatus.COMPLETED, "agent-dev-2")
+        for at, (words, end) in enumerate(
+            (
+                (("rejected",) * 3, (ExecutionStatus.REJECTED, "")),
+                (("rejected", "approved", "rejected"), (ExecutionStatus.COMPLETED, "agent-dev-2")),
+            )
+        ):
+            execution_id = (await executions.submit(a_task(f"task-{at}"))).execution_id
+            await waiting(executions, execution_id, 3)
+            for number, word in enumerate(words, start=1):
+                await executions.resolve(DEFAULT_TENANT, execution_id, decision(f"agent-dev-{number}.1", word))
+            ended = await executions.wait(DEFAULT_TENANT, execution_id)
+            assert (ended.status, ended.winner_id, ended.error) == (*end, "" if end[1] else "rejected")
 
 
 async def test_a_restart_in_between_loses_neither_the_question_nor_the_work(world: World):
@@ -137,13 +137,11 @@ async def test_cancelled_while_it_waits_and_answers_afterwards(world: World):
         execution_id = (await executions.submit(a_task())).execution_id
         await waiting(executions, execution_id, 3)
         state = await executions.cancel(DEFAULT_TENANT, execution_id)
-        assert state.status is ExecutionStatus.CANCELLED
-        assert state.pending == ()
+        assert (state.status, state.pending) == (ExecutionStatus.CANCELLED, ())
         assert {agent.stop_reason for name, agent in state.agents.items() if name != "_"} <= {"cancelled"}
-        with pytest.raises(PreconditionFailed, match="has ended"):
-            await executions.resolve(DEFAULT_TENANT, execution_id, decision())
-        with pytest.raises(PreconditionFailed, match="has ended"):
-            await executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-1.1"))
+        for said in (decision(), decision("agent-dev-1.1")):
+            with pytest.raises(PreconditionFailed, match="has ended"):
+                await executions.resolve(DEFAULT_TENANT, execution_id, said)
 
 
 async def test_which_one_is_meant(world: World):

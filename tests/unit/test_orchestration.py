@@ -95,8 +95,13 @@ class Parts(World):
 
 
 async def test_a_diamond_is_merged_in_order_and_delivered_commit_by_commit():
-    world = Parts()
-    state = await world.run(TASK)
+    world, gate = Parts(), asyncio.Event()
+    world.fleet.parts = {name: ScriptedRun(patch=patch(name), after=gate) for name in "bc"}
+    running = asyncio.create_task(world.run(TASK))
+    # What needs nothing of each other runs at the same time.
+    await world.fleet.started(3)
+    gate.set()
+    state = await running
     assert (state.status, state.error) == (ExecutionStatus.COMPLETED, "")
     head, merged = world.workspaces.branches["fleet/build"], world.branch
     assert (merged[0], sorted(merged[1:3]), merged[3]) == ("a", ["b", "c"], "d")
@@ -110,17 +115,6 @@ async def test_a_diamond_is_merged_in_order_and_delivered_commit_by_commit():
     assert state.usage.total_tokens == 5 + 4 * 101
     (whole,) = [one for one in world.fleet.checked if one.candidate_id == "integration"]
     assert (whole.repository.commit, whole.baseline, whole.task) == (head, state.repository, TASK)
-
-
-async def test_subtasks_that_need_nothing_of_each_other_run_at_the_same_time():
-    world = Parts(subtasks=(a_subtask("a"), a_subtask("b", priority=5), a_subtask("c", "a", "b")))
-    gate = asyncio.Event()
-    world.fleet.parts = {name: ScriptedRun(patch=patch(name), after=gate) for name in "ab"}
-    running = asyncio.create_task(world.run(TASK))
-    await world.fleet.started(2)
-    assert [one.task.task_id for one in world.fleet.begun] == ["build.b", "build.a"]
-    gate.set()
-    assert (await running).status is ExecutionStatus.COMPLETED
 
 
 async def test_commits_say_where_they_come_from_and_are_dated_by_the_log():
@@ -166,6 +160,12 @@ async def test_what_does_not_hold_together_is_not_delivered():
     together = "every subtask passed, but together they do not: tests"
     assert (state.status, state.error) == (ExecutionStatus.FAILED, together)
     assert (world.workspaces.branches, world.bodies(WinnerDelivered)) == ({}, [])
+    # Nor is what changes nothing.
+    world = Parts(subtasks=PAIR[:1])
+    world.workspaces.merged[(await world.workspaces.pin(DEFAULT_TENANT, TASK.repo)).commit] = (patch("a"),)
+    state = await world.run(TASK)
+    assert (state.status, state.error) == (ExecutionStatus.FAILED, "together the subtasks change nothing")
+    assert world.outcomes == {"a": "completed"}
 
 
 @pytest.mark.parametrize("proven", [False, True])
@@ -182,14 +182,6 @@ async def test_where_proof_is_wanted_only_a_verified_whole_is_delivered(proven: 
     assert bool(world.workspaces.branches) is bool(world.bodies(WinnerDelivered)) is proven
     unproven = "together the subtasks are not verified: tests: 1 passed, no test fails without"
     assert proven or state.error.startswith(unproven)
-
-
-async def test_subtasks_that_change_nothing_together_deliver_nothing():
-    world = Parts(subtasks=PAIR[:1])
-    world.workspaces.merged[(await world.workspaces.pin(DEFAULT_TENANT, TASK.repo)).commit] = (patch("a"),)
-    state = await world.run(TASK)
-    assert (state.status, state.error) == (ExecutionStatus.FAILED, "together the subtasks change nothing")
-    assert world.outcomes == {"a": "completed"}
 
 
 def conflicting(resolution: ScriptedRun = BOTH) -> Parts:
