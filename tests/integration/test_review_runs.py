@@ -24,7 +24,6 @@ from swe_ai_fleet.domain.candidate import (
     CheckKind,
     CheckReport,
     CheckResult,
-    ForeignTests,
     Perspective,
     Revision,
 )
@@ -40,7 +39,6 @@ from swe_ai_fleet.domain.event import (
     ToolStarted,
     Writer,
 )
-from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review, ReviewVerdict
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints
@@ -478,27 +476,6 @@ async def test_neither_attributes_nor_tags_of_a_repository_hide_a_candidate_from
     hidden = [await world.change(patch("c = 3") + attributes, author=name) for name in (AUTHOR, OTHER)]
     await world.compare(*(Subject(candidate=one, report=CheckReport(candidate_id="")) for one in hidden))
     assert world.server.bodies[-1]["messages"][-1]["content"].count("+c = 3") == 2
-
-
-async def test_a_reviewer_sees_what_others_tests_and_probes_say(world: World) -> None:
-    world.says(answer(ACCEPT))
-    foreign = ForeignTests(
-        value=0.4,
-        passed=1,
-        asked=2,
-        failing={STATEMENT: 1},
-        failures=('"Add c.": AssertionError: no c',),
-        probes_passed=1,
-        probes_asked=2,
-    )
-    applied = CheckResult(kind=CheckKind.APPLY, name="patch applies", passed=True)
-    report = CheckReport(candidate_id=AUTHOR, results=(applied,), foreign=foreign)
-    world.unshown = ("Add c.",)
-    await world.compare(Subject(candidate=await world.change(patch("c = 3")), report=report))
-    assert '# Asked for, and shown by nothing that ran\n- "Add c."\nLook each up' in world.opening
-    assert "new tests of others: passes all those of 1 of 1 authors" in world.opening
-    assert "probes of the statement: passes 1 of 2" in world.opening
-    assert 'FAILED "Add c.": AssertionError: no c' in world.opening
 
 
 async def test_a_reviewer_reads_the_verdict_and_both_versions_of_old_tests(world: World) -> None:

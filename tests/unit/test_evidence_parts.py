@@ -17,7 +17,6 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, TaskNames, Touched, compare
-from swe_ai_fleet.orchestrator.evidence.relevance import readers
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.tools.tests.runners.plan import Selection
@@ -313,26 +312,3 @@ def test_a_key_is_the_content() -> None:
         run_key("default", environment, suite, Selection(), repetition=1),
     ]
     assert len({key, *others}) == len(others) + 1
-
-
-@pytest.mark.parametrize(
-    ("data", "read"),
-    [
-        # By name, with and without the ending that an import leaves out.
-        (["test/fixtures/range-parse.js"], ("test/classes/range.js",)),
-        (["tests/fixtures/syntax.txt"], ("tests/test_syntax.py",)),
-        # What nobody names is found by its directory, as something that goes through all of it does.
-        (["tests/cases/more.json"], ("tests/test_all.py",)),
-        (["tests/other.json"], ()),
-        (["test/fixtures/range.js"], ("test/classes/range.js",)),
-    ],
-)
-def test_who_reads_files_among_the_tests(data: list[str], read: tuple[str, ...]) -> None:
-    texts = {
-        "test/classes/range.js": "const table = require('../fixtures/range-parse')",
-        "tests/test_syntax.py": 'load("syntax.txt")\n',
-        "tests/test_all.py": "for path in (HERE / 'cases').iterdir(): ...",
-        "src/app.py": "cases, syntax.txt, range-parse",
-        "tests/test_app.py": "import app",
-    }
-    assert readers(data, [*texts, *data], lambda path: texts.get(path, "")) == read

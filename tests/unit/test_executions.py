@@ -23,7 +23,6 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.event import (
-    CandidateDelivered,
     ChecksFinished,
     ChecksStarted,
     EventBody,
@@ -39,7 +38,6 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Del
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
 from swe_ai_fleet.orchestrator.leases import over
 from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
@@ -382,37 +380,6 @@ async def test_watchers_see_everything_in_order_and_the_end(world: World):
         assert await watch(whole[-1] + 1) == await watch(10**9) == []
         finished = [e for e in world.log.events if isinstance(e.body, ExecutionFinished)]
         assert world.log.events[whole[-1] - 1] == finished[0]
-
-
-async def test_what_people_have_delivered_after_the_end_is_told_and_kept_to_once(world: World):
-    gate = asyncio.Event()
-    world.fleet.default = ScriptedRun(checks=(FAILED,))
-    world.fleet.runs = {"agent-dev-2": ScriptedRun(checks=(FAILED,), after=gate)}
-    asked = HandDelivery(candidate_id="agent-dev-1", by="ana", reason="The test is wrong.")
-    async with world.running() as executions:
-        name = (await executions.submit(a_task(num_agents=2))).execution_id
-        while not (await executions.get(DEFAULT_TENANT, name)).candidates:
-            await asyncio.sleep(0)
-        with pytest.raises(PreconditionFailed, match="has not ended"):
-            await executions.deliver(DEFAULT_TENANT, name, asked)
-        gate.set()
-        assert (await executions.wait(DEFAULT_TENANT, name)).status is ExecutionStatus.NO_WINNER
-        await published(executions, name)
-        before = [one.sequence async for one in executions.watch(DEFAULT_TENANT, name)]
-        first = await executions.deliver(DEFAULT_TENANT, name, asked)
-        assert await executions.deliver(DEFAULT_TENANT, name, asked) == first
-        with pytest.raises(NotFound, match="no candidate"):
-            await executions.deliver(DEFAULT_TENANT, name, replace(asked, candidate_id="nobody"))
-        state = await executions.get(DEFAULT_TENANT, name)
-        assert [(one.candidate_id, one.by, one.reason) for one in state.hand_deliveries] == [
-            ("agent-dev-1", "ana", "The test is wrong.")
-        ]
-        assert state.status is ExecutionStatus.NO_WINNER
-        told = [one async for one in executions.watch(DEFAULT_TENANT, name)]
-        assert [one.sequence for one in told[:-1]] == before
-        assert isinstance(told[-1].event.body, CandidateDelivered)
-        since = [one.event.body async for one in executions.watch(DEFAULT_TENANT, name, before[-1] + 1)]
-        assert since == [told[-1].event.body]
 
 
 async def test_the_log_says_what_is_checked_and_since_when(world: World):

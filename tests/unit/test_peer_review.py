@@ -263,16 +263,6 @@ async def test_a_proof_counts_for_more_the_more_others_pass_it_and_verifies_nobo
     assert {one.verdict for one in passed.values()} == {Verdict.UNVERIFIED}
 
 
-async def test_a_fault_is_shown_where_nobody_brings_a_test(world: World):
-    world.fleet.runs = {f"{ONE}-r1": ScriptedRun(fault=AgentLost("its host died"))}
-    world.fleet.reviewing = shown(ONE)
-    state = await world.run(a_task())
-    assert world.fleet.examined == []
-    assert [one.candidate_id for one in state.ranking][-1] == ONE
-    assert state.ranking[-1].tests is not None
-    assert state.ranking[-1].tests < 0.5
-
-
 @pytest.mark.parametrize(
     ("third", "blamed", "looked", "revised"),
     [
@@ -408,17 +398,6 @@ async def test_a_reviewer_speaks_for_itself_about_what_it_was_asked(world: World
     state = await world.run(a_task(num_agents=2))
     said = sorted((one.reviewer_id, one.candidate_id, one.round) for one in state.critiques)
     assert said == [(ONE, TWO, 1), (ONE, f"{TWO}-r1", 1), (TWO, ONE, 1), (TWO, f"{ONE}-r1", 1)]
-
-
-async def test_reviews_and_revisions_share_what_the_drafts_left(world: World):
-    world.fleet.reviewing = against(ONE)
-    totals = Totals(max_tokens=12_303)
-    await world.run(a_task(constraints=Constraints(totals=totals)))
-    # Three drafts have spent 101 tokens each, then six reviews 1,000 each.
-    assert {one.task.constraints.limits.max_tokens for one in world.fleet.begun if not one.revision} == {4_101}
-    first = [one for one in world.fleet.reviewed if not any(subject.earlier for subject in one.subjects)]
-    assert {one.task.constraints.limits.max_tokens for one in first} == {2_000}
-    assert [one.task.constraints.limits.max_tokens for one in world.fleet.begun if one.revision] == [6_000]
 
 
 @given(
