@@ -136,12 +136,8 @@ async def test_the_new_tests_of_each_patch_judge_the_others(shell: Shell, tmp_pa
     assert ran.code == 0, ran.out + ran.err
     lines = [line.strip() for line in ran.out.splitlines()]
     # The checks alone find three of them as good as each other, and the best one's twin without any worth.
-    assert {line for line in lines if line[1:2] == "."} == {
-        "1. right: verified",
-        "2. silent: verified",
-        "3. half: unverified",
-        "4. special: unverified",
-    }
+    places = ["1. right: verified", "2. silent: verified", "3. half: unverified", "4. special: unverified"]
+    assert sorted({line for line in lines if line[1:2] == "."}) == places
     for told in (
         "1 test of right, which silent's change passes too, fails: tests/test_right.py::test_both",
         "the new tests of half, right, special fail without the change and pass with it: ",
@@ -159,10 +155,8 @@ async def test_the_new_tests_of_each_patch_judge_the_others(shell: Shell, tmp_pa
 
     document = (await shell.fleet("show", "--json", task_id)).document
     assert document["winner"] == "right"
-    places = {one["candidate_id"]: one for one in document["candidates"]}
-    assert "passes the new tests of 1 of 2 other authors, fails 1 new test of right" in places["half"]["reason"]
-    events = await events_of(shell, task_id)
-    assert [event["type"] for event in events].count("candidates_examined") == 1
+    reasons = {one["candidate_id"]: one["reason"] for one in document["candidates"]}
+    assert "passes the new tests of 1 of 2 other authors, fails 1 new test of right" in reasons["half"]
     # Who delivers one of the others has it said in the commit.
     delivered = await shell.fleet("deliver", task_id, "half", "--branch", "half", "--as", "ana")
     assert delivered.code == 0, delivered.err
