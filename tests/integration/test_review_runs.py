@@ -24,6 +24,7 @@ from swe_ai_fleet.domain.candidate import (
     CheckKind,
     CheckReport,
     CheckResult,
+    ForeignTests,
     Perspective,
     Revision,
 )
@@ -39,6 +40,7 @@ from swe_ai_fleet.domain.event import (
     ToolStarted,
     Writer,
 )
+from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review, ReviewVerdict
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints
@@ -80,7 +82,6 @@ class World(Runs):
         self.server, self.models = server, {"": model}
         self.own: BlobRef | None = None
         self.unshown: tuple[str, ...] = ()
-        self.earlier: Critique | None = None
 
     def says(self, *turns: Turn | Failure) -> None:
         self.server._script = Script.of(*turns)  # pyright: ignore[reportPrivateUsage]
@@ -95,7 +96,7 @@ class World(Runs):
         self, candidate: Candidate, *results: CheckResult, generation: int = 1, again: int = 1
     ) -> Critique:
         """A review of one candidate."""
-        subject = Subject(candidate=candidate, report=self.report(*results), earlier=self.earlier)
+        subject = Subject(candidate=candidate, report=self.report(*results))
         (critique,) = (await self.compare(subject, generation=generation, again=again)).critiques
         return critique
 
@@ -434,6 +435,39 @@ async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(wor
     tools = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
     result = tools["final_answer"]["parameters"]["properties"]["result"]
     assert set(result["properties"]) == {"reviews", "reason", "order"}
+
+
+async def test_a_second_look_is_told_what_was_said_and_what_is_known_by_now(world: World) -> None:
+    proof = Proof(command="exit 1", outcome=ProofOutcome.REPRODUCED, seen="exit code 1")
+    fault = Finding(text="c must be 3", file="app.py", line=3, must_fix=True, proof=proof)
+    said = Critique(reviewer_id=REVIEWER, candidate_id=AUTHOR, round=1, content="No.", findings=(fault,))
+    failures = ('"Add c.": AssertionError: no c',)
+    foreign = ForeignTests(
+        value=0.4, passed=1, asked=2, failing={STATEMENT: 1}, failures=failures, probes_passed=1, probes_asked=2
+    )
+    world.unshown = ("Add c.",)
+    first = await subject(world, AUTHOR, "c = 4", earlier=said)
+    first = replace(first, report=replace(first.report, foreign=foreign))
+    odd = replace(said, candidate_id=OTHER, content="It is odd.")
+    # Who has one candidate to review may leave out its letter; one that it has said all about has only a place.
+    world.says(answer({**ACCEPT, "order": [letters(AUTHOR, OTHER)[AUTHOR]]}))
+    review = await world.compare(first, await subject(world, OTHER, "c = 3", earlier=odd, settled=True))
+    assert [(one.candidate_id, one.score) for one in review.critiques] == [(AUTHOR, 0.9)]
+    assert review.vote is not None and review.vote.error == "the reviewer named no order of the candidates"
+    told = world.opening
+    for words in (
+        "- [must fix, reproduced] app.py:3: c must be 3\n  The command: exit 1\n  On the candidate: exit code 1",
+        "if it is mended or if you were wrong",
+        '# Asked for, and shown by nothing that ran\n- "Add c."\nLook each up',
+        "new tests of others: passes all those of 1 of 1 authors",
+        "probes of the statement: passes 1 of 2",
+        'FAILED "Add c.": AssertionError: no c',
+        "It is odd.",
+        "+c = 4",
+    ):
+        assert words in told
+    assert told.index(f"{AUTHOR} says c = 4") < told.index("Your earlier review:")
+    assert "+c = 3" not in told
 
 
 async def test_an_order_that_names_nobody_is_a_vote_with_an_error(world: World) -> None:
