@@ -13,6 +13,7 @@ from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.agents.remembering import RememberingTools
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import (
@@ -26,21 +27,6 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.event import (
-    CandidatesRanked,
-    CandidateSubmitted,
-    ChecksFinished,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    RunClaimed,
-    RunStarted,
-    SubtaskEnded,
-    ToolFinished,
-    WinnerDelivered,
-    Writer,
-)
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, repository_namespace
 from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
 from swe_ai_fleet.domain.subtask import SubtaskOutcome
@@ -74,7 +60,7 @@ TASK = Task(
     memory=MemoryOptions(write=True),
 )
 TESTS, FAILING = Summary(passed=3), Summary(passed=2, failed=1, failing=("test_half",))
-Said = tuple[str, EventBody]
+Said = tuple[str, ev.EventBody]
 
 
 @dataclass
@@ -90,17 +76,17 @@ class Left:
         return [one.text for one in self.memories if one.kind is MemoryKind.FACT]
 
 
-async def left(*said: Said, task: Task = TASK, end: ExecutionFinished) -> Left:
+async def left(*said: Said, task: Task = TASK, end: ev.ExecutionFinished) -> Left:
     """What the recorder keeps once this was said, by agents or (`_`) of the whole."""
     log, memories = MemoryLog(), Kept()
     pinned = PinnedRepository(tenant=task.tenant, location=LOCATION, commit="b" * 40)
-    started = ExecutionStarted(task=task, repository=pinned, fingerprint="f")
+    started = ev.ExecutionStarted(task=task, repository=pinned, fingerprint="f")
     async with (
         ContextBook(MemoryChanges(), mask=Secrets()) as book,
         LearningTracker(MemoryKeyValue(), mask=Secrets()) as outcomes,
     ):
         for agent, body in (("_", started), *said, ("_", end)):
-            writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent)
+            writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent)
             last = await log.tell(writer, body)
         recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)  # type: ignore[arg-type]
         await recorder.handle(Work(subject="", data=to_json(last.event), headers={}, sequence=1, deliveries=1))
@@ -117,7 +103,7 @@ async def left(*said: Said, task: Task = TASK, end: ExecutionFinished) -> Left:
 
 def called(agent: str, operation: str, tool: str = "x", **metadata: object) -> Said:
     entry = AuditEntry(seq=1, at="", execution_id="e", agent_id=agent, call_id="1", tool=tool, operation=operation)
-    return agent, ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation, metadata=metadata))
+    return agent, ev.ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation, metadata=metadata))
 
 
 def noted(agent: str, fact: object) -> Said:
@@ -127,7 +113,7 @@ def noted(agent: str, fact: object) -> Said:
 def submitted(name: str, *files: str, **fields: object) -> Said:
     made = Artifacts(files_changed=files, tests=Summary(passed=99), insertions=12, deletions=3)
     base = a_candidate(name, role=Role.QA, summary=f"I did it the way of {name}.", artifacts=made, model="m")
-    return "_", CandidateSubmitted(candidate=replace(base, **fields))  # type: ignore[arg-type]
+    return "_", ev.CandidateSubmitted(candidate=replace(base, **fields))  # type: ignore[arg-type]
 
 
 def checked(name: str, tests: Summary | None = None, *, passed: bool = True, verdict: Verdict | None = None) -> Said:
@@ -137,7 +123,7 @@ def checked(name: str, tests: Summary | None = None, *, passed: bool = True, ver
         CheckResult(kind=CheckKind.COMMAND, name="tests", passed=passed, tests=tests, problems=problems),
         CheckResult(kind=CheckKind.DRY_RUN, name="build", passed=False, skipped_reason="none"),
     )
-    return "_", ChecksFinished(report=CheckReport(candidate_id=name, results=results, verdict=verdict))
+    return "_", ev.ChecksFinished(report=CheckReport(candidate_id=name, results=results, verdict=verdict))
 
 
 def ranked(*names: str, winner: str = "") -> Said:
@@ -145,11 +131,13 @@ def ranked(*names: str, winner: str = "") -> Said:
         RankedCandidate(candidate_id=name, rank=at, score=1 / at, accepted=name == winner)
         for at, name in enumerate(names, 1)
     )
-    return "_", CandidatesRanked(ranking=ranking, winner_id=winner)
+    return "_", ev.CandidatesRanked(ranking=ranking, winner_id=winner)
 
 
-def ended(status: ExecutionStatus = ExecutionStatus.COMPLETED, winner: str = "", error: str = "") -> ExecutionFinished:
-    return ExecutionFinished(
+def ended(
+    status: ev.ExecutionStatus = ev.ExecutionStatus.COMPLETED, winner: str = "", error: str = ""
+) -> ev.ExecutionFinished:
+    return ev.ExecutionFinished(
         status=status, winner_id=winner, error=error, usage=Usage(prompt_tokens=10), duration_ms=700
     )
 
@@ -168,7 +156,7 @@ async def test_a_delivery_leaves_what_the_winner_did_how_it_went_and_what_it_not
         checked("a", TESTS, verdict=Verdict.VERIFIED),
         checked("b", FAILING, passed=False, verdict=Verdict.REFUTED),
         ranked("a", "b", winner="a"),
-        ("_", WinnerDelivered(delivered=delivered, report=CheckReport(candidate_id="a", verdict=Verdict.VERIFIED))),
+        ("_", ev.WinnerDelivered(delivered=delivered, report=CheckReport(candidate_id="a", verdict=Verdict.VERIFIED))),
         end=ended(winner="a"),
     )
     assert found.work == WorkRecord(
@@ -242,7 +230,7 @@ async def test_without_a_winner_the_nearest_tells_what_failed() -> None:
         checked("a", TESTS, passed=False),
         checked("b", FAILING, passed=False, verdict=Verdict.REFUTED),
         ranked("b", "a"),
-        end=ended(ExecutionStatus.NO_WINNER, error="no candidate passed"),
+        end=ended(ev.ExecutionStatus.NO_WINNER, error="no candidate passed"),
     )
     assert (found.work.status, found.work.summary) == ("no_winner", "no candidate passed")
     assert (found.work.commits, found.work.files_changed) == ((), ())
@@ -257,9 +245,9 @@ async def test_what_subtasks_merged_counts_and_a_part_names_its_whole() -> None:
     delivered = Delivered(commit_sha="1" * 40, branch="b")
     passed = CheckReport(candidate_id="", results=(CheckResult(kind=CheckKind.COMMAND, name="a", passed=True),))
     found = await left(
-        ("_", SubtaskEnded(outcome=SubtaskOutcome(subtask_id="one", commit_sha="1" * 40))),
-        ("_", SubtaskEnded(outcome=SubtaskOutcome(subtask_id="two"))),
-        ("_", WinnerDelivered(delivered=delivered, report=passed)),
+        ("_", ev.SubtaskEnded(outcome=SubtaskOutcome(subtask_id="one", commit_sha="1" * 40))),
+        ("_", ev.SubtaskEnded(outcome=SubtaskOutcome(subtask_id="two"))),
+        ("_", ev.WinnerDelivered(delivered=delivered, report=passed)),
         task=replace(TASK, parent_execution_id="whole", story_id="a story of mine", case_id="x/y"),
         end=ended(),
     )
@@ -272,13 +260,15 @@ async def test_what_subtasks_merged_counts_and_a_part_names_its_whole() -> None:
 @pytest.mark.parametrize(
     ("end", "said", "options"),
     [
-        (ended(ExecutionStatus.CANCELLED), (submitted("a"),), MemoryOptions(write=True)),
-        (ended(ExecutionStatus.REJECTED), (submitted("a"),), MemoryOptions(write=True)),
-        (ended(ExecutionStatus.FAILED, error="no model"), (), MemoryOptions(write=True)),
+        (ended(ev.ExecutionStatus.CANCELLED), (submitted("a"),), MemoryOptions(write=True)),
+        (ended(ev.ExecutionStatus.REJECTED), (submitted("a"),), MemoryOptions(write=True)),
+        (ended(ev.ExecutionStatus.FAILED, error="no model"), (), MemoryOptions(write=True)),
         (ended(winner="a"), (submitted("a"), ranked("a", winner="a")), MemoryOptions(read=True)),
     ],
 )
-async def test_others_leave_no_lesson(end: ExecutionFinished, said: tuple[Said, ...], options: MemoryOptions) -> None:
+async def test_others_leave_no_lesson(
+    end: ev.ExecutionFinished, said: tuple[Said, ...], options: MemoryOptions
+) -> None:
     found = await left(noted("a", "Tests need Redis."), *said, task=replace(TASK, memory=options), end=end)
     assert (found.memories, found.work.status) == ([], str(end.status))
     # Without tests among the checks, the agent's own stand.
@@ -305,13 +295,13 @@ async def test_the_facts_are_those_of_the_winner_and_of_what_it_revises() -> Non
 
 async def test_what_was_noted_before_a_run_began_anew_or_only_looks_like_a_note_does_not_count() -> None:
     agent, real = noted("a", "fact")
-    assert isinstance(real, ToolFinished)
+    assert isinstance(real, ev.ToolFinished)
     found = await left(
         noted("a", "from the first try"),
-        ("a", RunClaimed(generation=2, host="h", resumes=False)),
-        ("a", RunStarted(role="DEV", model="m", messages=(), tools=())),
+        ("a", ev.RunClaimed(generation=2, host="h", resumes=False)),
+        ("a", ev.RunStarted(role="DEV", model="m", messages=(), tools=())),
         noted("a", "from the second try"),
-        ("a", RunClaimed(generation=3, host="h", resumes=True)),
+        ("a", ev.RunClaimed(generation=3, host="h", resumes=True)),
         noted("a", "and the third"),
         called("a", "remember", "mcp_evil", remembered="fact"),
         called("a", "read_file", "remembering", remembered="fact"),

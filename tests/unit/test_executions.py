@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.errors import (
     AgentLost,
@@ -21,18 +22,6 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     ResourceExhausted,
     Unavailable,
-)
-from swe_ai_fleet.domain.event import (
-    ChecksFinished,
-    ChecksStarted,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    ResultPublished,
-    RunLost,
-    RunReassigned,
-    Writer,
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -120,7 +109,7 @@ async def test_candidates_are_checked_ranked_the_winner_named_and_the_result_pub
         name = (await executions.submit(a_task(rounds=0))).execution_id
         state = await executions.wait(DEFAULT_TENANT, name)
         await published(executions, name)
-    assert (state.status, state.winner_id) == (ExecutionStatus.COMPLETED, "agent-dev-1")
+    assert (state.status, state.winner_id) == (ev.ExecutionStatus.COMPLETED, "agent-dev-1")
     assert [one.candidate_id for one in state.ranking] == ["agent-dev-1", "agent-dev-3", "agent-dev-2"]
     assert (state.usage.total_tokens, state.delivered, world.workspaces.deliveries) == (303, None, [])
     [result] = [one for one in world.log.results if not one.agent_id]
@@ -128,7 +117,7 @@ async def test_candidates_are_checked_ranked_the_winner_named_and_the_result_pub
     assert (payload["status"], payload["winner"], payload["agent_id"]) == ("completed", "agent-dev-1", "agent-dev-1")
     assert payload["artifacts"]["patch"] == "diff of agent-dev-1\n"
     assert [one["operation"] for one in payload["operations"]] == ["write_file"]
-    assert len(world.bodies(ResultPublished)) == 1
+    assert len(world.bodies(ev.ResultPublished)) == 1
     assert world.workspaces.released == [name]
 
 
@@ -136,11 +125,11 @@ async def test_candidates_are_checked_ranked_the_winner_named_and_the_result_pub
 async def test_a_lost_agent_is_begun_again_and_costs_its_own_candidate_only(world: World, fault: FleetError):
     world.fleet.runs = {"agent-dev-1": ScriptedRun(fault=fault), "agent-dev-2": ScriptedRun(lost=2)}
     state = await world.run(a_task())
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert sorted(state.candidates) == ["agent-dev-2", "agent-dev-3"]
-    told = sorted((one.lost_agent_id, one.attempt) for one in world.bodies(RunReassigned))
+    told = sorted((one.lost_agent_id, one.attempt) for one in world.bodies(ev.RunReassigned))
     assert told == [(name, attempt) for name in ("agent-dev-1", "agent-dev-2") for attempt in (2, 3)]
-    assert [(lost.lost_agent_id, lost.reason) for lost in world.bodies(RunLost)] == [("agent-dev-1", str(fault))]
+    assert [(lost.lost_agent_id, lost.reason) for lost in world.bodies(ev.RunLost)] == [("agent-dev-1", str(fault))]
     assert (state.agents["agent-dev-1"].status, state.agents["agent-dev-2"].attempt) == ("lost", 3)
     # A run whose process died goes on in another one.
     mine = [one for one in world.fleet.begun if one.agent_id == "agent-dev-2"]
@@ -172,7 +161,7 @@ async def test_how_an_execution_without_a_winner_ends(
 ):
     world.fleet.default = run
     state = await world.run(a_task(**task))
-    assert (state.status, state.winner_id, world.workspaces.deliveries) == (ExecutionStatus(status), "", [])
+    assert (state.status, state.winner_id, world.workspaces.deliveries) == (ev.ExecutionStatus(status), "", [])
     assert error in state.error and "hunter2" not in state.error
 
 
@@ -180,15 +169,17 @@ async def test_equal_diffs_are_checked_once(world: World):
     world.fleet.default = ScriptedRun(patch=b"the same diff\n")
     state = await world.run(a_task(num_agents=4))
     assert len(world.fleet.checked) == 1
-    assert len(world.bodies(ChecksFinished)) == 4
-    assert {one.candidate_id for one in world.bodies(ChecksFinished) for one in [one.report]} == set(state.candidates)
+    assert len(world.bodies(ev.ChecksFinished)) == 4
+    assert {one.candidate_id for one in world.bodies(ev.ChecksFinished) for one in [one.report]} == set(
+        state.candidates
+    )
     [only] = state.ranking
     assert len(only.duplicates) == 3
 
 
 async def test_an_orchestration_delivers_the_winner_on_a_branch(world: World):
     state = await world.run(a_task(kind=TaskKind.ORCHESTRATE))
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert state.delivered is not None
     assert (state.delivered.commit_sha, state.delivered.branch) == (DELIVERED_COMMIT, "fleet/task-1")
     [(execution_id, patch, delivery)] = world.workspaces.deliveries
@@ -199,17 +190,17 @@ async def test_an_orchestration_delivers_the_winner_on_a_branch(world: World):
     # One that git refuses fails the execution.
     world.workspaces.delivery_fault = PreconditionFailed("the branch is checked out")
     refused = await world.run(a_task("task-2", kind=TaskKind.ORCHESTRATE))
-    assert (refused.status, refused.error) == (ExecutionStatus.FAILED, "the branch is checked out")
+    assert (refused.status, refused.error) == (ev.ExecutionStatus.FAILED, "the branch is checked out")
 
 
 @pytest.mark.parametrize(
     ("delivered", "status"),
     [
-        ((PASSED,), ExecutionStatus.COMPLETED),
-        ((FAILED,), ExecutionStatus.FAILED),
-        ((SKIPPED,), ExecutionStatus.COMPLETED),
-        ((), ExecutionStatus.COMPLETED),
-        ((PASSED, replace(FAILED, required=False)), ExecutionStatus.COMPLETED),
+        ((PASSED,), ev.ExecutionStatus.COMPLETED),
+        ((FAILED,), ev.ExecutionStatus.FAILED),
+        ((SKIPPED,), ev.ExecutionStatus.COMPLETED),
+        ((), ev.ExecutionStatus.COMPLETED),
+        ((PASSED, replace(FAILED, required=False)), ev.ExecutionStatus.COMPLETED),
     ],
 )
 async def test_the_checks_on_the_branch_decide(world: World, delivered, status):
@@ -227,7 +218,7 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
         submission = await executions.submit(a_task())
         await world.fleet.started(3)
         state = await executions.cancel(DEFAULT_TENANT, submission.execution_id, "changed my mind")
-        assert state.status is ExecutionStatus.CANCELLED
+        assert state.status is ev.ExecutionStatus.CANCELLED
         assert state.error == "changed my mind"
         assert sorted(world.fleet.cancelled) == ["agent-dev-1", "agent-dev-2"]
         await published(executions, submission.execution_id)
@@ -237,24 +228,24 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
             await executions.cancel(DEFAULT_TENANT, "00000000-0000-0000-0000-000000000000")
         # Before any agent has started nobody has to be stopped.
         early = await executions.submit(a_task("task-2"))
-        assert (await executions.cancel(DEFAULT_TENANT, early.execution_id)).status is ExecutionStatus.CANCELLED
+        assert (await executions.cancel(DEFAULT_TENANT, early.execution_id)).status is ev.ExecutionStatus.CANCELLED
         assert len(world.fleet.begun) == 3
         await published(executions, early.execution_id)
     assert [json.loads(one.payload)["status"] for one in world.log.results] == ["cancelled"] * 2
 
 
-async def stored(world: World, task: Task, *more: EventBody) -> None:
+async def stored(world: World, task: Task, *more: ev.EventBody) -> None:
     """An acceptance, and what else was said, of an orchestrator that is gone."""
-    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
+    writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
     repository = await world.workspaces.pin(task.tenant, task.repo)
     async with world.log.journal(writer, fresh=True) as journal:
-        for body in (ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()), *more):
+        for body in (ev.ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()), *more):
             await journal.append(body)
 
 
 async def test_a_result_that_was_not_told_is_told_at_the_next_start(world: World):
     task = a_task()
-    await stored(world, task, ExecutionFinished(status=ExecutionStatus.FAILED, error="power cut"))
+    await stored(world, task, ev.ExecutionFinished(status=ev.ExecutionStatus.FAILED, error="power cut"))
     async with world.running() as executions:
         await published(executions, task.execution_id)
     assert [json.loads(one.payload)["error"] for one in world.log.results] == ["power cut"]
@@ -266,7 +257,7 @@ async def test_the_same_task_again_is_the_same_execution(world: World):
         first = await executions.submit(a_task())
         # It is known as soon as it is accepted.
         known = executions.projection.get(DEFAULT_TENANT, first.execution_id)
-        assert known is not None and known.status is ExecutionStatus.PENDING
+        assert known is not None and known.status is ev.ExecutionStatus.PENDING
         again = await executions.submit(a_task())
         assert (first.existed, again.existed) == (False, True)
         assert first.execution_id == again.execution_id
@@ -294,12 +285,14 @@ async def test_more_than_may_run_at_once_waits_and_more_than_may_wait_is_refused
         assert (await executions.submit(a_task("task-2"))).existed
         # What waits can be cancelled at once, and leaves its place to another.
         state = await executions.cancel(DEFAULT_TENANT, third.execution_id, "never mind")
-        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "never mind")
+        assert (state.status, state.error) == (ev.ExecutionStatus.CANCELLED, "never mind")
         third = await executions.submit(a_task("task-5", caller="bob", priority=5))
         assert len(world.fleet.begun) == 3
         gate.set()
         for submission in (first, second, third):
-            assert (await executions.wait(DEFAULT_TENANT, submission.execution_id)).status is ExecutionStatus.COMPLETED
+            assert (
+                await executions.wait(DEFAULT_TENANT, submission.execution_id)
+            ).status is ev.ExecutionStatus.COMPLETED
     order = [one.execution_id for one in world.fleet.begun[::3]]
     assert order == [first.execution_id, third.execution_id, second.execution_id]
 
@@ -340,7 +333,7 @@ async def test_a_caller_that_goes_away_during_acceptance_leaves_nothing_half_don
         again = await executions.submit(task)
         state = await executions.wait(DEFAULT_TENANT, again.execution_id)
         await published(executions, again.execution_id)
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert len(world.fleet.begun) == 3
 
 
@@ -353,7 +346,7 @@ async def test_an_acceptance_that_was_stored_but_never_answered_is_driven_all_th
         state = await executions.wait(task.tenant, task.execution_id)
         await published(executions, task.execution_id)
         await executions.submit(task)
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert len(world.fleet.begun) == 3
 
 
@@ -378,13 +371,13 @@ async def test_watchers_see_everything_in_order_and_the_end(world: World):
         assert await watch(0) == whole
         assert await watch(whole[-1]) == [whole[-1]]
         assert await watch(whole[-1] + 1) == await watch(10**9) == []
-        finished = [e for e in world.log.events if isinstance(e.body, ExecutionFinished)]
+        finished = [e for e in world.log.events if isinstance(e.body, ev.ExecutionFinished)]
         assert world.log.events[whole[-1] - 1] == finished[0]
 
 
 async def test_the_log_says_what_is_checked_and_since_when(world: World):
     state = await world.run(a_task(num_agents=2, constraints=Constraints(checks=(CheckSpec(name="", command="make"),))))
-    checks = [(one.candidate_id, one.command) for one in world.bodies(ChecksStarted)]
+    checks = [(one.candidate_id, one.command) for one in world.bodies(ev.ChecksStarted)]
     assert checks == [("", "make"), ("agent-dev-1", "make"), ("agent-dev-2", "make")]
     assert state.checking == {}
 
@@ -400,5 +393,5 @@ async def test_what_does_not_answer_delays_an_execution_and_does_not_end_it(worl
     world.workspaces.delivery_fault = None
     async with world.running() as executions:
         state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
-    assert (state.status, state.generation) == (ExecutionStatus.COMPLETED, 2)
+    assert (state.status, state.generation) == (ev.ExecutionStatus.COMPLETED, 2)
     assert len(world.fleet.begun) == 3

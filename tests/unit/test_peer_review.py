@@ -15,23 +15,11 @@ from rich.console import Console
 
 from swe_ai_fleet.agents.untrusted import Fence
 from swe_ai_fleet.cli.tables import candidates_table
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, RankedCandidate
 from swe_ai_fleet.domain.errand import ExamineAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
-from swe_ai_fleet.domain.event import (
-    CandidateReviewed,
-    CandidatesExamined,
-    CandidatesRanked,
-    CandidateSubmitted,
-    ChecksFinished,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStatus,
-    RevisionJudged,
-    VotesCast,
-    Writer,
-)
 from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -284,7 +272,7 @@ async def test_what_cannot_win_is_not_reviewed(
         assert world.fleet.judged == []
     assert {one.agent_id for one in world.fleet.begun if one.revision} == revised
     # Reviewers try their proofs on their own change.
-    patches = {one.candidate.candidate_id: one.candidate.artifacts.patch for one in world.bodies(CandidateSubmitted)}
+    patches = {one.candidate.candidate_id: one.candidate.artifacts.patch for one in world.bodies(ev.CandidateSubmitted)}
     assert all(one.own == patches[one.reviewer_id] for one in world.fleet.reviewed)
 
 
@@ -370,7 +358,7 @@ async def test_whoever_a_person_rejected_reviews_and_revises_nothing_and_a_rejec
     asked = sorted((one.reviewer_id, one.candidate.candidate_id) for one in looks(world))
     assert asked == [(ONE, THREE), (ONE, f"{THREE}-r1"), (THREE, ONE)]
     assert {one.agent_id for one in world.fleet.begun} == {ONE, TWO, THREE, f"{ONE}-r1", f"{THREE}-r1"}
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert {one.candidate_id for one in state.ranking} == {ONE, f"{THREE}-r1"}
 
 
@@ -383,7 +371,7 @@ async def test_a_lost_review_costs_itself_only(world: World, fault: FleetError):
 
     world.fleet.reviewing = review
     state = await world.run(a_task())
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     errors = {(one.reviewer_id, one.candidate_id): one.error for one in state.critiques if one.error}
     assert errors == {(TWO, ONE): str(fault), (TWO, THREE): str(fault)}
     assert f"{ONE}-r1" in state.judged
@@ -523,7 +511,7 @@ def begins_with(log: MemoryLog, count: int) -> MemoryLog:
     copy._blobs = dict(log._blobs)
     for record in log._records[:count]:
         tenant, execution_id, agent_id = record.subject
-        writer = Writer(
+        writer = ev.Writer(
             tenant=tenant,
             execution_id=execution_id,
             task_id="task-1",
@@ -536,12 +524,12 @@ def begins_with(log: MemoryLog, count: int) -> MemoryLog:
 
 async def taken_over(
     whole: MemoryLog, script: Callable[..., World], task: Task, first: int = 1
-) -> AsyncGenerator[tuple[int, World, ExecutionState, list[EventBody]]]:
+) -> AsyncGenerator[tuple[int, World, ExecutionState, list[ev.EventBody]]]:
     """For each event behind which an execution may have been cut off: what another orchestrator makes of it.
 
     That is the number of the event, the world of the other one, the state that it comes to, and what was said before.
     """
-    last = max(n for n, event in enumerate(whole.events, 1) if isinstance(event.body, ExecutionFinished))
+    last = max(n for n, event in enumerate(whole.events, 1) if isinstance(event.body, ev.ExecutionFinished))
     for count in range(first, last):
         world = script(log=begins_with(whole, count))
         before = [event.body for event in world.log.events]
@@ -549,22 +537,22 @@ async def taken_over(
             yield count, world, await executions.wait(DEFAULT_TENANT, task.execution_id), before
 
 
-def settled(bodies: Iterable[EventBody]) -> list[str]:
+def settled(bodies: Iterable[ev.EventBody]) -> list[str]:
     """What has been answered, by what was asked."""
     said: list[str] = []
     for body in bodies:
         match body:
-            case CandidateSubmitted(candidate=candidate):
+            case ev.CandidateSubmitted(candidate=candidate):
                 said.append(f"draft {candidate.candidate_id}")
-            case ChecksFinished(report=report):
+            case ev.ChecksFinished(report=report):
                 said.append(f"check {report.candidate_id}")
-            case CandidateReviewed(critique=one):
+            case ev.CandidateReviewed(critique=one):
                 said.append(f"review {one.reviewer_id} {one.candidate_id} {one.round}")
-            case CandidatesExamined(examination=examination):
+            case ev.CandidatesExamined(examination=examination):
                 said.append(f"matrix {' '.join(examination.candidates)}")
-            case RevisionJudged(candidate_id=candidate_id):
+            case ev.RevisionJudged(candidate_id=candidate_id):
                 said.append(f"judged {candidate_id}")
-            case VotesCast(votes=votes):
+            case ev.VotesCast(votes=votes):
                 asked = any(vote.sample > 1 for vote in votes)
                 said.append(f"vote {votes[0].judge_id}-{'judges' if asked else 'order'}")
             case _:
@@ -611,7 +599,7 @@ async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_no
             assert {f"review {one.reviewer_id} {name} {one.round}" for name in names} - before, count
         known = sum(said.startswith("matrix") for said in before)
         assert len(world.fleet.examined) == counts.get("matrix", 0) - known, count
-        assert len(world.bodies(CandidatesRanked)) == 1, count
+        assert len(world.bodies(ev.CandidatesRanked)) == 1, count
 
 
 async def test_a_draft_that_was_lost_before_the_reviews_stays_out_of_them():
@@ -623,7 +611,7 @@ async def test_a_draft_that_was_lost_before_the_reviews_stays_out_of_them():
 
     whole = losing()
     done = await whole.run(a_task())
-    first = next(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, CandidateReviewed))
+    first = next(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ev.CandidateReviewed))
     async for count, _, state, _ in taken_over(whole.log, losing, a_task(), first):
         assert [one.candidate_id for one in state.ranking] == [one.candidate_id for one in done.ranking], count
         assert THREE not in state.candidates, count
