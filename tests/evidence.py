@@ -143,6 +143,16 @@ class World:
     async def pinned(self) -> PinnedRepository:
         return await self.provider.pin("default", self.task.repo)
 
+    async def commit(self, files: Mapping[str, str]) -> str:
+        """A commit with these files on a branch of its own."""
+        git(self.repo, "switch", "--quiet", "--create", "other")
+        write_files(self.repo, files)
+        git(self.repo, "commit", "--quiet", "--all", "--message", "Change")
+        commit = git(self.repo, "rev-parse", "HEAD")
+        await self.provider.pin("default", replace(self.task.repo, ref="other"))
+        git(self.repo, "switch", "--quiet", "-")
+        return commit
+
     def patch(self, files: Mapping[str, str | None]) -> bytes:
         """What turns the repository's own files into these."""
         write_files(self.repo, {name: content for name, content in files.items() if content is not None})

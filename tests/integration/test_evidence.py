@@ -14,8 +14,10 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.rubric import RubricJudge
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckKind
 from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment
+from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import CheckSpec
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
@@ -23,6 +25,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
 from swe_ai_fleet.sandbox import Rung
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git
 from tests.evidence import APP, DIVIDES, FILES, MENDED, MUL, PYTEST_FILES, TESTS, World, named
 
@@ -390,6 +393,30 @@ async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(wo
     assert len(shouted.output) < 9_000 < len(whole)
     assert "line 450 [masked]" in whole
     assert "entrusted" not in whole + shouted.output
+    # A check stands though its output cannot be kept.
+    full = Full()
+    full._blobs = world.log._blobs
+    gatherer = replace(world.gatherer, blobs=full)
+    unkept = named(await world.check({"app.py": DIVIDES}, checks=checks[:1], gatherer=gatherer), "loud")
+    assert (unkept.exit_code, "output_artifact" in unkept.details) == (1, False)
+
+
+class Full(MemoryLog):
+    """A store that takes nothing more."""
+
+    async def put(self, *blob: object, **more: object) -> BlobRef:
+        raise Unavailable("the store is full")
+
+
+async def test_a_commit_is_held_against_the_one_before(world: World) -> None:
+    base = await world.pinned()
+    made = replace(base, commit=await world.commit({"app.py": DIVIDES}))
+    assignment = CheckAssignment(
+        execution_id=world.task.execution_id, candidate_id="c", task=world.task, repository=made, baseline=base
+    )
+    report = await world.gatherer.gather(assignment)
+    assert report.verdict is Verdict.UNVERIFIED
+    assert named(report, "tests").details["failing before"] == MUL
 
 
 # Other ways to test and lint

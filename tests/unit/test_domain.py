@@ -72,6 +72,8 @@ class TestTaskValidation:
             (replace(TASK, delivery=Delivery(branch="x.lock")), "delivery.branch"),
             (replace(TASK, num_agents=-1), "num_agents"),
             (replace(TASK, num_agents=9), "num_agents"),
+            (replace(TASK, max_agents=-1), "max_agents"),
+            (replace(TASK, max_agents=9), "max_agents"),
             (replace(TASK, rounds=-2), "rounds"),
             (replace(TASK, rounds=17), "rounds"),
             (replace(TASK, attempt=0), "attempt"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison,
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.tools.tests.runners.plan import Selection
+from swe_ai_fleet.tools.tests.running import digest_of
 
 
 def task(description: str) -> Task:
@@ -280,6 +282,15 @@ async def test_candidates_share_one_run_which_ends_with_the_last_who_waits_for_i
     assert tests.started == 3
 
 
+async def test_executions_do_not_wait_for_each_other() -> None:
+    runs, tests, other = TestRuns(), Waiting(), Waiting()
+    other.go.set()
+    one = asyncio.create_task(runs.of("one", "k", tests))
+    await tests.running.wait()
+    assert (await runs.of("two", "k", other)).green and not one.done()
+    one.cancel()
+
+
 async def test_faults_are_not_kept_and_processes_share_runs_by_a_store_that_may_fail() -> None:
     async def broken() -> TestRun:
         raise Unavailable("no clone")
@@ -312,3 +323,13 @@ def test_a_key_is_the_content() -> None:
         run_key("default", environment, suite, Selection(), repetition=1),
     ]
     assert len({key, *others}) == len(others) + 1
+
+
+def test_code_of_another_version_has_another_digest(tmp_path: Path) -> None:
+    def digest(**texts: str) -> str:
+        for name, text in texts.items():
+            (tmp_path / name.replace("_", ".")).write_text(text)
+        return digest_of(tmp_path)
+
+    first = digest(a_py="a", b_cjs="b", notes_txt="c")
+    assert digest(notes_txt="d") == first != digest(b_cjs="d")

@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Del
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
 from swe_ai_fleet.orchestrator.leases import over
 from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
@@ -217,6 +218,11 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
     async with world.running() as executions:
         submission = await executions.submit(a_task())
         await world.fleet.started(3)
+        while not (await executions.get(DEFAULT_TENANT, submission.execution_id)).candidates:
+            await asyncio.sleep(0)
+        with pytest.raises(PreconditionFailed, match="has not ended"):
+            by_hand = HandDelivery(candidate_id="agent-dev-3", by="ana", reason="It fits.")
+            await executions.deliver(DEFAULT_TENANT, submission.execution_id, by_hand)
         state = await executions.cancel(DEFAULT_TENANT, submission.execution_id, "changed my mind")
         assert state.status is ev.ExecutionStatus.CANCELLED
         assert state.error == "changed my mind"

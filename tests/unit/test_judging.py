@@ -75,8 +75,12 @@ ALL = {ONE: [TWO, THREE], TWO: [ONE, THREE], THREE: [ONE, TWO]}
 class TestWhoVotes:
     async def test_peers_vote_about_each_others_work_and_never_about_their_own(self, world: Jury) -> None:
         world.says = {ONE: THREE, TWO: THREE, THREE: TWO}
-        state = await world.vote()
+        state = await world.vote(model_profile="big,small")
         assert world.ballots == ALL
+        # Each with the model that it has worked with.
+        profiles = {asked.judge_id: asked.perspective.model_profile for asked in world.fleet.judged}
+        assert profiles == {one.agent_id: one.perspective.model_profile for one in world.fleet.begun}
+        assert set(profiles.values()) == {"big", "small"}
         assert {asked.samples for asked in world.fleet.judged} == {2}
         assert len({asked.seed for asked in world.fleet.judged}) == 3
         assert Counter(vote.judge_id for vote in judged(state)) == {ONE: 2, TWO: 2, THREE: 2}

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errand import Assignment, Errand
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed
 from swe_ai_fleet.domain.event import (
@@ -193,8 +193,12 @@ def conflicting(resolution: ScriptedRun = BOTH) -> Parts:
 
 async def test_a_conflict_goes_to_an_agent_with_both_sides():
     world = conflicting()
-    assert (await world.run(TASK)).status is ExecutionStatus.COMPLETED
+    state = await world.run(replace(TASK, constraints=Constraints(totals=Totals(max_tokens=3_005))))
+    assert state.status is ExecutionStatus.COMPLETED
     (assignment,) = world.merging
+    # 3,000 are left by the planner, for two subtasks and the merging.
+    assert assignment.task.constraints.limits.max_tokens == 1_000
+    assert [world.begun[name].task.constraints.totals.max_tokens for name in "ab"] == [1_000, 1_000]
     first, second = world.branch[:2]
     head = world.bodies(SubtaskEnded)[0].repository
     assert assignment.agent_id == f"merge-{second}-{head.commit[:12]}"

@@ -388,6 +388,17 @@ async def test_a_reviewer_speaks_for_itself_about_what_it_was_asked(world: World
     assert said == [(ONE, TWO, 1), (ONE, f"{TWO}-r1", 1), (TWO, ONE, 1), (TWO, f"{ONE}-r1", 1)]
 
 
+async def test_reviews_and_revisions_share_what_the_drafts_left(world: World):
+    world.fleet.reviewing = against(ONE)
+    totals = Totals(max_tokens=12_303)
+    await world.run(a_task(constraints=Constraints(totals=totals)))
+    # Three drafts have spent 101 tokens each, then six reviews 1,000 each.
+    assert {one.task.constraints.limits.max_tokens for one in world.fleet.begun if not one.revision} == {4_101}
+    first = [one for one in world.fleet.reviewed if not any(subject.earlier for subject in one.subjects)]
+    assert {one.task.constraints.limits.max_tokens for one in first} == {2_000}
+    assert [one.task.constraints.limits.max_tokens for one in world.fleet.begun if one.revision] == [6_000]
+
+
 @given(
     total=st.integers(0, 2_000), spent=st.integers(0, 2_000), parts=st.integers(1, 40), cost=st.sampled_from((0.0, 1.0))
 )
