@@ -204,8 +204,7 @@ async def test_what_an_agent_says_was_signed_is_not_heard(recorded: Recorded) ->
     last = recorded.first[-1]
     head = SignedHead(agent_id="agent-dev-2", run=1, entries=1, hash="0" * 64, key_id="00" * 8, signature="00" * 64)
     forged = ev.StoredEvent(
-        sequence=last.sequence + 1,
-        event=replace(last.event, agent_id=VICTIM, body=ev.AuditHeadSigned(head=head)),
+        sequence=last.sequence + 1, event=replace(last.event, agent_id=VICTIM, body=ev.AuditHeadSigned(head=head))
     )
     assert verdicts([*recorded.first, forged], recorded.keys) == verdicts(recorded.first, recorded.keys)
 

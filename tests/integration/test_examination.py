@@ -134,9 +134,7 @@ async def test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has(po
     )
     imported = "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n"
     pool.add(
-        "imported",
-        {"durations.py": own_names, "tests/test_imported.py": imported},
-        "tests/test_imported.py::test_it",
+        "imported", {"durations.py": own_names, "tests/test_imported.py": imported}, "tests/test_imported.py::test_it"
     )
     pool.add("half", {"durations.py": HALF})
     examination = await pool.examined()

@@ -77,10 +77,7 @@ class World(Runs):
             perspective=Perspective(temperature=0.4),
             generation=generation,
         )
-        async with (
-            OpenAIChatModel(base_url=server.url, model="scripted") as model,
-            self.clone("judge-judges") as clone,
-        ):
+        async with OpenAIChatModel(base_url=server.url, model="scripted") as model, self.clone("judge-judges") as clone:
             return await JudgeRun(services=self.services({"": model})).carry_out(assignment, clone)
 
 

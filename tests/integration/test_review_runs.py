@@ -15,6 +15,7 @@ from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits
@@ -30,16 +31,6 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment, Subject
-from swe_ai_fleet.domain.event import (
-    Event,
-    ModelReplied,
-    RunClaimed,
-    RunFinished,
-    RunStarted,
-    ToolFinished,
-    ToolStarted,
-    Writer,
-)
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review, ReviewVerdict
 from swe_ai_fleet.domain.run import fold_run
@@ -170,10 +161,7 @@ class World(Runs):
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with (
-        ScriptedModelServer(Script()) as server,
-        OpenAIChatModel(base_url=server.url, model="scripted") as model,
-    ):
+    async with ScriptedModelServer(Script()) as server, OpenAIChatModel(base_url=server.url, model="scripted") as model:
         yield World(tmp_path, server, model)
 
 
@@ -204,10 +192,10 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     assert critique.usage.model_calls == 4 and critique.usage.cost > 0
     kinds = [type(event.body).__name__ for event in world.log.events]
     assert (kinds[:2], kinds[-1], kinds.count("ModelReplied")) == (["RunClaimed", "RunStarted"], "RunFinished", 4)
-    entries = [one.entry for one in world.bodies(ToolFinished)]
+    entries = [one.entry for one in world.bodies(ev.ToolFinished)]
     assert [one.outcome for one in entries[:3]] == ["success", "invalid", "refused"]
-    assert world.bodies(ToolStarted) == []
-    assert verify(entries, head=world.bodies(RunFinished)[0].audit_head) is None
+    assert world.bodies(ev.ToolStarted) == []
+    assert verify(entries, head=world.bodies(ev.RunFinished)[0].audit_head) is None
     assert {event.agent_id for event in world.log.events} == {f"{REVIEWER}-reviews-1"}
     assert "files_read_file" in world.offered
     assert not {"shell_run_command", "tests_run", "files_write_file", "git_commit"} & world.offered
@@ -220,7 +208,7 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     )
     accepted = await world.review(await world.change(patch("c = 3")), again=2)
     assert accepted.verdict is ReviewVerdict.ACCEPT
-    ran, wrote = [one.entry for one in world.bodies(ToolFinished)][len(entries) :]
+    ran, wrote = [one.entry for one in world.bodies(ev.ToolFinished)][len(entries) :]
     assert (ran.operation, ran.outcome, wrote.outcome) == ("run_command", "success", "refused")
     assert "3" in world.server.bodies[-1]["messages"][-3]["content"]
     assert {"shell_run_command", "tests_run", "files_read_file"} <= world.offered
@@ -343,7 +331,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_once_more(world: World
     critique = await world.review(await world.change(patch("c = 3")), again=9)
     assert "twice in a form that cannot be used" in critique.error
     assert (critique.score, critique.findings, critique.usage.model_calls) == (0.0, (), 2)
-    finished = world.bodies(RunFinished)[-1]
+    finished = world.bodies(ev.RunFinished)[-1]
     assert (finished.stop_reason, finished.error) == (StopReason.NO_TOOL_CALLS, critique.error)
 
 
@@ -362,7 +350,7 @@ async def test_faults_and_limits_are_critiques_with_an_error(world: World) -> No
     )  # pyright: ignore[reportArgumentType]
     world.task = replace(world.task, attempt=2, constraints=Constraints())
     assert "x" in (await world.review(gone)).error
-    assert all(body.error for body in world.bodies(RunFinished))
+    assert all(body.error for body in world.bodies(ev.RunFinished))
 
 
 async def test_verdicts_and_scores_as_models_write_them_and_what_is_said_after_eight_looks(world: World) -> None:
@@ -573,21 +561,21 @@ async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_han
     events = [event for event in whole.events if event.id.split("/")[2] == "1"]
     for count in range(1, len(events)):
         world.log = cut(events, count, whole)
-        before = [one.step for one in world.bodies(ModelReplied)]
+        before = [one.step for one in world.bodies(ev.ModelReplied)]
         critique = await world.review(candidate, generation=2)
         assert critique.verdict is ReviewVerdict.ACCEPT, count
-        replies = [one.step for one in world.bodies(ModelReplied)]
+        replies = [one.step for one in world.bodies(ev.ModelReplied)]
         assert replies == sorted(set(replies)), count
         assert replies[: len(before)] == before
-        chain = [one.entry for one in world.bodies(ToolFinished)]
-        assert verify(chain, head=world.bodies(RunFinished)[-1].audit_head) is None
+        chain = [one.entry for one in world.bodies(ev.ToolFinished)]
+        assert verify(chain, head=world.bodies(ev.RunFinished)[-1].audit_head) is None
 
 
-def cut(events: list[Event], count: int, blobs: MemoryLog) -> MemoryLog:
+def cut(events: list[ev.Event], count: int, blobs: MemoryLog) -> MemoryLog:
     log = MemoryLog()
     log._blobs = blobs._blobs
     for number, event in enumerate(events[:count], start=1):
-        writer = Writer(
+        writer = ev.Writer(
             tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id
         )
         log.store(writer, number, to_json(event))
@@ -664,8 +652,8 @@ async def test_a_revision_whose_host_dies_goes_on_with_its_earlier_work_in_place
         assert world.seen.startswith("a = 1\nb = 2\nc = 3\n"), count
         after = fold_run(world.log.events, f"{AUTHOR}-r1")
         assert after.messages[: len(before.messages)] == before.messages, count
-        assert len(world.bodies(RunStarted)) == 1, count
-        assert world.bodies(RunClaimed)[-1].resumes
+        assert len(world.bodies(ev.RunStarted)) == 1, count
+        assert world.bodies(ev.RunClaimed)[-1].resumes
 
 
 async def test_an_earlier_work_that_does_not_apply_is_begun_anew(world: World) -> None:

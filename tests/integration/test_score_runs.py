@@ -40,10 +40,7 @@ THINKS = Turn(content="<think>", top_logprobs={"<think>": math.log(0.99), "Yes":
 def by_form(word: Turn | Failure, number: Turn | Failure) -> Script:
     """Replies to the question in both forms."""
     return Script(
-        conversations=(
-            Conversation(match=BY_WORD, turns=(word,)),
-            Conversation(match=BY_SCHEMA, turns=(number,)),
-        )
+        conversations=(Conversation(match=BY_WORD, turns=(word,)), Conversation(match=BY_SCHEMA, turns=(number,)))
     )
 
 

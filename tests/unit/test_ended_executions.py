@@ -16,14 +16,7 @@ from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import (
-    Artifacts,
-    CheckKind,
-    CheckReport,
-    CheckResult,
-    Delivered,
-    RankedCandidate,
-)
+from swe_ai_fleet.domain.candidate import Artifacts, CheckKind, CheckReport, CheckResult, Delivered, RankedCandidate
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.environment import Environment

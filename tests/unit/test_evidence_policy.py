@@ -23,11 +23,7 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
     policy_results,
     tree_violations,
 )
-from swe_ai_fleet.orchestrator.evidence.weakened_tests import (
-    MAX_CHANGED_TESTS,
-    MAX_TEST_CHARS,
-    changed_tests,
-)
+from swe_ai_fleet.orchestrator.evidence.weakened_tests import MAX_CHANGED_TESTS, MAX_TEST_CHARS, changed_tests
 from swe_ai_fleet.tools.secrets import Secrets
 
 Files = Mapping[str, str | bytes | None]

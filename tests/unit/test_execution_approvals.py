@@ -9,12 +9,7 @@ import pytest
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.event import (
-    ApprovalRequested,
-    ApprovalResolved,
-    ChecksFinished,
-    ExecutionStatus,
-)
+from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved, ChecksFinished, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.executions import Executions, Room

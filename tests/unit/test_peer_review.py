@@ -460,9 +460,7 @@ def crossed(passes: Callable[[str], bool]) -> Callable[[ExamineAssignment], Exam
         own = {one.candidate_id: one.tests.get("tests", ()) for one in errand.examinees}
         sets = (
             ExaminedTests(
-                candidates=(name,),
-                tests=tests,
-                crossings=tuple(end(other, tests) for other in own if other != name),
+                candidates=(name,), tests=tests, crossings=tuple(end(other, tests) for other in own if other != name)
             )
             for name, tests in own.items()
             if tests
@@ -523,11 +521,7 @@ def begins_with(log: MemoryLog, count: int) -> MemoryLog:
     for record in log._records[:count]:
         tenant, execution_id, agent_id = record.subject
         writer = ev.Writer(
-            tenant=tenant,
-            execution_id=execution_id,
-            task_id="task-1",
-            agent_id=agent_id,
-            generation=record.generation,
+            tenant=tenant, execution_id=execution_id, task_id="task-1", agent_id=agent_id, generation=record.generation
         )
         copy.store(writer, record.ordinal, record.data)
     return copy

@@ -113,12 +113,7 @@ def votes(choices: str, order: str, *, by: str = "judge") -> list[Vote]:
 NAMES = [f"agent-{number}" for number in range(8)]
 PEOPLE = st.sampled_from([*NAMES[:3], "peer", "judge", ARCHITECT])
 critiques = st.builds(
-    critique,
-    st.sampled_from(NAMES),
-    st.floats(allow_nan=True),
-    by=PEOPLE,
-    must_fix=st.booleans(),
-    at=st.integers(0, 5),
+    critique, st.sampled_from(NAMES), st.floats(allow_nan=True), by=PEOPLE, must_fix=st.booleans(), at=st.integers(0, 5)
 )
 ballots = st.builds(
     Vote,
