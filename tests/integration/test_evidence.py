@@ -132,26 +132,22 @@ async def test_cases_in_a_file_that_an_old_test_reads_are_tests_of_the_candidate
 
 async def test_a_broken_test_refutes(world: World) -> None:
     report = await world.check({"app.py": DIVIDES.replace("a - b", "b - a")})
-    tests = named(report, "tests")
-    assert report.verdict is Verdict.REFUTED
-    assert not report.accepted
-    assert tests.problems == ("tests.test_app.Sums.test_sub",)
-    assert tests.message == (
-        "1 test fails with the change and not without: tests.test_app.Sums.test_sub; 1 failed before and fails now"
-    )
+    tests, broken = named(report, "tests"), "tests.test_app.Sums.test_sub"
+    assert (report.verdict, report.accepted, tests.problems) == (Verdict.REFUTED, False, (broken,))
+    assert tests.message == f"1 test fails with the change and not without: {broken}; 1 failed before and fails now"
     assert tests.score < 0.5
 
 
 async def test_a_candidate_is_refuted_by_tests_of_its_own(pytest_world: World) -> None:
     wrong = "import app\n\n\ndef test_div():\n    assert app.div(6, 3) == 3\n"
     added = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": wrong})
-    assert added.verdict is Verdict.REFUTED
-    assert added.reasons == ("tests: 1 test fails that the change itself brings: tests/test_div.py::test_div; 1 failed "
-        "before and fails now",)  # fmt: skip
+    reason = (
+        "tests: 1 test fails that the change itself brings: tests/test_div.py::test_div; 1 failed before and fails now"
+    )
+    assert (added.verdict, added.reasons) == (Verdict.REFUTED, (reason,))
     changed = PYTEST_FILES["tests/test_app.py"].replace("app.sub(3, 2) == 1", "app.sub(3, 2) == 2")
     edited = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": changed})
-    assert edited.verdict is Verdict.REFUTED
-    assert named(edited, "tests").problems == ("tests/test_app.py::test_sub",)
+    assert (edited.verdict, named(edited, "tests").problems) == (Verdict.REFUTED, ("tests/test_app.py::test_sub",))
 
 
 async def test_an_own_test_that_lacks_its_surroundings_shows_nothing(pytest_world: World) -> None:
@@ -246,19 +242,17 @@ async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: P
 
 
 async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
-    files = {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"}
-    world = World(tmp_path, files)
+    world = World(tmp_path, {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"})
     fixed = await world.check({"app.py": MENDED})
-    assert fixed.verdict is Verdict.VERIFIED
-    assert named(fixed, "tests").shown == (WHOLE_RUN,)
+    assert (fixed.verdict, named(fixed, "tests").shown) == (Verdict.VERIFIED, (WHOLE_RUN,))
     # It dies still, or only one of its tests fails; or the change switches off what it dies of.
-    idle = await world.check({"tests/test_more.py": "def test_more():\n    pass\n", "README": "More.\n"})
-    half = await world.check({"app.py": APP})
-    hidden = await world.check(
-        {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"}
-    )
-    assert [report.verdict for report in (idle, half)] == [Verdict.UNVERIFIED, Verdict.UNVERIFIED]
-    assert named(hidden, "tests").shown == ()
+    for files in (
+        {"tests/test_more.py": "def test_more():\n    pass\n", "README": "More.\n"},
+        {"app.py": APP},
+        {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"},
+    ):
+        report = await world.check(files)
+        assert named(report, "tests").shown == () and report.verdict is not Verdict.VERIFIED, files
 
 
 @pytest.mark.skipif(
@@ -352,33 +346,29 @@ async def test_lint_counts_what_is_new_by_the_rules_from_before(world: World) ->
 
 async def test_what_does_not_compile_ends_it(world: World) -> None:
     report = await world.check({"other.py": "def f(:\n    pass\n", "templates/x.py": "{{ this }} is none\n"})
-    build = named(report, "build")
-    assert build.problems == ("other.py:1: invalid syntax",)
+    assert named(report, "build").problems == ("other.py:1: invalid syntax",)
     assert report.verdict is Verdict.REFUTED
     assert "tests" not in [result.name for result in report.results]
 
 
 async def test_patches_that_do_not_apply_or_change_nothing(world: World) -> None:
-    refs = [
-        await world.log.put("default", world.task.execution_id, data, "text/x-diff")
-        for data in (b"", world.patch({"app.py": DIVIDES}).replace(b" def mul", b" def mult"), b"From: me\n\nwords\n")
-    ]
-    messages: list[str] = []
-    for ref in refs:
-        report = await world.gatherer.gather(
-            CheckAssignment(
-                execution_id=world.task.execution_id,
-                candidate_id="c",
-                task=world.task,
-                repository=await world.pinned(),
-                patch=ref,
-            )
-        )
+    base, messages = await world.pinned(), list[str]()
+    assignment = CheckAssignment(
+        execution_id=world.task.execution_id, candidate_id="c", task=world.task, repository=base
+    )
+    for data in (b"", world.patch({"app.py": DIVIDES}).replace(b" def mul", b" def mult"), b"From: me\n\nwords\n"):
+        ref = await world.log.put("default", world.task.execution_id, data, "text/x-diff")
+        report = await world.gatherer.gather(replace(assignment, patch=ref))
         assert [result.name for result in report.results] == ["patch applies", "policy"]
         assert not report.accepted
         messages.append(report.results[0].message or report.results[1].message)
     assert messages[0] == "the candidate changes nothing"
     assert "patch does not apply" in messages[1]
+    # A commit is held against the one before.
+    made = replace(base, commit=await world.commit({"app.py": DIVIDES}))
+    report = await world.gatherer.gather(replace(assignment, repository=made, baseline=base))
+    assert report.verdict is Verdict.UNVERIFIED
+    assert named(report, "tests").details["failing before"] == MUL
 
 
 async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(world: World) -> None:
@@ -406,17 +396,6 @@ class Full(MemoryLog):
 
     async def put(self, *blob: object, **more: object) -> BlobRef:
         raise Unavailable("the store is full")
-
-
-async def test_a_commit_is_held_against_the_one_before(world: World) -> None:
-    base = await world.pinned()
-    made = replace(base, commit=await world.commit({"app.py": DIVIDES}))
-    assignment = CheckAssignment(
-        execution_id=world.task.execution_id, candidate_id="c", task=world.task, repository=made, baseline=base
-    )
-    report = await world.gatherer.gather(assignment)
-    assert report.verdict is Verdict.UNVERIFIED
-    assert named(report, "tests").details["failing before"] == MUL
 
 
 # Other ways to test and lint
