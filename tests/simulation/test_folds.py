@@ -174,6 +174,10 @@ def test_the_recordings_are_whole(scene: Scene):
     subjects = {stored.event.agent_id for stored in events}
     assert {ev.EXECUTION_SUBJECT, "agent-dev-1", "agent-dev-2"} <= subjects
     assert (ev.CONTROL_SUBJECT in subjects) == (scene.__name__ in ("approved", "cancelled"))
+    generations = [int(one.event.id.split("/")[-2]) for one in events if one.event.agent_id == ev.EXECUTION_SUBJECT]
+    assert generations == sorted(generations)
+    if scene is taken_over:
+        assert (state.owner, state.generation) == ("two", 2)
 
 
 @settings(max_examples=100)
@@ -206,11 +210,3 @@ def test_events_heard_again_change_nothing_and_a_fold_can_be_continued_anywhere(
         for again in random.sample(events[: place + 1], k=min(3, place + 1)):
             assert advance(state, again) == state
     assert state == fold(events)
-
-
-def test_generations_only_grow_and_the_second_owner_ended_it():
-    events = recording(taken_over)
-    generations = [int(one.event.id.split("/")[-2]) for one in events if one.event.agent_id == ev.EXECUTION_SUBJECT]
-    assert generations == sorted(generations)
-    state = whole(events)
-    assert (state.owner, state.generation) == ("two", 2)
