@@ -84,7 +84,7 @@ class World(Runs):
         for number, name in enumerate(tools, start=1):
             tool, _, operation = name.partition("_")
             outcome = Outcome.ERROR if tool == "shell" else Outcome.SUCCESS
-            entry = replace(sample(AuditEntry), seq=number, tool=tool, operation=operation, outcome=outcome)
+            entry = sample(AuditEntry, seq=number, call_id=str(number), tool=tool, operation=operation, outcome=outcome)
             result = ToolResult(success=True, operation=operation)
             await self.log.tell(writer, ToolFinished(entry=entry, result=result))
 

@@ -509,7 +509,7 @@ def test_source_in_which_only_comments_change(tmp_path: Path, path: str, before:
         # A test or a document beside it does not make it work; another file of the project may.
         for more, still in (
             ({"tests/test_a.py": "x = 1\n", "README.md": "x\n"}, True),
-            ({"pyproject.toml": "[x]\n"}, False),
+            ({"pyproject.toml": "[tool.x]\n"}, False),
         ):
             root = _made(tmp_path / f"beside-{len(more)}")
             assert (COMMENTS in found(changed(root, {path: before}, {path: after, **more}))) is still
