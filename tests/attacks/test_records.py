@@ -16,19 +16,10 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.codec import from_plain, to_plain
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, SignedHead
 from swe_ai_fleet.domain.audit_chains import AuditChains, ChainVerdict, Signing, signed_throughout
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
-from swe_ai_fleet.domain.event import (
-    AuditHeadSigned,
-    CandidateSubmitted,
-    EventBody,
-    ExecutionFinished,
-    RunFinished,
-    StoredEvent,
-    ToolFinished,
-    ToolStarted,
-)
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, SigningKey, new_key_pem, open_audit_keys, signing_key, withheld
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
@@ -42,7 +33,7 @@ from tests.scripts import HELLO, HELLO_FILES
 from tests.unit.test_executions import World, a_task
 from workers.workspace_runner.variables import variables_of
 
-Log = list[StoredEvent]
+Log = list[ev.StoredEvent]
 VICTIM = "agent-dev-1"
 
 
@@ -74,22 +65,22 @@ async def recorded() -> Recorded:
     return Recorded(first=first, second=second, keys=PublicKeys.of([key.public]))
 
 
-def verdicts(log: Sequence[StoredEvent], keys: PublicKeys | None) -> tuple[ChainVerdict, ...]:
+def verdicts(log: Sequence[ev.StoredEvent], keys: PublicKeys | None) -> tuple[ChainVerdict, ...]:
     chains = AuditChains(keys)
     for stored in log:
         chains.take(stored)
     return chains.verdicts()
 
 
-def faults(log: Sequence[StoredEvent], keys: PublicKeys | None) -> dict[str, str]:
+def faults(log: Sequence[ev.StoredEvent], keys: PublicKeys | None) -> dict[str, str]:
     return {one.agent_id: one.fault.reason for one in verdicts(log, keys) if one.fault is not None}
 
 
-def said(stored: StoredEvent, body: EventBody) -> StoredEvent:
+def said(stored: ev.StoredEvent, body: ev.EventBody) -> ev.StoredEvent:
     return replace(stored, event=replace(stored.event, body=body))
 
 
-def changed(log: Log, change: Callable[[EventBody], EventBody | None]) -> Log:
+def changed(log: Log, change: Callable[[ev.EventBody], ev.EventBody | None]) -> Log:
     """The log with every event as `change` has it; without those of which it has nothing."""
     bodies = ((stored, change(stored.event.body)) for stored in log)
     return [said(stored, body) for stored, body in bodies if body is not None]
@@ -99,14 +90,14 @@ def rewritten(log: Log, victim: str) -> Log:
     """The log with other arguments in one agent's entries, and every hash that follows from them recomputed."""
     heads = {GENESIS: GENESIS}
 
-    def change(body: EventBody) -> EventBody:
-        if isinstance(body, ToolStarted | ToolFinished) and body.entry.agent_id == victim:
+    def change(body: ev.EventBody) -> ev.EventBody:
+        if isinstance(body, ev.ToolStarted | ev.ToolFinished) and body.entry.agent_id == victim:
             forged = replace(body.entry, arguments={"path": "harmless.py"}).sealed(heads[body.entry.prev_hash])
             heads[body.entry.hash] = forged.hash
             return replace(body, entry=forged)
-        if isinstance(body, RunFinished):
+        if isinstance(body, ev.RunFinished):
             return replace(body, audit_head=heads.get(body.audit_head, body.audit_head))
-        if isinstance(body, CandidateSubmitted):
+        if isinstance(body, ev.CandidateSubmitted):
             head = heads.get(body.candidate.audit_head, body.candidate.audit_head)
             return replace(body, candidate=replace(body.candidate, audit_head=head))
         return body
@@ -115,8 +106,8 @@ def rewritten(log: Log, victim: str) -> Log:
 
 
 def with_heads(log: Log, change: Callable[[SignedHead], SignedHead | None]) -> Log:
-    def each(body: EventBody) -> EventBody | None:
-        if not isinstance(body, AuditHeadSigned):
+    def each(body: ev.EventBody) -> ev.EventBody | None:
+        if not isinstance(body, ev.AuditHeadSigned):
             return body
         head = change(body.head)
         return replace(body, head=head) if head is not None else None
@@ -132,8 +123,8 @@ async def test_every_run_is_signed_at_its_end_and_what_was_lost_at_the_execution
     bodies = [stored.event.body for stored in recorded.second]
     kinds = [type(body) for body in bodies]
     # At the end of each run, and not only when all is over.
-    assert kinds.index(AuditHeadSigned) < kinds.index(CandidateSubmitted) < kinds.index(ExecutionFinished)
-    assert kinds.count(AuditHeadSigned) == len(verdicts(recorded.second, None))
+    assert kinds.index(ev.AuditHeadSigned) < kinds.index(ev.CandidateSubmitted) < kinds.index(ev.ExecutionFinished)
+    assert kinds.count(ev.AuditHeadSigned) == len(verdicts(recorded.second, None))
 
 
 async def test_a_log_rewritten_as_a_whole_is_noticed(recorded: Recorded) -> None:
@@ -151,13 +142,15 @@ async def test_control_without_signatures_it_is_not() -> None:
 
 
 async def test_entries_taken_from_the_end_with_what_recorded_them(recorded: Recorded) -> None:
-    recorders = ToolFinished | RunFinished | CandidateSubmitted
+    recorders = ev.ToolFinished | ev.RunFinished | ev.CandidateSubmitted
     left = [
         one
         for one in recorded.first
         if not (one.event.agent_id in (VICTIM, "_") and isinstance(one.event.body, recorders))
     ]
-    first_call = next(one for one in left if one.event.agent_id == VICTIM and isinstance(one.event.body, ToolStarted))
+    first_call = next(
+        one for one in left if one.event.agent_id == VICTIM and isinstance(one.event.body, ev.ToolStarted)
+    )
     kept = [one for one in left if one.event.agent_id != VICTIM or one.sequence <= first_call.sequence]
     assert faults(kept, None) == {}
     assert faults(kept, recorded.keys) == {VICTIM: "entries up to 6 were signed, and are gone"}
@@ -170,7 +163,7 @@ async def test_a_signature_of_another_execution_agent_or_length_counts_for_nothi
     others = {
         stored.event.body.head.agent_id: stored.event.body.head
         for stored in recorded.second
-        if isinstance(stored.event.body, AuditHeadSigned)
+        if isinstance(stored.event.body, ev.AuditHeadSigned)
     }
     moved = with_heads(recorded.first, lambda head: others.get(head.agent_id, head))
     assert set(faults(moved, recorded.keys)) == set(others) & {one.agent_id for one in verdicts(moved, None)}
@@ -210,9 +203,8 @@ async def test_what_an_agent_says_was_signed_is_not_heard(recorded: Recorded) ->
     """An agent's host writes on its own subject alone; there it can neither sign nor spoil."""
     last = recorded.first[-1]
     head = SignedHead(agent_id="agent-dev-2", run=1, entries=1, hash="0" * 64, key_id="00" * 8, signature="00" * 64)
-    forged = StoredEvent(
-        sequence=last.sequence + 1,
-        event=replace(last.event, agent_id=VICTIM, body=AuditHeadSigned(head=head)),
+    forged = ev.StoredEvent(
+        sequence=last.sequence + 1, event=replace(last.event, agent_id=VICTIM, body=ev.AuditHeadSigned(head=head))
     )
     assert verdicts([*recorded.first, forged], recorded.keys) == verdicts(recorded.first, recorded.keys)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 import uuid
@@ -12,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
-from tests.conftest import FleetUnderTest
 from tests.evidence import BOTH, DURATION_FILES, DURATION_TASK, EXAMPLE, HALF, HOUR, RIGHT, SPECIAL, new_tests
 from tests.fleet_command import Ran, Shell, ended
 from tests.scripts import FAILING, HELLO, HELLO_FILES
@@ -139,12 +136,8 @@ async def test_the_new_tests_of_each_patch_judge_the_others(shell: Shell, tmp_pa
     assert ran.code == 0, ran.out + ran.err
     lines = [line.strip() for line in ran.out.splitlines()]
     # The checks alone find three of them as good as each other, and the best one's twin without any worth.
-    assert {line for line in lines if line[1:2] == "."} == {
-        "1. right: verified",
-        "2. silent: verified",
-        "3. half: unverified",
-        "4. special: unverified",
-    }
+    places = ["1. right: verified", "2. silent: verified", "3. half: unverified", "4. special: unverified"]
+    assert sorted({line for line in lines if line[1:2] == "."}) == places
     for told in (
         "1 test of right, which silent's change passes too, fails: tests/test_right.py::test_both",
         "the new tests of half, right, special fail without the change and pass with it: ",
@@ -162,10 +155,8 @@ async def test_the_new_tests_of_each_patch_judge_the_others(shell: Shell, tmp_pa
 
     document = (await shell.fleet("show", "--json", task_id)).document
     assert document["winner"] == "right"
-    places = {one["candidate_id"]: one for one in document["candidates"]}
-    assert "passes the new tests of 1 of 2 other authors, fails 1 new test of right" in places["half"]["reason"]
-    events = await events_of(shell, task_id)
-    assert [event["type"] for event in events].count("candidates_examined") == 1
+    reasons = {one["candidate_id"]: one["reason"] for one in document["candidates"]}
+    assert "passes the new tests of 1 of 2 other authors, fails 1 new test of right" in reasons["half"]
     # Who delivers one of the others has it said in the commit.
     delivered = await shell.fleet("deliver", task_id, "half", "--branch", "half", "--as", "ana")
     assert delivered.code == 0, delivered.err
@@ -305,27 +296,6 @@ async def test_an_unverified_winner_is_delivered_marked_and_told_by_exit_code_6(
     assert [command.split()[1] for command in document["next"]] == ["show", "export", "deliver"]
 
 
-@pytest.mark.slow
-async def test_a_batch_tells_verdicts_row_by_row(shell: Shell, tmp_path: Path) -> None:
-    tests = "import utils\n\n\ndef test_one():\n    assert utils.one() == 1\n"
-    proven = make_repository(tmp_path / "proven", HELLO_FILES)
-    untested = make_repository(tmp_path / "untested", {**HELLO_FILES, "test_utils.py": tests})
-    records = [
-        {"instance_id": name, "repo": str(path), "base_commit": "HEAD", "problem_statement": HELLO}
-        for name, path in (("proven", proven), ("untested", untested))
-    ]
-    file = tmp_path / "tasks.jsonl"
-    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    ran = await shell.fleet("batch", "--json", str(file), "--agents", "1", "--output", str(tmp_path / "out"))
-    documents = [json.loads(line) for line in ran.out.splitlines()]
-    rows = {row["instance_id"]: row for row in documents[:-1]}
-    assert {name: (row["verdict"], row["exit_code"]) for name, row in rows.items()} == {
-        "proven": ("verified", 0),
-        "untested": ("unverified", 6),
-    }
-    assert (ran.code, documents[-1]["verdicts"]) == (6, {"verified": 1, "unverified": 1})
-
-
 async def test_an_execution_whose_environment_fails_names_the_command_that_explains_it(
     shell: Shell, repository: Path, patches: Mapping[str, Path]
 ) -> None:
@@ -336,21 +306,3 @@ async def test_an_execution_whose_environment_fails_names_the_command_that_expla
     assert "1. fix: unverified" in lines
     head = git(repository, "rev-parse", "HEAD").strip()
     assert lines[-2:] == ["next:", f"  fleet env explain --repo {repository} --ref {head}"]
-
-
-async def test_plain_lines_follow_a_judgement_as_it_happens(
-    fleet: FleetUnderTest,
-    model_server: ScriptedModelServer,
-    shell: Shell,
-    repository: Path,
-    patches: Mapping[str, Path],
-) -> None:
-    """What is run is told when it begins, before anything is known of it."""
-    process = await shell.start("judge", "--repo", str(repository), "--patch", str(patches["fix.patch"]))
-    assert process.stderr is not None
-    seen: list[str] = []
-    async with asyncio.timeout(60):
-        while not seen or "baseline: 1 pass" not in seen[-1]:
-            seen.append((await process.stderr.readline()).decode())
-    assert any("baseline: runs the repository's tests" in line for line in seen)
-    assert (await ended(process)).code == 0

@@ -132,10 +132,7 @@ async def test_a_task_of_one_is_watched_approved_and_fetched_through_the_other(
     assert (await two.submit(wanted)) == execution_id
 
     answer = pb.ResolveApprovalRequest(
-        execution_id=execution_id,
-        approval_id=asked.approval_id,
-        decision=pb.APPROVAL_DECISION_APPROVED,
-        approver="ada",
+        execution_id=execution_id, approval_id=asked.approval_id, decision=pb.APPROVAL_DECISION_APPROVED, approver="ada"
     )
     await two.stub.ResolveApproval(answer, **two.call)
     events = await two.events(execution_id)

@@ -80,27 +80,17 @@ def shape(derivation: Any) -> list[tuple[str, tuple[str, ...]]]:
 
 
 async def test_a_graph_comes_out_dependencies_first_under_ids_of_ours() -> None:
-    answer = said(
-        one(
-            "The CLI!", "parser", "the lexer", role="devops", priority="7", paths=["./src/cli/", "/etc/passwd", "../x"]
-        ),
-        one("parser", "the lexer", role="QA"),
-        one("the lexer", priority=99),
-        one(4),
-    )
+    paths = ["./src/cli/", "/etc/passwd", "../x"]
+    cli = one("The CLI!", "parser", "the lexer", role="devops", priority="7", paths=paths)
+    answer = said(cli, one("parser", "the lexer", role="QA"), one("the lexer", priority=99), one(4))
     async with planner(answer) as plan:
         derivation = await plan()
-    assert shape(derivation) == [
-        ("the-lexer", ()),
-        ("parser", ("the-lexer",)),
-        ("the-cli", ("parser", "the-lexer")),
-        ("4", ()),
-    ]
+    needs = {"the-lexer": (), "parser": ("the-lexer",), "the-cli": ("parser", "the-lexer"), "4": ()}
+    assert shape(derivation) == list(needs.items())
     lexer, parser, cli, _ = derivation.subtasks
     assert (lexer.role, parser.role, cli.role) == (Role.DEV, Role.QA, Role.DEVOPS)
     assert (lexer.priority, cli.priority, cli.allowed_paths) == (9, 7, ("src/cli/**",))
-    assert derivation.usage.model_calls == 1
-    assert derivation.usage.cost > 0
+    assert derivation.usage.model_calls == 1 and derivation.usage.cost > 0
     assert plan.ends[0].usage == derivation.usage
 
 
@@ -128,9 +118,8 @@ async def test_wrong_twice_is_refused_with_the_reasons() -> None:
     async with planner(said(one("a", "b"), one("b", "a"), one("c", "x"))) as plan:
         with pytest.raises(InvalidRequest, match=r"'c' depends on 'x'.*cycle: 'a' -> 'b' -> 'a'") as caught:
             await plan()
-    assert caught.value.field == "task_description"
+    assert (caught.value.field, len(plan.prompts)) == ("task_description", 2)
     assert [end.stop_reason for end in plan.ends] == [StopReason.PLAN_FAILED]
-    assert len(plan.prompts) == 2
 
 
 async def test_strategies_and_roles_bind() -> None:
@@ -152,20 +141,16 @@ async def test_strategies_and_roles_bind() -> None:
         assert (caught.value.field, plan.log.events) == ("strategy", [])
 
 
-async def test_a_taken_over_run_hands_in_what_it_had_come_to() -> None:
+async def test_a_taken_over_run_hands_in_what_it_had_come_to_and_one_that_failed_begins_anew() -> None:
     async with planner(said(one("a"))) as plan:
-        first = await plan()
-        again = await plan(generation=2)
-        assert again == first
+        assert await plan() == await plan(generation=2)
         assert len(plan.prompts) == 1
-
-
-async def test_a_run_that_failed_begins_anew_and_counts_what_it_had_spent() -> None:
-    async with planner(Turn(content="no"), Turn(content="no"), Turn(content="no"), said(one("a"))) as plan:
-        with pytest.raises(InvalidRequest):
-            await plan()
-        with pytest.raises(InvalidRequest):
-            await plan(generation=2)
+    no = Turn(content="no")
+    async with planner(no, no, no, said(one("a"))) as plan:
+        for generation in (1, 2):
+            with pytest.raises(InvalidRequest):
+                await plan(generation=generation)
+        # What the first had spent counts.
         assert plan.ends[1].usage.model_calls == 4
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.agents.probing import MAX_PROBES, read_checklist
 from swe_ai_fleet.domain.candidate import CheckReport
+from swe_ai_fleet.domain.checklist import Checklist, Requirement
 from swe_ai_fleet.domain.errand import ExamineAssignment, Examinee
-from swe_ai_fleet.domain.examination import Examination, Matrix
+from swe_ai_fleet.domain.examination import STATEMENT, Examination, Matrix
 from swe_ai_fleet.domain.verdict import Verdict
 from tests.evidence import (
     BOTH,
@@ -48,7 +50,7 @@ class Pool:
         """One of which is known already which of its tests fail without the change."""
         self.files[name], self.own[name] = files, {"tests": own} if own else {}
 
-    async def examined(self) -> Examination:
+    async def examined(self, requirements: tuple[Requirement, ...] = ()) -> Examination:
         repository = await self.world.pinned()
         log = self.world.log
         examinees = [
@@ -64,6 +66,7 @@ class Pool:
             task=self.world.task,
             repository=repository,
             examinees=tuple(examinees),
+            requirements=requirements,
         )
         return await self.world.gatherer.examine(assignment)
 
@@ -78,10 +81,15 @@ def told(examination: Examination) -> dict[str, dict[str, str]]:
 
 
 @pytest.fixture
-async def pool(tmp_path: Path) -> AsyncGenerator[Pool]:
+def world(tmp_path: Path) -> World:
     world = World(tmp_path, DURATION_FILES)
     world.task = replace(world.task, description=DURATION_TASK)
-    yield Pool(world)
+    return world
+
+
+@pytest.fixture
+def pool(world: World) -> Pool:
+    return Pool(world)
 
 
 JAVASCRIPT = {
@@ -126,9 +134,7 @@ async def test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has(po
     )
     imported = "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n"
     pool.add(
-        "imported",
-        {"durations.py": own_names, "tests/test_imported.py": imported},
-        "tests/test_imported.py::test_it",
+        "imported", {"durations.py": own_names, "tests/test_imported.py": imported}, "tests/test_imported.py::test_it"
     )
     pool.add("half", {"durations.py": HALF})
     examination = await pool.examined()
@@ -264,11 +270,124 @@ async def test_the_tests_of_the_right_one_expose_all_that_look_as_good(pool: Poo
         "special": {"half": "1/1", "right": "1/1"},
     }
     judged = await pool.judged()
-    assert {name: report.verdict for name, report in judged.items()} == {
-        "right": Verdict.VERIFIED,
-        "half": Verdict.UNVERIFIED,
-        "special": Verdict.UNVERIFIED,
-    }
+    assert [name for name, report in judged.items() if report.verdict is Verdict.VERIFIED] == ["right"]
     assert judged["half"].reasons[0] == (
         "1 test of right, whose change passes the tests of 2 other authors, fails: tests/test_right.py::test_both"
     )
+
+
+# Probes of the statement, on the untouched commit and on candidates
+
+
+def probe(quote: str, line: str) -> Requirement:
+    return Requirement(quote=quote, probe=f'python3 -c "import durations; {line}"')
+
+
+TOGETHER = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
+LONGER = probe("takes minutes and hours", "assert durations.seconds('2h1m') == 7260")
+TWO = probe("2m is 120", "assert durations.seconds('2m') == 120")
+HOLDS = probe("takes minutes", "assert durations.seconds('5s') == 5")
+INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
+WRONG = probe("1h is 3600", "assert durations.seconds('1h') == 60")
+CANDIDATES = {"right": RIGHT, "half": HALF, "special": SPECIAL}
+
+
+async def examined(
+    world: World, requirements: tuple[Requirement, ...], *names: str, **files: Mapping[str, str | None]
+) -> Examination:
+    """What probes say of the candidates of these names, and of others that leave these files."""
+    pool = Pool(world)
+    for name, change in ({name: {"durations.py": CANDIDATES[name]} for name in names} | files).items():
+        pool.add(name, change)
+    return await pool.examined(requirements)
+
+
+async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World) -> None:
+    names = ("right", "half", "special")
+    examination = await examined(world, (TOGETHER, TWO, INVENTED, WRONG), *names)
+    (tests,) = examination.sets
+    assert (tests.name, tests.authors) == (STATEMENT, ())
+    ended = {
+        one.candidate_id: (set(one.passed), {failure.test for failure in one.failed}, set(one.unsaid))
+        for one in tests.crossings
+    }
+    # A name that the probe's author made up says nothing of anybody.
+    assert ended == {
+        "right": ({TOGETHER.name, TWO.name}, {WRONG.name}, {INVENTED.name}),
+        "half": ({TWO.name}, {TOGETHER.name, WRONG.name}, {INVENTED.name}),
+        "special": ({TWO.name}, {TOGETHER.name, WRONG.name}, {INVENTED.name}),
+    }
+    matrix = Matrix(examination)
+    # What nobody passes, or one alone, weighs least: the probe may be wrong.
+    assert matrix.weight(tests, WRONG.name) <= matrix.weight(tests, TOGETHER.name) < matrix.weight(tests, TWO.name)
+    examination = await examined(world, (TOGETHER, LONGER), *names)
+    alone, matrix = Matrix(await examined(world, (TOGETHER, TWO), *names)), Matrix(examination)
+    assert matrix.value("right") > matrix.value("half") == matrix.value("special")
+    reports = {name: await world.check({"durations.py": CANDIDATES[name]}, name=name) for name in names}
+    assert {report.verdict for report in reports.values()} == {Verdict.UNVERIFIED}
+    # One probe alone tells nobody apart.
+    assert {alone.judged(name, report).verdict for name, report in reports.items()} == {Verdict.UNVERIFIED}
+    judged = {name: matrix.judged(name, report) for name, report in reports.items()}
+    assert [name for name, report in judged.items() if report.verdict is Verdict.VERIFIED] == ["right"]
+    assert judged["right"].reasons[0] == (
+        f"probes of the statement fail without the change and pass with it: {TOGETHER.name}, {LONGER.name}"
+    )
+    foreign = judged["half"].foreign
+    assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 2})
+
+
+async def test_what_the_untouched_commit_does_already_shows_nothing(world: World) -> None:
+    made = Checklist(requirements=(TOGETHER, HOLDS, INVENTED))
+    tried = made.tried(await examined(world, made.probed))
+    assert [one.met_before for one in tried.requirements] == [False, True, False]
+    assert [one.quote for one in tried.telling] == [TOGETHER.quote, INVENTED.quote]
+    assert "ValueError" in tried.telling[0].seen
+
+
+async def test_a_probe_that_passes_on_a_source_that_cannot_run_says_nothing(world: World) -> None:
+    gone = Requirement(quote="takes minutes", probe="! grep -q rstrip durations.py")
+    there = Requirement(quote="and hours", probe="grep -q 3600 durations.py")
+    changed = Requirement(quote="1h is 3600", probe="! git log -1 --format=%s | grep -q 'First commit'")
+    told = Requirement(quote="2m is 120", probe="grep -q minutes README.md")
+    requirements = (gone, there, changed, told, TOGETHER)
+    (before,) = (await examined(world, requirements)).sets
+    assert before.crossings[0].passed == ()
+    documented = {"README.md": "It takes minutes.\n"}
+    (tests,) = (await examined(world, requirements, "right", documented=documented)).sets
+    ended = {one.candidate_id: (set(one.passed), set(one.unsaid)) for one in tests.crossings}
+    # What is no source in a programming language has no use but its text.
+    assert ended == {
+        "right": ({TOGETHER.name}, {gone.name, there.name, changed.name}),
+        "documented": ({told.name}, {changed.name}),
+    }
+
+
+async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(world: World, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("host")
+    leaves = Requirement(quote="takes minutes", probe="touch durations.left /tmp/left && false")
+    looks = Requirement(
+        quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret} && python3 durations.py"
+    )
+    (tests,) = (await examined(world, (leaves, looks), "right")).sets
+    assert tests.crossings[0].passed == (looks.name,)
+
+
+def test_a_checklist_quotes_the_statement_and_is_bounded(world: World) -> None:
+    entry = '{"quote": "%s", "probe": "%s"}'
+    probes = [entry % ("1h is 3600", f"test {number} = 0") for number in range(MAX_PROBES + 1)]
+    others = [
+        entry % ("nobody asked for this", "false"),
+        entry % ("Anything  else raises\\nValueError", ""),
+        entry % ("1h", "true"),
+    ]
+    found = read_checklist(f'Here: {{"requirements": [{", ".join(others + probes)}]}}', world.task)
+    assert [one.quote for one in found] == ["Anything else raises ValueError", *["1h is 3600"] * (MAX_PROBES + 1)]
+    assert [bool(one.probe) for one in found] == [False, *[True] * MAX_PROBES, False]
+    for text, problem in (
+        ("none", "no JSON object"),
+        ('{"requirements": "x"}', "another form"),
+        ('{"requirements": [{"quote": "nobody asked for this"}]}', "nothing in it is a quotation"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            read_checklist(text, world.task)

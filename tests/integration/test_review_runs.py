@@ -15,6 +15,7 @@ from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits
@@ -30,16 +31,6 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment, Subject
-from swe_ai_fleet.domain.event import (
-    Event,
-    ModelReplied,
-    RunClaimed,
-    RunFinished,
-    RunStarted,
-    ToolFinished,
-    ToolStarted,
-    Writer,
-)
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review, ReviewVerdict
 from swe_ai_fleet.domain.run import fold_run
@@ -71,6 +62,9 @@ def call(name: str, **arguments: Any) -> Turn:
     return Turn(tool_calls=((name, arguments),))
 
 
+BOTH_FINE = answer({"reviews": [{"candidate": letter, **ACCEPT} for letter in "AB"], "order": ["A", "B"]})
+
+
 class World(Runs):
     """A model server whose words can be chosen, and a task."""
 
@@ -79,7 +73,6 @@ class World(Runs):
         self.server, self.models = server, {"": model}
         self.own: BlobRef | None = None
         self.unshown: tuple[str, ...] = ()
-        self.earlier: Critique | None = None
 
     def says(self, *turns: Turn | Failure) -> None:
         self.server._script = Script.of(*turns)  # pyright: ignore[reportPrivateUsage]
@@ -94,7 +87,7 @@ class World(Runs):
         self, candidate: Candidate, *results: CheckResult, generation: int = 1, again: int = 1
     ) -> Critique:
         """A review of one candidate."""
-        subject = Subject(candidate=candidate, report=self.report(*results), earlier=self.earlier)
+        subject = Subject(candidate=candidate, report=self.report(*results))
         (critique,) = (await self.compare(subject, generation=generation, again=again)).critiques
         return critique
 
@@ -156,6 +149,11 @@ class World(Runs):
         return sum(str(body["messages"][0]["content"]).startswith(REVIEWS) for body in self.server.bodies)
 
     @property
+    def offered(self) -> set[str]:
+        """The tools that the last request offered."""
+        return {tool["function"]["name"] for tool in self.server.bodies[-1]["tools"]}
+
+    @property
     def opening(self) -> str:
         """The first system and user message of the last request."""
         return "\n".join(message["content"] for message in self.server.bodies[-1]["messages"][:2])
@@ -163,10 +161,7 @@ class World(Runs):
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with (
-        ScriptedModelServer(Script()) as server,
-        OpenAIChatModel(base_url=server.url, model="scripted") as model,
-    ):
+    async with ScriptedModelServer(Script()) as server, OpenAIChatModel(base_url=server.url, model="scripted") as model:
         yield World(tmp_path, server, model)
 
 
@@ -176,18 +171,12 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     finding = {"text": "c is never used", "file": "/workspace/app.py", "line": "3", "must_fix": "yes"}
     elsewhere = {"text": "this breaks", "file": "b/nowhere.py", "line": 7}
     untouched = {"text": "look here, too", "file": "lib/used.py", "line": -1}
+    findings = [finding, elsewhere, untouched, "and no test"]
     world.says(
         call("files_read_file", path="app.py"),
         call("shell_run_command", command="rm app.py"),
         call("files_write_file", path="app.py", content=""),
-        answer(
-            {
-                "verdict": "Request changes",
-                "score": "4/10",
-                "content": f"No: {SECRET}",
-                "findings": [finding, elsewhere, untouched, "and no test"],
-            }
-        ),
+        answer({"verdict": "Request changes", "score": "4/10", "content": f"No: {SECRET}", "findings": findings}),
     )
     critique = await world.review(await world.change(patch("c = 3")))
     assert world.seen == "a = 1\nb = 2\nc = 3\n"
@@ -200,129 +189,98 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
         Finding(text="look here, too", file="lib/used.py"),
         Finding(text="and no test"),
     )
-    assert critique.usage.model_calls == 4
-    assert critique.usage.cost > 0
+    assert critique.usage.model_calls == 4 and critique.usage.cost > 0
     kinds = [type(event.body).__name__ for event in world.log.events]
-    assert kinds[:2] == ["RunClaimed", "RunStarted"]
-    assert kinds[-1] == "RunFinished"
-    assert kinds.count("ModelReplied") == 4
-    entries = [one.entry for one in world.bodies(ToolFinished)]
+    assert (kinds[:2], kinds[-1], kinds.count("ModelReplied")) == (["RunClaimed", "RunStarted"], "RunFinished", 4)
+    entries = [one.entry for one in world.bodies(ev.ToolFinished)]
     assert [one.outcome for one in entries[:3]] == ["success", "invalid", "refused"]
-    assert world.bodies(ToolStarted) == []
-    assert verify(entries, head=world.bodies(RunFinished)[0].audit_head) is None
+    assert world.bodies(ev.ToolStarted) == []
+    assert verify(entries, head=world.bodies(ev.RunFinished)[0].audit_head) is None
     assert {event.agent_id for event in world.log.events} == {f"{REVIEWER}-reviews-1"}
-    offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}
-    assert offered <= {"files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status",
-                       "git_diff", "git_log", "git_show", "final_answer"}  # fmt: skip
-    assert "files_read_file" in offered
+    assert "files_read_file" in world.offered
+    assert not {"shell_run_command", "tests_run", "files_write_file", "git_commit"} & world.offered
+    # Without that wish it runs commands and tests, and still changes nothing.
+    world.task = replace(world.task, approval=ApprovalPolicy.NONE)
+    world.says(
+        call("shell_run_command", command="python3 -c 'import app; print(app.c)'; rm lib/used.py"),
+        call("files_write_file", path="app.py", content=""),
+        answer(ACCEPT),
+    )
+    accepted = await world.review(await world.change(patch("c = 3")), again=2)
+    assert accepted.verdict is ReviewVerdict.ACCEPT
+    ran, wrote = [one.entry for one in world.bodies(ev.ToolFinished)][len(entries) :]
+    assert (ran.operation, ran.outcome, wrote.outcome) == ("run_command", "success", "refused")
+    assert "3" in world.server.bodies[-1]["messages"][-3]["content"]
+    assert {"shell_run_command", "tests_run", "files_read_file"} <= world.offered
+    assert not {"files_write_file", "git_commit"} & world.offered
+
+
+def revise(*findings: Mapping[str, Any]) -> Turn:
+    return answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": findings})
 
 
 def must_fix(command: str, text: str = "c must be 3") -> dict[str, Any]:
     return {"text": text, "file": "app.py", "line": 3, "must_fix": True, "command": command, "expected": "silence"}
 
 
-async def test_a_reviewer_runs_commands_and_tests_in_a_clone_that_is_thrown_away(world: World) -> None:
-    world.says(
-        call("shell_run_command", command="python3 -c 'import app; print(app.c)'; rm lib/used.py"),
-        call("files_write_file", path="app.py", content=""),
-        answer(ACCEPT),
-    )
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert critique.verdict is ReviewVerdict.ACCEPT
-    ran, wrote = [one.entry for one in world.bodies(ToolFinished)]
-    assert (ran.operation, ran.outcome) == ("run_command", "success")
-    assert wrote.outcome == "refused"
-    assert "3" in world.server.bodies[-1]["messages"][-3]["content"]
-    offered = {tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]}
-    assert {"shell_run_command", "tests_run", "files_read_file"} <= offered
-    assert not {"files_write_file", "git_commit"} & offered
-
-
 @pytest.mark.parametrize(
-    ("command", "own", "outcome", "passes_on_own"),
+    ("own", "expected"),
     [
-        # The reviewer's own change can do what is asked.
-        ("python3 -c 'import app; assert app.c == 3'", "c = 3", ProofOutcome.REPRODUCED, True),
-        # The candidate breaks what worked before; the reviewer's own does so too.
-        ("! grep -q c app.py", "c = 3", ProofOutcome.REPRODUCED, False),
-        ("python3 -c 'import app; assert app.c == 4'", "c = 3", ProofOutcome.PASSES, False),
-        # Nothing can be said where nothing passes, nor where the reviewer has nothing that passes.
-        ("exit 3", "c = 3", ProofOutcome.FAILS_EVERYWHERE, False),
-        # Nobody else has to call it so.
-        ("python3 -c 'from app import increment'", "increment = 3", ProofOutcome.OWN_INTERFACE, True),
-        ("python3 -c 'import app, lib.used; assert app.c == 3'", "c = 3  # used", ProofOutcome.REPRODUCED, True),
-        ("python3 -c 'import app; assert app.c == 3'", "", ProofOutcome.FAILS_EVERYWHERE, False),
+        (
+            "c = increment = 3",
+            {
+                # The reviewer's own change can do what is asked.
+                "python3 -c 'import app; assert app.c == 3'": (ProofOutcome.REPRODUCED, True),
+                # The candidate breaks what worked before; the reviewer's own does so too.
+                "! grep -q c app.py": (ProofOutcome.REPRODUCED, False),
+                "python3 -c 'import app; assert app.c == 4'": (ProofOutcome.PASSES, False),
+                # Nothing can be said where nothing passes, nor where the reviewer has nothing that passes.
+                "exit 3": (ProofOutcome.FAILS_EVERYWHERE, False),
+                # Nobody else has to call it so.
+                "python3 -c 'from app import increment'": (ProofOutcome.OWN_INTERFACE, True),
+            },
+        ),
+        ("c = 3  # used", {"python3 -c 'import app, lib.used; assert app.c == 3'": (ProofOutcome.REPRODUCED, True)}),
+        ("", {"python3 -c 'import app; assert app.c == 3'": (ProofOutcome.FAILS_EVERYWHERE, False)}),
     ],
 )
 async def test_a_proof_is_run_on_the_candidate_the_untouched_commit_and_the_reviewers_own_change(
-    world: World, command: str, own: str, outcome: ProofOutcome, passes_on_own: bool
+    world: World, own: str, expected: dict[str, tuple[ProofOutcome, bool]]
 ) -> None:
     world.says(
         # What a reviewer does to its clone has nothing to do with what its proof is run on.
         call("shell_run_command", command="echo 'c = 9' > app.py"),
-        answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix(command)]}),
+        revise(*(must_fix(command) for command in expected)),
     )
     if own:
         world.own = (await world.change(patch(own))).artifacts.patch
     critique = await world.review(await world.change(patch("c = 4")))
-    (finding,) = critique.findings
-    assert finding.proof is not None
-    assert (finding.proof.outcome, finding.proof.passes_on_own) == (outcome, passes_on_own)
-    assert finding.proof.command == command
-    assert finding.reproduced is (outcome is ProofOutcome.REPRODUCED)
+    proofs = [one.proof for one in critique.findings if one.proof is not None]
+    assert {one.command: (one.outcome, one.passes_on_own) for one in proofs} == expected
+    assert all(one.reproduced is (one.proof.outcome is ProofOutcome.REPRODUCED) for one in critique.findings)
 
 
 async def test_proofs_are_bounded_masked_and_lost_with_a_patch_that_does_not_apply(world: World) -> None:
     loud = must_fix(f"printf {SECRET}; yes | head -c 300000; exit 7")
-    many = [
-        loud,
-        *(must_fix("exit 1", text=str(number)) for number in range(5)),
-        {"text": "a remark", "command": "exit 1"},
-    ]
-    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": many}))
-    critique = await world.review(await world.change(patch("c = 4")))
-    first, *others, remark = critique.findings
-    assert first.proof is not None
-    assert first.proof.seen.startswith("exit code 7\n")
-    assert len(first.proof.seen) <= 1_500
+    many = [must_fix("exit 1", text=str(number)) for number in range(5)]
+    world.says(revise(loud, *many, {"text": "a remark", "command": "exit 1"}))
+    first, *others, remark = (await world.review(await world.change(patch("c = 4")))).findings
+    assert first.proof is not None and remark.proof is None
+    assert first.proof.seen.startswith("exit code 7\n") and len(first.proof.seen) <= 1_500
     assert SECRET not in first.proof.seen
     outcomes = [one.proof.outcome for one in others if one.proof is not None]
     assert outcomes == [*(ProofOutcome.FAILS_EVERYWHERE,) * 4, ProofOutcome.NOT_RUN]
-    assert remark.proof is None
-    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [loud]}))
-    broken = await world.review(
-        await world.change(b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n"), again=2
-    )
-    (finding,) = broken.findings
-    assert finding.proof is not None
+    world.says(revise(loud))
+    broken = await world.change(b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n")
+    (finding,) = (await world.review(broken, again=2)).findings
+    assert finding.proof is not None and finding.proof.seen
     assert finding.proof.outcome is ProofOutcome.NOT_RUN
-    assert finding.proof.seen
-
-
-async def test_no_proof_is_run_where_agents_may_run_nothing(world: World) -> None:
+    # Nor is one run where agents may run nothing.
     world.task = replace(world.task, constraints=Constraints(denied_tools=("shell",)))
-    world.says(answer({"verdict": "revise", "score": 0.3, "content": "No.", "findings": [must_fix("exit 1")]}))
-    critique = await world.review(await world.change(patch("c = 4")))
-    (finding,) = critique.findings
+    world.says(revise(must_fix("exit 1")))
+    (finding,) = (await world.review(await world.change(patch("c = 4")), again=3)).findings
     assert finding.proof == Proof(command="exit 1", expected="silence")
     assert "command" not in world.opening.split("# Task")[0]
-
-
-async def test_a_second_look_is_told_what_was_said_and_what_the_author_answers(world: World) -> None:
-    proof = Proof(command="exit 1", outcome=ProofOutcome.REPRODUCED, seen="exit code 1")
-    found = Finding(text="c must be 3", file="app.py", line=3, must_fix=True, proof=proof)
-    world.earlier = Critique(
-        reviewer_id=REVIEWER, candidate_id=AUTHOR, round=1, content="No.", findings=(found, Finding(text="odd"))
-    )
-    world.says(answer(ACCEPT))
-    await world.review(await world.change(patch("c = 4"), summary="The task says 4."))
-    told = world.opening
-    assert (
-        "- [must fix, reproduced] app.py:3: c must be 3\n  The command: exit 1\n  On the candidate: exit code 1" in told
-    )
-    assert "- odd" in told
-    assert told.index("The task says 4.") < told.index("Your earlier review:")
-    assert "if it is mended or if you were wrong" in told
 
 
 async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named(world: World) -> None:
@@ -340,10 +298,8 @@ async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named
     critique = await world.review(candidate, failed)
     assert critique.verdict is ReviewVerdict.ACCEPT
     told = world.opening
-    assert SECRET not in told
-    assert AUTHOR not in told
-    assert "test_c failed" in told
-    assert "FAILED" in told
+    assert SECRET not in told and AUTHOR not in told
+    assert "test_c failed" in told and "FAILED" in told
     assert len(told) < 40_000
     begin = told[told.index("lines that begin with ") :].split()[4]
     end = begin.replace("<", ">")
@@ -356,40 +312,26 @@ async def test_what_the_candidate_says_is_fenced_off_and_the_author_is_not_named
             outside.append(line)
     assert not inside
     assert "Accept this" not in "\n".join(outside)
-    assert [line for line in outside if line.startswith("# ")] == [
-        "# Task",
-        "# The candidate",
-        "# Your perspective",
-    ]
+    headings = [line for line in outside if line.startswith("# ")]
+    assert headings == ["# Task", "# The candidate", "# Your perspective"]
     assert told.rstrip().endswith("Think of the edge cases first.")
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        Turn(content="I like it."),
-        answer({"verdict": "perhaps", "score": 0.5}),
-        answer({"verdict": "accept", "score": "NaN"}),
-        answer("[" * 5_000),
-    ],
-)
-async def test_an_answer_that_cannot_be_read_is_asked_for_once_more(world: World, first: Turn) -> None:
-    world.says(first, Turn(content=f"Sure:\n```json\n{json.dumps(ACCEPT)}\n```"))
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.ACCEPT, 0.9, "")
-    assert world.asked == 2
-    assert "response_format" in world.server.bodies[-1]
-    assert len(world.bodies(ModelReplied)) == 2
-    assert critique.usage.model_calls == 2
-
-
-async def test_nonsense_is_a_critique_with_an_error_and_no_weight(world: World) -> None:
+async def test_an_answer_that_cannot_be_read_is_asked_for_once_more(world: World) -> None:
+    unclear = answer({"verdict": "perhaps", "score": 0.5})
+    firsts = (Turn(content="I like it."), unclear, answer({"verdict": "accept", "score": "NaN"}), answer("[" * 5_000))
+    for again, first in enumerate(firsts, start=1):
+        world.says(first, Turn(content=f"Sure:\n```json\n{json.dumps(ACCEPT)}\n```"))
+        critique = await world.review(await world.change(patch("c = 3")), again=again)
+        assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.ACCEPT, 0.9, ""), first
+        assert "response_format" in world.server.bodies[-1]
+        assert (critique.usage.model_calls, world.asked) == (2, 2 * again), first
+    # Nonsense for a second time is a critique with an error and no weight.
     world.says(Turn(content="The weather is fine."))
-    critique = await world.review(await world.change(patch("c = 3")))
+    critique = await world.review(await world.change(patch("c = 3")), again=9)
     assert "twice in a form that cannot be used" in critique.error
-    assert (critique.score, critique.findings) == (0.0, ())
-    assert critique.usage.model_calls == len(world.bodies(ModelReplied)) == 2
-    (finished,) = world.bodies(RunFinished)
+    assert (critique.score, critique.findings, critique.usage.model_calls) == (0.0, (), 2)
+    finished = world.bodies(ev.RunFinished)[-1]
     assert (finished.stop_reason, finished.error) == (StopReason.NO_TOOL_CALLS, critique.error)
 
 
@@ -408,32 +350,25 @@ async def test_faults_and_limits_are_critiques_with_an_error(world: World) -> No
     )  # pyright: ignore[reportArgumentType]
     world.task = replace(world.task, attempt=2, constraints=Constraints())
     assert "x" in (await world.review(gone)).error
-    assert all(body.error for body in world.bodies(RunFinished))
+    assert all(body.error for body in world.bodies(ev.RunFinished))
 
 
-async def test_a_review_has_eight_turns_and_says_then_what_it_has(world: World) -> None:
+async def test_verdicts_and_scores_as_models_write_them_and_what_is_said_after_eight_looks(world: World) -> None:
+    table = {
+        ("Approved.", "80%"): (ReviewVerdict.ACCEPT, 0.8),
+        ("request_changes", "4/10"): (ReviewVerdict.REVISE, 0.4),
+        ("**REJECT**", 7): (ReviewVerdict.REJECT, 1.0),
+        ("accept", -1): (ReviewVerdict.ACCEPT, 0.0),
+    }
+    for again, ((verdict, score), meant) in enumerate(table.items(), start=1):
+        world.says(answer(f"Here it is: {json.dumps({'verdict': verdict, 'score': score})} Bye."))
+        critique = await world.review(await world.change(patch("c = 3")), again=again)
+        assert (critique.verdict, critique.score, critique.findings, critique.error) == (*meant, (), "")
     looks = [call("files_read_file", path="app.py", start_line=number) for number in range(1, 9)]
     world.says(*looks, Turn(content=json.dumps(ACCEPT)))
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert critique.verdict is ReviewVerdict.ACCEPT
-    assert world.asked == 9
-
-
-@pytest.mark.parametrize(
-    ("verdict", "score", "meant"),
-    [
-        ("Approved.", "80%", (ReviewVerdict.ACCEPT, 0.8)),
-        ("request_changes", "4/10", (ReviewVerdict.REVISE, 0.4)),
-        ("**REJECT**", 7, (ReviewVerdict.REJECT, 1.0)),
-        ("accept", -1, (ReviewVerdict.ACCEPT, 0.0)),
-    ],
-)
-async def test_verdicts_and_scores_as_models_write_them(
-    world: World, verdict: str, score: object, meant: tuple[ReviewVerdict, float]
-) -> None:
-    world.says(answer(f"Here it is: {json.dumps({'verdict': verdict, 'score': score})} Bye."))
-    critique = await world.review(await world.change(patch("c = 3")))
-    assert (critique.verdict, critique.score, critique.findings, critique.error) == (*meant, (), "")
+    before = world.asked
+    assert (await world.review(await world.change(patch("c = 3")), again=9)).verdict is ReviewVerdict.ACCEPT
+    assert world.asked == before + 9
 
 
 async def subject(world: World, author: str, line: str, **more: Any) -> Subject:
@@ -490,46 +425,53 @@ async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(wor
     assert set(result["properties"]) == {"reviews", "reason", "order"}
 
 
-async def test_what_a_reviewer_has_said_all_about_only_has_a_place_in_the_order(world: World) -> None:
-    before = Critique(reviewer_id=REVIEWER, candidate_id=OTHER, round=1, score=0.4, content="It is odd.")
-    asked = [
-        await subject(world, AUTHOR, "c = 4", earlier=replace(before, candidate_id=AUTHOR, content="Say 4.")),
-        await subject(world, OTHER, "c = 3", earlier=before, settled=True),
-    ]
-    letter = letters(AUTHOR, OTHER)
-    # Who has one candidate to review may leave out its letter.
-    world.says(answer({**ACCEPT, "order": [letter[AUTHOR]]}))
-    review = await world.compare(*asked)
+async def test_a_second_look_is_told_what_was_said_and_what_is_known_by_now(world: World) -> None:
+    proof = Proof(command="exit 1", outcome=ProofOutcome.REPRODUCED, seen="exit code 1")
+    fault = Finding(text="c must be 3", file="app.py", line=3, must_fix=True, proof=proof)
+    said = Critique(reviewer_id=REVIEWER, candidate_id=AUTHOR, round=1, content="No.", findings=(fault,))
+    failures = ('"Add c.": AssertionError: no c',)
+    foreign = ForeignTests(
+        value=0.4, passed=1, asked=2, failing={STATEMENT: 1}, failures=failures, probes_passed=1, probes_asked=2
+    )
+    world.unshown = ("Add c.",)
+    first = await subject(world, AUTHOR, "c = 4", earlier=said)
+    first = replace(first, report=replace(first.report, foreign=foreign))
+    odd = replace(said, candidate_id=OTHER, content="It is odd.")
+    # Who has one candidate to review may leave out its letter; one that it has said all about has only a place.
+    world.says(answer({**ACCEPT, "order": [letters(AUTHOR, OTHER)[AUTHOR]]}))
+    review = await world.compare(first, await subject(world, OTHER, "c = 3", earlier=odd, settled=True))
     assert [(one.candidate_id, one.score) for one in review.critiques] == [(AUTHOR, 0.9)]
-    assert review.vote is not None
-    assert review.vote.error == "the reviewer named no order of the candidates"
+    assert review.vote is not None and review.vote.error == "the reviewer named no order of the candidates"
     told = world.opening
-    assert "It is odd." in told
-    assert "Say 4." in told
-    assert "+c = 4" in told
+    for words in (
+        "- [must fix, reproduced] app.py:3: c must be 3\n  The command: exit 1\n  On the candidate: exit code 1",
+        "if it is mended or if you were wrong",
+        '# Asked for, and shown by nothing that ran\n- "Add c."\nLook each up',
+        "new tests of others: passes all those of 1 of 1 authors",
+        "probes of the statement: passes 1 of 2",
+        'FAILED "Add c.": AssertionError: no c',
+        "It is odd.",
+        "+c = 4",
+    ):
+        assert words in told
+    assert "Your earlier review:" in told.partition(f"{AUTHOR} says c = 4")[2]
     assert "+c = 3" not in told
 
 
 async def test_an_order_that_names_nobody_is_a_vote_with_an_error(world: World) -> None:
-    reviews = [{"candidate": "A", **ACCEPT}]
-    first, second = ballot_order((AUTHOR, OTHER), SEED, 1)
+    reviews, systems = [{"candidate": "A", **ACCEPT}], set[str]()
     orders: tuple[object, ...] = ("", "a better one is hard to find", ["C", "D"], {"first": "A"}, None, 5)
     for again, order in enumerate(orders, start=1):
         world.says(answer({"reviews": reviews, "order": order}))
-        asked = await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3")
-        review = await world.compare(*asked, again=again)
+        authors = (AUTHOR, OTHER) if again % 2 else (OTHER, THIRD)
+        review = await world.compare(*[await subject(world, name, "c = 4") for name in authors], again=again)
+        first, second = ballot_order(authors, SEED, 1)
         errors = {one.candidate_id: one.error for one in review.critiques}
         assert errors == {first: "", second: "the reviewer said nothing of this candidate"}, order
         assert review.vote is not None
         assert (review.vote.choice, bool(review.vote.error)) == ("", True), order
-
-
-async def test_reviewers_of_equally_many_candidates_get_the_same_system_message(world: World) -> None:
-    world.says(answer({"reviews": [{"candidate": "A", **ACCEPT}], "order": ["A"]}))
-    systems: set[str] = set()
-    for number, pair in enumerate(((AUTHOR, OTHER), (OTHER, THIRD)), start=1):
-        await world.compare(*[await subject(world, name, f"c = {number}") for name in pair], again=number)
         systems.add(world.server.bodies[-1]["messages"][0]["content"])
+    # Model servers keep the work of a beginning that they have seen.
     assert len(systems) == 1
 
 
@@ -537,7 +479,7 @@ async def test_a_candidate_that_does_not_apply_has_no_branch(world: World) -> No
     broken = await world.change(patch("c = 3").replace(b"b = 2", b"b = 9"), author=OTHER)
     world.says(
         call("shell_run_command", command="for one in a b; do git diff --stat untouched candidate-$one; done"),
-        answer({"reviews": [{"candidate": "A", **ACCEPT}, {"candidate": "B", **ACCEPT}], "order": ["A", "B"]}),
+        BOTH_FINE,
     )
     report = CheckReport(candidate_id=OTHER)
     review = await world.compare(await subject(world, AUTHOR, "c = 4"), Subject(candidate=broken, report=report))
@@ -551,64 +493,43 @@ async def test_neither_attributes_nor_tags_of_a_repository_hide_a_candidate_from
     attributes += b"+++ b/.gitattributes\n@@ -0,0 +1 @@\n+*.py -diff\n"
     for name in ("untouched", "candidate-a", "candidate-b"):
         git(world.repository, "tag", name)
-    world.says(
-        call("shell_run_command", command="git diff untouched candidate-a -- && git diff untouched candidate-b --"),
-        answer({"reviews": [{"candidate": "A", **ACCEPT}, {"candidate": "B", **ACCEPT}], "order": ["A", "B"]}),
-    )
-    hidden = await world.change(patch("c = 3") + attributes)
-    also = await world.change(patch("c = 3") + attributes, author=OTHER)
-    await world.compare(*(Subject(candidate=one, report=CheckReport(candidate_id="")) for one in (hidden, also)))
+    looks = "git diff untouched candidate-a -- && git diff untouched candidate-b --"
+    world.says(call("shell_run_command", command=looks), BOTH_FINE)
+    hidden = [await world.change(patch("c = 3") + attributes, author=name) for name in (AUTHOR, OTHER)]
+    await world.compare(*(Subject(candidate=one, report=CheckReport(candidate_id="")) for one in hidden))
     assert world.server.bodies[-1]["messages"][-1]["content"].count("+c = 3") == 2
 
 
-async def test_a_reviewer_sees_what_others_tests_and_probes_say(world: World) -> None:
-    world.says(answer(ACCEPT))
-    foreign = ForeignTests(
-        value=0.4,
-        passed=1,
-        asked=2,
-        failing={STATEMENT: 1},
-        failures=('"Add c.": AssertionError: no c',),
-        probes_passed=1,
-        probes_asked=2,
-    )
-    applied = CheckResult(kind=CheckKind.APPLY, name="patch applies", passed=True)
-    report = CheckReport(candidate_id=AUTHOR, results=(applied,), foreign=foreign)
-    world.unshown = ("Add c.",)
-    await world.compare(Subject(candidate=await world.change(patch("c = 3")), report=report))
-    assert '# Asked for, and shown by nothing that ran\n- "Add c."\nLook each up' in world.opening
-    assert "new tests of others: passes all those of 1 of 1 authors" in world.opening
-    assert "probes of the statement: passes 1 of 2" in world.opening
-    assert 'FAILED "Add c.": AssertionError: no c' in world.opening
-
-
 async def test_a_reviewer_reads_the_verdict_and_both_versions_of_old_tests(world: World) -> None:
+    message = "4 tests fail without the change and pass with it: a, b, c and 1 more (5 new or changed tests, 4 fail "
     shown = CheckResult(
         kind=CheckKind.DRY_RUN,
         name="tests",
         passed=True,
-        message="4 tests fail without the change and pass with it: a, b, c and 1 more (5 new or changed tests, 4 fail "
-        "without the change); 312 passed; 2 failed before and fail now",
+        message=f"{message}without the change); 312 passed; 2 failed before and fail now",
         details={"own tests": "5 new or changed tests, 4 fail without the change"},
         tests=Summary(passed=312, failed=2),
         shown=("a",),
     )
     failing = replace(shown, passed=False, message="1 test fails with the change and not without: d", shown=())
     changed = ChangedTest(path="tests/t.py", name="test_a", before="assert one() == 1", after=f"assert {'y' * 9_000}")
-    skipped = replace(shown, skipped_reason="no tests")
     told: list[str] = []
-    for again, (verdict, result) in enumerate(
-        ((Verdict.VERIFIED, shown), (Verdict.REFUTED, failing), (Verdict.UNVERIFIED, skipped), (None, shown)), start=1
+    for verdict, result in (
+        (Verdict.VERIFIED, shown),
+        (Verdict.REFUTED, failing),
+        (Verdict.UNVERIFIED, replace(failing, skipped_reason="no tests")),
+        (None, shown),
     ):
         world.says(answer(ACCEPT))
         report = CheckReport(candidate_id=AUTHOR, results=(result,), verdict=verdict, changed_tests=(changed,))
-        await world.compare(Subject(candidate=await world.change(patch("c = 3")), report=report), again=again)
+        candidate = await world.change(patch("c = 3"))
+        await world.compare(Subject(candidate=candidate, report=report), again=len(told) + 1)
         told.append(world.opening)
     verified, refuted, unverified, old = told
     assert "Verified: " in verified
     assert verified.count("5 new or changed tests, 4 fail") == verified.count("312 passed") == 1
     assert "tests/t.py: test_a\nbefore:\nassert one() == 1\nafter:\nassert yyy" in verified
-    assert "yyy" in verified and "y" * 8_000 not in verified
+    assert "y" * 8_000 not in verified
     assert "Refuted: " in refuted
     assert "5 new or changed tests, 4 fail without the change, 312 passed, 2 failed, 0 skipped" in refuted
     assert "Unverified: nothing that ran shows that the change works." in unverified
@@ -640,21 +561,21 @@ async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_han
     events = [event for event in whole.events if event.id.split("/")[2] == "1"]
     for count in range(1, len(events)):
         world.log = cut(events, count, whole)
-        before = [one.step for one in world.bodies(ModelReplied)]
+        before = [one.step for one in world.bodies(ev.ModelReplied)]
         critique = await world.review(candidate, generation=2)
         assert critique.verdict is ReviewVerdict.ACCEPT, count
-        replies = [one.step for one in world.bodies(ModelReplied)]
+        replies = [one.step for one in world.bodies(ev.ModelReplied)]
         assert replies == sorted(set(replies)), count
         assert replies[: len(before)] == before
-        chain = [one.entry for one in world.bodies(ToolFinished)]
-        assert verify(chain, head=world.bodies(RunFinished)[-1].audit_head) is None
+        chain = [one.entry for one in world.bodies(ev.ToolFinished)]
+        assert verify(chain, head=world.bodies(ev.RunFinished)[-1].audit_head) is None
 
 
-def cut(events: list[Event], count: int, blobs: MemoryLog) -> MemoryLog:
+def cut(events: list[ev.Event], count: int, blobs: MemoryLog) -> MemoryLog:
     log = MemoryLog()
     log._blobs = blobs._blobs
     for number, event in enumerate(events[:count], start=1):
-        writer = Writer(
+        writer = ev.Writer(
             tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id
         )
         log.store(writer, number, to_json(event))
@@ -675,34 +596,25 @@ def critique(reviewer: str, *findings: Finding, error: str = "") -> Critique:
 
 async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: World) -> None:
     world.says(call("shell_run_command", command="cat app.py; echo 'd = 4' >> app.py"), answer("Added d; c stays."))
-    draft = await world.change(patch("c = 3"))
     failed = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, output="NameError: d", message="exit 1")
     revised = await world.revise(
-        draft,
+        await world.change(patch("c = 3")),
         critique(REVIEWER, Finding(text="d is missing", file="app.py", line=3, must_fix=True)),
         critique("agent-dev-3", error="garbage"),
         critique("agent-dev-4", Finding(text="c is odd")),
         results=(failed,),
     )
     assert world.seen == "a = 1\nb = 2\nc = 3\nd = 4\n"
-    assert (revised.candidate_id, revised.author, revised.round, revised.revises) == (
-        f"{AUTHOR}-r1",
-        AUTHOR,
-        1,
-        AUTHOR,
-    )
+    assert (revised.candidate_id, revised.author) == (f"{AUTHOR}-r1", AUTHOR)
+    assert (revised.round, revised.revises) == (1, AUTHOR)
     assert revised.artifacts.patch is not None
     diff = (await world.log.get(revised.artifacts.patch)).decode()
     assert "+c = 3\n+d = 4\n" in diff  # against the base commit
     told = world.opening
-    assert "## Reviewer 1: revise, 0.25 of 1" in told
-    assert "## Reviewer 2: revise" in told
-    assert "Reviewer 3" not in told
-    assert "garbage" not in told
-    assert "agent-dev" not in told
+    for words in ("## Reviewer 1: revise, 0.25 of 1", "## Reviewer 2: revise", "NameError: d", "I added c."):
+        assert words in told
     assert "[must fix, not shown] app.py:3: d is missing" in told
-    assert "NameError: d" in told
-    assert "I added c." in told
+    assert not [words for words in ("Reviewer 3", "garbage", "agent-dev") if words in told]
 
 
 async def test_a_revision_begins_with_the_same_bytes_as_the_draft_did(world: World) -> None:
@@ -740,8 +652,8 @@ async def test_a_revision_whose_host_dies_goes_on_with_its_earlier_work_in_place
         assert world.seen.startswith("a = 1\nb = 2\nc = 3\n"), count
         after = fold_run(world.log.events, f"{AUTHOR}-r1")
         assert after.messages[: len(before.messages)] == before.messages, count
-        assert len(world.bodies(RunStarted)) == 1, count
-        assert world.bodies(RunClaimed)[-1].resumes
+        assert len(world.bodies(ev.RunStarted)) == 1, count
+        assert world.bodies(ev.RunClaimed)[-1].resumes
 
 
 async def test_an_earlier_work_that_does_not_apply_is_begun_anew(world: World) -> None:

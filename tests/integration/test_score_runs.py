@@ -28,6 +28,7 @@ from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelSer
 from swe_ai_fleet.testing.fleet import PASSED
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.recorded_runs import SECRET, Runs
+from tests.sampling import sample
 
 PATCH = f"+def total(xs):\n+    return sum(xs)  # {SECRET}\n".encode()
 RUN = "agent-dev-1-scored"
@@ -39,10 +40,7 @@ THINKS = Turn(content="<think>", top_logprobs={"<think>": math.log(0.99), "Yes":
 def by_form(word: Turn | Failure, number: Turn | Failure) -> Script:
     """Replies to the question in both forms."""
     return Script(
-        conversations=(
-            Conversation(match=BY_WORD, turns=(word,)),
-            Conversation(match=BY_SCHEMA, turns=(number,)),
-        )
+        conversations=(Conversation(match=BY_WORD, turns=(word,)), Conversation(match=BY_SCHEMA, turns=(number,)))
     )
 
 
@@ -80,27 +78,15 @@ class World(Runs):
 
     async def worked(self, *tools: str) -> None:
         """Let the candidate's run have called these tools."""
-        task = self.task
         writer = Writer(
-            tenant=task.tenant, execution_id=task.execution_id, task_id="t", agent_id="agent-dev-1", generation=1
+            tenant=self.task.tenant, execution_id=self.task.execution_id, task_id="t", agent_id="agent-dev-1"
         )
-        async with self.log.journal(writer) as journal:
-            head = GENESIS
-            for number, name in enumerate(tools, start=1):
-                tool, _, operation = name.partition("_")
-                entry = AuditEntry(
-                    seq=number,
-                    at="2026-01-01T00:00:00+00:00",
-                    execution_id=task.execution_id,
-                    agent_id="agent-dev-1",
-                    call_id=str(number),
-                    tool=tool,
-                    operation=operation,
-                    arguments={},
-                    outcome=Outcome.ERROR if tool == "shell" else Outcome.SUCCESS,
-                ).sealed(head)
-                head = entry.hash
-                await journal.append(ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation)))
+        for number, name in enumerate(tools, start=1):
+            tool, _, operation = name.partition("_")
+            outcome = Outcome.ERROR if tool == "shell" else Outcome.SUCCESS
+            entry = sample(AuditEntry, seq=number, call_id=str(number), tool=tool, operation=operation, outcome=outcome)
+            result = ToolResult(success=True, operation=operation)
+            await self.log.tell(writer, ToolFinished(entry=entry, result=result))
 
 
 @pytest.fixture
@@ -201,37 +187,25 @@ async def test_faults_of_the_server_and_a_profile_that_is_not_there_are_scores_w
 
 
 async def test_a_long_change_is_cut_and_asked_again_where_it_does_not_fit(world: World) -> None:
-    long = b"+" + b"many words " * 30_000 + b"\n"
-    async with ScriptedModelServer(by_form(SURE, NUMBER), max_model_len=4_096) as server:
-        score = await world.score(server, patch=long)
-        [body] = questions(server)
-    assert score.raw == pytest.approx(0.8 / 0.9)
-    assert 100 < body["messages"][1]["content"].count("many words") < 1_000
-    world.log = MemoryLog()
-    dense = Failure(
-        status=400, message="This model's maximum context length is 9 tokens", param="input_tokens", times=0
-    )
+    limit = "This model's maximum context length is 9 tokens"
+    dense = Failure(status=400, message=limit, param="input_tokens", times=0)
     too_long = Conversation(match=BY_WORD, predicate=lambda asked: len(asked.opening) > 50_000, turns=(dense,))
     script = Script(conversations=(too_long, Conversation(match=BY_WORD, turns=(SURE,))))
     async with ScriptedModelServer(script) as server:
-        score = await world.score(server, patch=long)
-        sizes = [len(body["messages"][1]["content"]) for body in questions(server)]
+        score = await world.score(server, patch=b"+" + b"many words " * 30_000 + b"\n")
+        first, second = [len(body["messages"][1]["content"]) for body in questions(server)]
     assert score.raw == pytest.approx(0.8 / 0.9)
-    assert len(sizes) == 2
-    assert sizes[1] < 0.6 * sizes[0]
+    assert second < 0.6 * first
 
 
 async def test_limits_hold(world: World) -> None:
-    slow = replace(SURE, delay_seconds=30.0)
-    async with ScriptedModelServer(by_form(slow, NUMBER)) as server:
+    async with ScriptedModelServer(by_form(replace(SURE, delay_seconds=30.0), NUMBER)) as server:
         late = await asyncio.wait_for(world.score(server, limits=Limits(timeout_seconds=0.5)), 20)
-        assert "no more than 0.5 seconds" in late.error
+    assert "no more than 0.5 seconds" in late.error
     world.log = MemoryLog()
     async with ScriptedModelServer(by_form(THINKS, NUMBER)) as server:
         poor = await world.score(server, limits=Limits(max_tokens=1))
-        assert poor.error == "the verifier's limit is reached (max_tokens)"
-        assert world.bodies(RunFinished)[-1].stop_reason is StopReason.MAX_TOKENS
-        assert len(questions(server)) == 1
+        assert (poor.error, len(questions(server))) == ("the verifier's limit is reached (max_tokens)", 1)
 
 
 async def test_who_takes_over_hands_in_the_score_and_asks_nobody_again(world: World) -> None:

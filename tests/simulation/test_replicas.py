@@ -13,31 +13,13 @@ from typing import Any, TypeVar
 
 import pytest
 
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errand import AnswerAssignment, Assignment, CheckAssignment, DeriveAssignment, Errand
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
-from swe_ai_fleet.domain.event import (
-    CandidateSubmitted,
-    Event,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    NodeUpdated,
-    ResultPublished,
-    RunClaimed,
-    RunFinished,
-    RunLost,
-    StoredEvent,
-    ToolFinished,
-    ToolStarted,
-    WinnerDelivered,
-    WorkflowFinished,
-    Writer,
-)
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -94,14 +76,14 @@ class Link:
             raise Unavailable("the answer was lost")
 
     @asynccontextmanager
-    async def journal(self, writer: Writer, *, fresh: bool = False) -> AsyncGenerator[Journal]:
+    async def journal(self, writer: ev.Writer, *, fresh: bool = False) -> AsyncGenerator[Journal]:
         await self.pass_time()
         async with self.log.journal(writer, fresh=fresh) as journal:
             linked = LinkedJournal(self, journal, writer)
             yield linked
             await linked.flush()
 
-    async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
+    async def tell(self, writer: ev.Writer, body: ev.EventBody) -> ev.StoredEvent:
         await self.pass_time()
         stored = await self.log.tell(writer, body)
         await self.pass_time()
@@ -110,14 +92,14 @@ class Link:
 
     async def read(
         self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
-    ) -> AsyncGenerator[StoredEvent]:
+    ) -> AsyncGenerator[ev.StoredEvent]:
         await self.pass_time()
         events = self.log.read(tenant, execution_id, agent_id=agent_id, from_sequence=from_sequence, follow=follow)
         async with aclosing(events):
             async for stored in events:
                 yield stored
 
-    async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+    async def heads(self, *, follow: bool = False) -> AsyncGenerator[ev.StoredEvent | None]:
         async with aclosing(self.log.heads(follow=follow)) as events:
             async for stored in events:
                 await self.pass_time()
@@ -148,17 +130,17 @@ class Link:
 class LinkedJournal:
     """A `Journal` over a link. Like the real one it is closed by any fault."""
 
-    def __init__(self, link: Link, journal: Journal, writer: Writer) -> None:
+    def __init__(self, link: Link, journal: Journal, writer: ev.Writer) -> None:
         self._link = link
         self._journal = journal
         self._fault: FleetError | None = None
 
-    def post(self, body: EventBody) -> Event:
+    def post(self, body: ev.EventBody) -> ev.Event:
         if self._fault is not None:
             raise self._fault
         return self._journal.post(body)
 
-    async def append(self, body: EventBody) -> Event:
+    async def append(self, body: ev.EventBody) -> ev.Event:
         await self._link.pass_time()
         event = self.post(body)
         await self.flush()
@@ -358,14 +340,16 @@ def test_whatever_happens_to_replicas_each_task_ends_once(seed: int) -> None:
     for name in names:
         told = [event for event in events if event.execution_id == name]
         seen = Counter(type(event.body) for event in told)
-        assert (seen[ExecutionStarted], seen[ExecutionFinished], seen[ResultPublished]) == (1, 1, 1)
-        assert seen[WinnerDelivered] <= 1
+        assert (seen[ev.ExecutionStarted], seen[ev.ExecutionFinished], seen[ev.ResultPublished]) == (1, 1, 1)
+        assert seen[ev.WinnerDelivered] <= 1
         assert sum(result.execution_id == name and not result.agent_id for result in world.log.results) == 1
-        submitted = [event.body.candidate.candidate_id for event in told if isinstance(event.body, CandidateSubmitted)]
+        submitted = [
+            event.body.candidate.candidate_id for event in told if isinstance(event.body, ev.CandidateSubmitted)
+        ]
         assert len(set(submitted)) == len(submitted)
-        [ending] = [event.body for event in told if isinstance(event.body, ExecutionFinished)]
+        [ending] = [event.body for event in told if isinstance(event.body, ev.ExecutionFinished)]
         cancelled = name == names[-1]
-        expected = {ExecutionStatus.COMPLETED} | ({ExecutionStatus.CANCELLED} if cancelled else set())
+        expected = {ev.ExecutionStatus.COMPLETED} | ({ev.ExecutionStatus.CANCELLED} if cancelled else set())
         assert ending.status in expected, ending.error
         places: dict[str, tuple[int, int]] = {}
         for event in told:
@@ -373,18 +357,20 @@ def test_whatever_happens_to_replicas_each_task_ends_once(seed: int) -> None:
             place, last = (int(generation), int(ordinal)), places.get(event.agent_id, (-1, 0))
             assert place == (last[0], last[1] + 1) or (place[0] > last[0] and place[1] == 1)
             places[event.agent_id] = place
-        if ending.status is ExecutionStatus.COMPLETED:
-            finished = {event.agent_id for event in told if isinstance(event.body, RunFinished)}
-            lost = {event.body.lost_agent_id for event in told if isinstance(event.body, RunLost)}
+        if ending.status is ev.ExecutionStatus.COMPLETED:
+            finished = {event.agent_id for event in told if isinstance(event.body, ev.RunFinished)}
+            lost = {event.body.lost_agent_id for event in told if isinstance(event.body, ev.RunLost)}
             assert finished | lost >= {"agent-dev-1", "agent-dev-2"}
             # What a tool began is begun once and has one end, be it that nobody knows how it ended.
             calls = [
                 (type(event.body), event.agent_id, event.body.entry.call_id)
                 for event in told
-                if isinstance(event.body, ToolStarted | ToolFinished) and event.agent_id not in lost
+                if isinstance(event.body, ev.ToolStarted | ev.ToolFinished) and event.agent_id not in lost
             ]
             assert len(set(calls)) == len(calls)
-            begun, closed = ([call[1:] for call in calls if call[0] is kind] for kind in (ToolStarted, ToolFinished))
+            begun, closed = (
+                [call[1:] for call in calls if call[0] is kind] for kind in (ev.ToolStarted, ev.ToolFinished)
+            )
             assert sorted(begun) == sorted(closed)
 
 
@@ -426,9 +412,9 @@ def test_an_agent_that_begins_after_its_driver_was_replaced_has_not_worked_for_n
         return log
 
     log = on_virtual_time(history())
-    claims = [event.body for event in log.events if isinstance(event.body, RunClaimed)]
+    claims = [event.body for event in log.events if isinstance(event.body, ev.RunClaimed)]
     assert [(claim.generation, claim.resumes) for claim in claims] == [(1, False), (2, True)]
-    calls = Counter(event.body.entry.call_id for event in log.events if isinstance(event.body, ToolStarted))
+    calls = Counter(event.body.entry.call_id for event in log.events if isinstance(event.body, ev.ToolStarted))
     assert calls == {"call-1": 1, "call-2": 1, "call-3": 1}
 
 
@@ -495,17 +481,17 @@ def test_whatever_happens_to_replicas_each_run_ends_once(seed: int) -> None:
         told = [event for event in events if event.execution_id == name]
         seen = Counter(type(event.body) for event in told)
         once: Callable[[type], bool] = lambda kind, seen=seen: seen[kind] == 1  # noqa: E731
-        [ending] = [event.body for event in told if isinstance(event.body, ExecutionFinished)]
-        assert (ending.status, ending.error) == (ExecutionStatus.COMPLETED, "")
-        assert all(once(kind) for kind in (ExecutionStarted, ResultPublished, WorkflowFinished))
-        nodes = [event.body for event in told if isinstance(event.body, NodeUpdated)]
+        [ending] = [event.body for event in told if isinstance(event.body, ev.ExecutionFinished)]
+        assert (ending.status, ending.error) == (ev.ExecutionStatus.COMPLETED, "")
+        assert all(once(kind) for kind in (ev.ExecutionStarted, ev.ResultPublished, ev.WorkflowFinished))
+        nodes = [event.body for event in told if isinstance(event.body, ev.NodeUpdated)]
         completed = Counter(node.node_id for node in nodes if node.status is NodeStatus.COMPLETED)
         assert completed == dict.fromkeys(PLACES, 1)
         assert not [node for node in nodes if node.status is NodeStatus.FAILED]
         children = {node.execution_id for node in nodes if node.execution_id}
         assert len(children) == 1
         started = [
-            event for event in events if event.execution_id in children and isinstance(event.body, ExecutionStarted)
+            event for event in events if event.execution_id in children and isinstance(event.body, ev.ExecutionStarted)
         ]
         assert len(started) == 1
         # Nothing that a replica began goes by two names.

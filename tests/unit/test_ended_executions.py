@@ -13,41 +13,18 @@ from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.agents.remembering import RememberingTools
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import (
-    Artifacts,
-    Candidate,
-    CheckKind,
-    CheckReport,
-    CheckResult,
-    Delivered,
-    RankedCandidate,
-)
+from swe_ai_fleet.domain.candidate import Artifacts, CheckKind, CheckReport, CheckResult, Delivered, RankedCandidate
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.event import (
-    CandidatesRanked,
-    CandidateSubmitted,
-    ChecksFinished,
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    RunClaimed,
-    RunStarted,
-    SubtaskEnded,
-    ToolFinished,
-    WinnerDelivered,
-    Writer,
-)
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, repository_namespace
 from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
 from swe_ai_fleet.domain.subtask import SubtaskOutcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.sandbox import open_workspace
@@ -56,6 +33,7 @@ from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.candidates import a_candidate
 from tests.chat_parts import Kept
 
 COMMIT = "c" * 40
@@ -75,7 +53,7 @@ TASK = Task(
     memory=MemoryOptions(write=True),
 )
 TESTS, FAILING = Summary(passed=3), Summary(passed=2, failed=1, failing=("test_half",))
-Said = tuple[str, EventBody]
+Said = tuple[str, ev.EventBody]
 
 
 @dataclass
@@ -91,17 +69,17 @@ class Left:
         return [one.text for one in self.memories if one.kind is MemoryKind.FACT]
 
 
-async def left(*said: Said, task: Task = TASK, end: ExecutionFinished) -> Left:
+async def left(*said: Said, task: Task = TASK, end: ev.ExecutionFinished) -> Left:
     """What the recorder keeps once this was said, by agents or (`_`) of the whole."""
     log, memories = MemoryLog(), Kept()
     pinned = PinnedRepository(tenant=task.tenant, location=LOCATION, commit="b" * 40)
-    started = ExecutionStarted(task=task, repository=pinned, fingerprint="f")
+    started = ev.ExecutionStarted(task=task, repository=pinned, fingerprint="f")
     async with (
         ContextBook(MemoryChanges(), mask=Secrets()) as book,
         LearningTracker(MemoryKeyValue(), mask=Secrets()) as outcomes,
     ):
         for agent, body in (("_", started), *said, ("_", end)):
-            writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent)
+            writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent)
             last = await log.tell(writer, body)
         recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)  # type: ignore[arg-type]
         await recorder.handle(Work(subject="", data=to_json(last.event), headers={}, sequence=1, deliveries=1))
@@ -118,7 +96,7 @@ async def left(*said: Said, task: Task = TASK, end: ExecutionFinished) -> Left:
 
 def called(agent: str, operation: str, tool: str = "x", **metadata: object) -> Said:
     entry = AuditEntry(seq=1, at="", execution_id="e", agent_id=agent, call_id="1", tool=tool, operation=operation)
-    return agent, ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation, metadata=metadata))
+    return agent, ev.ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation, metadata=metadata))
 
 
 def noted(agent: str, fact: object) -> Said:
@@ -126,34 +104,19 @@ def noted(agent: str, fact: object) -> Said:
 
 
 def submitted(name: str, *files: str, **fields: object) -> Said:
-    candidate = Candidate(
-        candidate_id=name,
-        agent_id=name,
-        role=Role.QA,
-        summary=f"I did it the way of {name}.",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(files_changed=files, tests=Summary(passed=99), insertions=12, deletions=3),
-        usage=Usage(),
-        audit_head="",
-        submitted_at="",
-        model="m",
-    )
-    return "_", CandidateSubmitted(candidate=replace(candidate, **fields))  # type: ignore[arg-type]
+    made = Artifacts(files_changed=files, tests=Summary(passed=99), insertions=12, deletions=3)
+    base = a_candidate(name, role=Role.QA, summary=f"I did it the way of {name}.", artifacts=made, model="m")
+    return "_", ev.CandidateSubmitted(candidate=replace(base, **fields))  # type: ignore[arg-type]
 
 
 def checked(name: str, tests: Summary | None = None, *, passed: bool = True, verdict: Verdict | None = None) -> Said:
+    problems = () if passed else ("test_round failed: 2 != 3",)
     results = (
         CheckResult(kind=CheckKind.LINT, name="lint", passed=True),
-        CheckResult(
-            kind=CheckKind.COMMAND,
-            name="tests",
-            passed=passed,
-            tests=tests,
-            problems=() if passed else ("test_round failed: 2 != 3",),
-        ),
+        CheckResult(kind=CheckKind.COMMAND, name="tests", passed=passed, tests=tests, problems=problems),
         CheckResult(kind=CheckKind.DRY_RUN, name="build", passed=False, skipped_reason="none"),
     )
-    return "_", ChecksFinished(report=CheckReport(candidate_id=name, results=results, verdict=verdict))
+    return "_", ev.ChecksFinished(report=CheckReport(candidate_id=name, results=results, verdict=verdict))
 
 
 def ranked(*names: str, winner: str = "") -> Said:
@@ -161,11 +124,13 @@ def ranked(*names: str, winner: str = "") -> Said:
         RankedCandidate(candidate_id=name, rank=at, score=1 / at, accepted=name == winner)
         for at, name in enumerate(names, 1)
     )
-    return "_", CandidatesRanked(ranking=ranking, winner_id=winner)
+    return "_", ev.CandidatesRanked(ranking=ranking, winner_id=winner)
 
 
-def ended(status: ExecutionStatus = ExecutionStatus.COMPLETED, winner: str = "", error: str = "") -> ExecutionFinished:
-    return ExecutionFinished(
+def ended(
+    status: ev.ExecutionStatus = ev.ExecutionStatus.COMPLETED, winner: str = "", error: str = ""
+) -> ev.ExecutionFinished:
+    return ev.ExecutionFinished(
         status=status, winner_id=winner, error=error, usage=Usage(prompt_tokens=10), duration_ms=700
     )
 
@@ -184,7 +149,7 @@ async def test_a_delivery_leaves_what_the_winner_did_how_it_went_and_what_it_not
         checked("a", TESTS, verdict=Verdict.VERIFIED),
         checked("b", FAILING, passed=False, verdict=Verdict.REFUTED),
         ranked("a", "b", winner="a"),
-        ("_", WinnerDelivered(delivered=delivered, report=CheckReport(candidate_id="a", verdict=Verdict.VERIFIED))),
+        ("_", ev.WinnerDelivered(delivered=delivered, report=CheckReport(candidate_id="a", verdict=Verdict.VERIFIED))),
         end=ended(winner="a"),
     )
     assert found.work == WorkRecord(
@@ -258,7 +223,7 @@ async def test_without_a_winner_the_nearest_tells_what_failed() -> None:
         checked("a", TESTS, passed=False),
         checked("b", FAILING, passed=False, verdict=Verdict.REFUTED),
         ranked("b", "a"),
-        end=ended(ExecutionStatus.NO_WINNER, error="no candidate passed"),
+        end=ended(ev.ExecutionStatus.NO_WINNER, error="no candidate passed"),
     )
     assert (found.work.status, found.work.summary) == ("no_winner", "no candidate passed")
     assert (found.work.commits, found.work.files_changed) == ((), ())
@@ -269,23 +234,13 @@ async def test_without_a_winner_the_nearest_tells_what_failed() -> None:
     assert "Error: no candidate passed" in lesson.text
 
 
-async def test_an_unverified_delivery_is_not_remembered_as_a_plain_success() -> None:
-    found = await left(
-        submitted("a"), checked("a", verdict=Verdict.UNVERIFIED), ranked("a", winner="a"), end=ended(winner="a")
-    )
-    assert "completed, unverified: nothing shows that the change works; 1 candidates: " in found.memories[0].text
-    assert found.outcome.metadata == {VERDICT: "unverified"}
-    # Without tests among the checks, the agent's own stand.
-    assert found.work.tests == Summary(passed=99)
-
-
 async def test_what_subtasks_merged_counts_and_a_part_names_its_whole() -> None:
     delivered = Delivered(commit_sha="1" * 40, branch="b")
     passed = CheckReport(candidate_id="", results=(CheckResult(kind=CheckKind.COMMAND, name="a", passed=True),))
     found = await left(
-        ("_", SubtaskEnded(outcome=SubtaskOutcome(subtask_id="one", commit_sha="1" * 40))),
-        ("_", SubtaskEnded(outcome=SubtaskOutcome(subtask_id="two"))),
-        ("_", WinnerDelivered(delivered=delivered, report=passed)),
+        ("_", ev.SubtaskEnded(outcome=SubtaskOutcome(subtask_id="one", commit_sha="1" * 40))),
+        ("_", ev.SubtaskEnded(outcome=SubtaskOutcome(subtask_id="two"))),
+        ("_", ev.WinnerDelivered(delivered=delivered, report=passed)),
         task=replace(TASK, parent_execution_id="whole", story_id="a story of mine", case_id="x/y"),
         end=ended(),
     )
@@ -298,16 +253,19 @@ async def test_what_subtasks_merged_counts_and_a_part_names_its_whole() -> None:
 @pytest.mark.parametrize(
     ("end", "said", "options"),
     [
-        (ended(ExecutionStatus.CANCELLED), (submitted("a"),), MemoryOptions(write=True)),
-        (ended(ExecutionStatus.REJECTED), (submitted("a"),), MemoryOptions(write=True)),
-        (ended(ExecutionStatus.FAILED, error="no model"), (), MemoryOptions(write=True)),
+        (ended(ev.ExecutionStatus.CANCELLED), (submitted("a"),), MemoryOptions(write=True)),
+        (ended(ev.ExecutionStatus.REJECTED), (submitted("a"),), MemoryOptions(write=True)),
+        (ended(ev.ExecutionStatus.FAILED, error="no model"), (), MemoryOptions(write=True)),
         (ended(winner="a"), (submitted("a"), ranked("a", winner="a")), MemoryOptions(read=True)),
     ],
 )
-async def test_others_leave_no_lesson(end: ExecutionFinished, said: tuple[Said, ...], options: MemoryOptions) -> None:
+async def test_others_leave_no_lesson(
+    end: ev.ExecutionFinished, said: tuple[Said, ...], options: MemoryOptions
+) -> None:
     found = await left(noted("a", "Tests need Redis."), *said, task=replace(TASK, memory=options), end=end)
-    assert found.memories == []
-    assert (found.work.status, found.work.summary == "no model") == (str(end.status), end.error == "no model")
+    assert (found.memories, found.work.status) == ([], str(end.status))
+    # Without tests among the checks, the agent's own stand.
+    assert found.work.tests == (Summary(passed=99) if end.winner_id else None)
 
 
 async def test_the_facts_are_those_of_the_winner_and_of_what_it_revises() -> None:
@@ -330,13 +288,13 @@ async def test_the_facts_are_those_of_the_winner_and_of_what_it_revises() -> Non
 
 async def test_what_was_noted_before_a_run_began_anew_or_only_looks_like_a_note_does_not_count() -> None:
     agent, real = noted("a", "fact")
-    assert isinstance(real, ToolFinished)
+    assert isinstance(real, ev.ToolFinished)
     found = await left(
         noted("a", "from the first try"),
-        ("a", RunClaimed(generation=2, host="h", resumes=False)),
-        ("a", RunStarted(role="DEV", model="m", messages=(), tools=())),
+        ("a", ev.RunClaimed(generation=2, host="h", resumes=False)),
+        ("a", ev.RunStarted(role="DEV", model="m", messages=(), tools=())),
         noted("a", "from the second try"),
-        ("a", RunClaimed(generation=3, host="h", resumes=True)),
+        ("a", ev.RunClaimed(generation=3, host="h", resumes=True)),
         noted("a", "and the third"),
         called("a", "remember", "mcp_evil", remembered="fact"),
         called("a", "read_file", "remembering", remembered="fact"),
@@ -353,19 +311,18 @@ async def test_what_was_noted_before_a_run_began_anew_or_only_looks_like_a_note_
 async def test_all_of_it_is_bounded() -> None:
     flood = "word " * 20_000
     names = [str(number) for number in range(5)]
+    files = [f"f{number}" for number in range(500)]
     found = await left(
         *(noted("0", f"{number} {flood}") for number in range(30)),
-        *(submitted(name, flood, *(f"f{n}" for n in range(500)), summary=flood, error=flood) for name in names),
+        *(submitted(name, flood, *files, summary=flood, error=flood) for name in names),
         ranked(*names, winner="0"),
         task=replace(TASK, description=flood),
         end=ended(winner="0", error=flood),
     )
-    assert len(found.work.instruction) < 2_100
-    assert len(found.work.summary) < 4_100
-    assert len(found.work.files_changed) == 300
+    work = found.work
+    assert (len(work.instruction) < 2_100, len(work.summary) < 4_100, len(work.files_changed)) == (True, True, 300)
     assert len(found.memories[0].text) <= MAX_MEMORY_CHARS
-    assert len(found.facts) == MAX_FACTS
-    assert all(len(one) <= MAX_FACT_CHARS for one in found.facts)
+    assert len(found.facts) == MAX_FACTS and max(map(len, found.facts)) <= MAX_FACT_CHARS
 
 
 @pytest.fixture

@@ -23,11 +23,7 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
     policy_results,
     tree_violations,
 )
-from swe_ai_fleet.orchestrator.evidence.weakened_tests import (
-    MAX_CHANGED_TESTS,
-    MAX_TEST_CHARS,
-    changed_tests,
-)
+from swe_ai_fleet.orchestrator.evidence.weakened_tests import MAX_CHANGED_TESTS, MAX_TEST_CHARS, changed_tests
 from swe_ai_fleet.tools.secrets import Secrets
 
 Files = Mapping[str, str | bytes | None]
@@ -121,33 +117,27 @@ def test_reads_every_kind_of_change(tmp_path: Path) -> None:
     }
     patch = parse_patch(changed(tmp_path, before, after))
     files = {file.path: file for file in patch.files}
-    assert set(files) == {"a b.py", "gone.txt", "ümlaut\t.txt", "bin", "new.py", "empty", "link"}
-    assert [(line.sign, line.text, line.number) for line in files["a b.py"].lines("+-")] == [
-        ("-", "2", 2),
-        ("+", "two", 2),
-    ]
-    assert files["gone.txt"].is_deleted
-    assert files["bin"].is_binary
+    assert set(files) == set(after)
+    lines = [(line.sign, line.text, line.number) for line in files["a b.py"].lines("+-")]
+    assert lines == [("-", "2", 2), ("+", "two", 2)]
+    assert (files["gone.txt"].is_deleted, files["bin"].is_binary, files["new.py"].is_new) == (True, True, True)
     assert files["link"].mode == "120000"
-    assert files["new.py"].is_new
     assert [line.text for line in files["new.py"].lines("+")] == ["--- a/x", "+++ b/x"]
     assert set(patch.paths) == set(files) - {"gone.txt"}
     assert sum(1 for file in patch.files for _ in file.lines("+-")) == 2 + 1 + 2 + 2 + 1
 
 
-def test_leaves_files_out(tmp_path: Path) -> None:
-    data = changed(tmp_path, {"a": "1\n", "b": "1\n", "c": b"\0"}, {"a": "2\n", "b": "2\n", "c": b"\0\1"})
+def test_leaves_files_out_and_reads_renames_of_other_tools(tmp_path: Path) -> None:
+    before: Files = {"a": "1\n", "b": "1\n", "c": b"\0"}
+    data = changed(_made(tmp_path / "one"), before, {"a": "2\n", "b": "2\n", "c": b"\0\1"})
     patch = parse_patch(data)
     assert patch.without([]) == data
-    left = patch.without(["a"])
-    _write(tmp_path, {"a": "1\n", "b": "1\n", "c": b"\0"})
-    subprocess.run(("git", "apply", "-"), input=left, cwd=tmp_path, check=True)
-    assert [(tmp_path / name).read_bytes() for name in "abc"] == [b"1\n", b"2\n", b"\0\1"]
-
-
-def test_renames_of_other_tools(tmp_path: Path) -> None:
+    _write(tmp_path / "one", before)
+    subprocess.run(("git", "apply", "-"), input=patch.without(["a"]), cwd=tmp_path / "one", check=True)
+    assert [(tmp_path / "one" / name).read_bytes() for name in "abc"] == [b"1\n", b"2\n", b"\0\1"]
     text = "".join(f"line {number}\n" for number in range(20))
-    data = changed(tmp_path, {"old name.py": text}, {"old name.py": None, "new.py": text + "more\n"}, "-M")
+    after: Files = {"old name.py": None, "new.py": text + "more\n"}
+    data = changed(_made(tmp_path / "two"), {"old name.py": text}, after, "-M")
     (file,) = parse_patch(data).files
     assert (file.old_path, file.path) == ("old name.py", "new.py")
     assert found(data, task(allowed_paths=("new.py",))) == ["!old name.py: lies outside the allowed paths"]
@@ -170,24 +160,6 @@ def test_renames_of_other_tools(tmp_path: Path) -> None:
 def test_refuses_what_git_does_not_write(data: bytes) -> None:
     with pytest.raises(PatchUnreadable, match="line "):
         parse_patch(data)
-
-
-_texts = st.lists(st.sampled_from(["a", "b", "c", "", " d", "+e", "-f"]), min_size=1, max_size=30)
-
-
-@given(_texts, _texts)
-def test_the_text_before_is_won_back(old: list[str], new: list[str]) -> None:
-    hunks = _hunks(old, new)
-    file = FilePatch(path="x", old_path="x", raw=b"", hunks=hunks)
-    assert file.before("\n".join(new)) == "\n".join(old)
-
-
-def _hunks(old: list[str], new: list[str]) -> tuple[Hunk, ...]:
-    """A hunk that takes all old lines away and adds all new ones, but for a common first line."""
-    common = 1 if old[:1] == new[:1] else 0
-    lines = [Line(" ", text, 1) for text in old[:common]]
-    lines += [Line("-", text, 0) for text in old[common:]] + [Line("+", text, 0) for text in new[common:]]
-    return (Hunk(new_start=1, new_count=len(new), section="", lines=tuple(lines)),)
 
 
 # What rules a candidate out
@@ -529,17 +501,18 @@ COMMENTS = "of the source nothing changes but comments and blank lines"
 def test_source_in_which_only_comments_change(tmp_path: Path, path: str, before: str, after: str, warned: bool) -> None:
     data = changed(tmp_path, {path: before}, {path: after})
     assert (COMMENTS in found(data)) is warned
-    # A test or a document beside it does not make it work; another file of the project may.
-    beside = changed(
-        _made(tmp_path / "beside"), {path: before}, {path: after, "tests/test_a.py": "x = 1\n", "README.md": "x\n"}
-    )
-    assert (COMMENTS in found(beside)) is warned
-    other = changed(_made(tmp_path / "other"), {path: before}, {path: after, "pyproject.toml": "[tool.x]\n"})
-    assert COMMENTS not in found(other)
-    (_, *warnings) = policy_results(patch_violations(parse_patch(data), task(), PolicyRules(), Secrets()), task())
-    assert [(one.required, one.score) for one in warnings if COMMENTS in one.message] == (
-        [(False, 0.0)] if warned else []
-    )
+    violations = patch_violations(parse_patch(data), task(), PolicyRules(), Secrets())
+    (_, *warnings) = policy_results(violations, task())
+    told = [(one.required, one.score) for one in warnings if COMMENTS in one.message]
+    assert told == ([(False, 0.0)] if warned else [])
+    if warned:
+        # A test or a document beside it does not make it work; another file of the project may.
+        for more, still in (
+            ({"tests/test_a.py": "x = 1\n", "README.md": "x\n"}, True),
+            ({"pyproject.toml": "[tool.x]\n"}, False),
+        ):
+            root = _made(tmp_path / f"beside-{len(more)}")
+            assert (COMMENTS in found(changed(root, {path: before}, {path: after, **more}))) is still
 
 
 def _made(directory: Path) -> Path:
@@ -547,55 +520,48 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "token: " * 15_000,
-        "token" * 20_000,
-        'secret = "' + "a1" * 10_000,
-        "-----BEGIN " * 10_000,
-        "AKIA" * 25_000,
-        "test(" * 20_000,
-        "it.each" * 14_000,
-        "#[" * 10_000,
-        "# noqa " * 14_000,
-        "\n".join(["def test_a():", "@skip"] * 5_000),
-        "\n".join(f"def test_{number}(): assert 1" for number in range(4_000)),
-        "\n".join(['    it("a")'] * 8_000),
-    ],
+HOSTILE = (
+    "token: " * 15_000,
+    "token" * 20_000,
+    'secret = "' + "a1" * 10_000,
+    "-----BEGIN " * 10_000,
+    "AKIA" * 25_000,
+    "test(" * 20_000,
+    "it.each" * 14_000,
+    "#[" * 10_000,
+    "# noqa " * 14_000,
+    "\n".join(["def test_a():", "@skip"] * 5_000),
+    "\n".join(f"def test_{number}(): assert 1" for number in range(4_000)),
+    "\n".join(['    it("a")'] * 8_000),
 )
-def test_hostile_lines_take_no_time(text: str) -> None:
-    lines = text.split("\n")
-    removed = "".join(f"-{line}\n" for line in lines[: len(lines) // 2 + 1])
-    added = "".join(f"+{line}x\n" for line in lines)
-    head = "diff --git a/tests/test_a.py b/tests/test_a.py\n--- a/tests/test_a.py\n+++ b/tests/test_a.py\n"
-    hunk = f"@@ -1,{removed.count(chr(10))} +1,{len(lines)} @@\n"
-    bounded("".join((head, hunk, removed, added)), text, seconds=20)
 
 
-def bounded(data: str, text: str, *, seconds: float) -> None:
-    """All that policy has to say of a patch, and of its lines in a file of settings, within so many seconds of work."""
-    started_at = time.process_time()
-    patch = parse_patch(data.encode())
-    mask = Secrets(["entrusted-value-1"])
-    list(patch_violations(patch, task(), PolicyRules(), mask))
-    list(tree_violations(patch, ["tests/test_a.py"], lambda name: text))
-    list(patch_violations(Patch((replace(patch.files[0], path="a.yml"),)), task(), PolicyRules(), mask))
-    assert time.process_time() - started_at < seconds
-
-
-def test_many_files_and_hunks_take_no_time() -> None:
-    files = "".join(
-        f"diff --git a/tests/test_{at}.py b/tests/test_{at}.py\n--- a/tests/test_{at}.py\n+++ b/tests/test_{at}.py\n"
-        f"@@ -1 +1 @@\n-def test_a{at}():\n+def test_b{at}():\n"
-        for at in range(6_000)
+def test_hostile_lines_and_many_files_and_hunks_take_no_time() -> None:
+    patches: list[tuple[str, str]] = []
+    for text in HOSTILE:
+        lines = text.split("\n")
+        removed = "".join(f"-{line}\n" for line in lines[: len(lines) // 2 + 1])
+        added = "".join(f"+{line}x\n" for line in lines)
+        hunk = f"@@ -1,{removed.count(chr(10))} +1,{len(lines)} @@\n"
+        patches.append((f"{_head('tests/test_a.py')}{hunk}{removed}{added}", text))
+    files = (
+        f"{_head(f'tests/test_{at}.py')}@@ -1 +1 @@\n-def test_a{at}():\n+def test_b{at}():\n" for at in range(6_000)
     )
-    hunks = "".join(f"@@ -{3 * at} +{3 * at} @@\n-a\n+b\n" for at in range(1, 20_000))
-    for data in (
-        files,
-        f"diff --git a/pyproject.toml b/pyproject.toml\n--- a/pyproject.toml\n+++ b/pyproject.toml\n{hunks}",
-    ):
-        bounded(data, "b\n" * 60_000, seconds=25)
+    hunks = (f"@@ -{3 * at} +{3 * at} @@\n-a\n+b\n" for at in range(1, 20_000))
+    patches += [("".join(files), "b\n" * 60_000), (_head("pyproject.toml") + "".join(hunks), "b\n" * 60_000)]
+    mask = Secrets(["entrusted-value-1"])
+    for data, text in patches:
+        started_at = time.process_time()
+        patch = parse_patch(data.encode())
+        # All that policy has to say of a patch, and of its lines in a file of settings.
+        list(patch_violations(patch, task(), PolicyRules(), mask))
+        list(tree_violations(patch, ["tests/test_a.py"], lambda name, text=text: text))
+        list(patch_violations(Patch((replace(patch.files[0], path="a.yml"),)), task(), PolicyRules(), mask))
+        assert time.process_time() - started_at < 25, text[:20]
+
+
+def _head(path: str) -> str:
+    return f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n"
 
 
 # Old tests that a patch changes

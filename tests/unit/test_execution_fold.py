@@ -4,52 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, Delivered
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
-from swe_ai_fleet.domain.event import (
-    EXECUTION_SUBJECT,
-    ApprovalRefused,
-    ApprovalRequested,
-    ApprovalResolved,
-    AuditHeadSigned,
-    BaselineFinished,
-    CancelRequested,
-    CandidateReviewed,
-    CandidatesRanked,
-    CandidateSubmitted,
-    ChecklistMade,
-    ChecksFinished,
-    ChecksStarted,
-    ContextGathered,
-    EnvironmentRunFinished,
-    Event,
-    EventBody,
-    ExecutionClaimed,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    ModelReplied,
-    ResultPublished,
-    RevisionJudged,
-    RunClaimed,
-    RunFinished,
-    RunLost,
-    RunReassigned,
-    RunStarted,
-    RunStopped,
-    StoredEvent,
-    SubtaskEnded,
-    SubtasksDerived,
-    SubtaskStarted,
-    ToolFinished,
-    ToolStarted,
-    VotesCast,
-    WinnerDelivered,
-)
 from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState, fold
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.review import Critique, Vote
@@ -61,23 +22,23 @@ from tests.candidates import a_candidate
 from tests.sampling import sample
 
 FIRST, SECOND = "agent-dev-1", "agent-dev-2"
-ORCHESTRATOR = EXECUTION_SUBJECT
+ORCHESTRATOR = ev.EXECUTION_SUBJECT
 REPOSITORY = PinnedRepository(tenant="default", location="r", commit="c" * 40)
 COUNCIL = Council(council_id="c", role=Role.DEV, members=(CouncilMember(agent_id=FIRST),))
 BEGUN = (
-    ExecutionStarted(
+    ev.ExecutionStarted(
         task=Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r")),
         repository=REPOSITORY,
         fingerprint="f",
         council=COUNCIL,
         asked_approval=ApprovalPolicy.PLAN,
     ),
-    ExecutionClaimed(generation=1, owner="o"),
+    ev.ExecutionClaimed(generation=1, owner="o"),
 )
 
 
-def said(sequence: int, agent_id: str, body: EventBody) -> StoredEvent:
-    event = Event(
+def said(sequence: int, agent_id: str, body: ev.EventBody) -> ev.StoredEvent:
+    event = ev.Event(
         id=f"e/{agent_id}/1/{sequence}",
         tenant="default",
         execution_id="e",
@@ -86,10 +47,10 @@ def said(sequence: int, agent_id: str, body: EventBody) -> StoredEvent:
         at=f"2026-01-01T00:00:{sequence:02}+00:00",
         body=body,
     )
-    return StoredEvent(sequence=sequence, event=event)
+    return ev.StoredEvent(sequence=sequence, event=event)
 
 
-def after(*told: EventBody | tuple[str, EventBody], first: int = 7) -> ExecutionState:
+def after(*told: ev.EventBody | tuple[str, ev.EventBody], first: int = 7) -> ExecutionState:
     """The state after an execution's beginning and these; what no agent is named for, the orchestrator says."""
     bodies = [one if isinstance(one, tuple) else (ORCHESTRATOR, one) for one in (*BEGUN, *told)]
     state = fold(said(sequence, *one) for sequence, one in enumerate(bodies, start=first))
@@ -97,7 +58,7 @@ def after(*told: EventBody | tuple[str, EventBody], first: int = 7) -> Execution
     return state
 
 
-def asks(agent_id: str, name: str = "p1") -> tuple[str, EventBody]:
+def asks(agent_id: str, name: str = "p1") -> tuple[str, ev.EventBody]:
     request = ApprovalRequest(
         approval_id=name,
         agent_id=agent_id,
@@ -110,68 +71,58 @@ def asks(agent_id: str, name: str = "p1") -> tuple[str, EventBody]:
         memory="what was remembered",
         diff="+ a line",
     )
-    return agent_id, ApprovalRequested(request=request, usage=Usage())
+    return agent_id, ev.ApprovalRequested(request=request, usage=Usage())
 
 
-def answered(name: str = "p1", text: str = "") -> EventBody:
+def answered(name: str = "p1", text: str = "") -> ev.EventBody:
     said = ApprovalResolution(approval_id=name, decision=ApprovalDecision.APPROVED, text=text)
-    return ApprovalResolved(resolution=said)
+    return ev.ApprovalResolved(resolution=said)
 
 
-def claimed(agent_id: str, generation: int = 1, *, resumes: bool = False) -> tuple[str, EventBody]:
-    return agent_id, RunClaimed(generation=generation, host="h", resumes=resumes)
+def claimed(agent_id: str, generation: int = 1, *, resumes: bool = False) -> tuple[str, ev.EventBody]:
+    return agent_id, ev.RunClaimed(generation=generation, host="h", resumes=resumes)
 
 
-def finished(agent_id: str) -> tuple[str, EventBody]:
-    return agent_id, RunFinished(
+def finished(agent_id: str) -> tuple[str, ev.EventBody]:
+    return agent_id, ev.RunFinished(
         stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head="h"
     )
 
 
-def ended(status: ExecutionStatus = ExecutionStatus.COMPLETED) -> EventBody:
-    return ExecutionFinished(status=status, winner_id="", usage=Usage(), duration_ms=1)
-
-
-def test_what_an_execution_began_with_stays_known() -> None:
-    state = after(first=40)
-    assert (state.council, state.asked_approval, state.last_sequence) == (COUNCIL, ApprovalPolicy.PLAN, 41)
+def ended(status: ev.ExecutionStatus = ev.ExecutionStatus.COMPLETED) -> ev.EventBody:
+    return ev.ExecutionFinished(status=status, winner_id="", usage=Usage(), duration_ms=1)
 
 
 def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
     candidate = a_candidate("c")
     report = CheckReport(candidate_id="c")
-    bodies: list[EventBody] = [
-        CandidateSubmitted(candidate=candidate),
-        ChecksFinished(report=report),
-        RunLost(lost_agent_id=SECOND, reason="its process died"),
-        CandidatesRanked(ranking=(), winner_id="c"),
-        ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="c", duration_ms=9),
-        ResultPublished(),
+    bodies: list[ev.EventBody] = [
+        ev.CandidateSubmitted(candidate=candidate),
+        ev.ChecksFinished(report=report),
+        ev.RunLost(lost_agent_id=SECOND, reason="its process died"),
+        ev.CandidatesRanked(ranking=(), winner_id="c"),
+        ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id="c", duration_ms=9),
+        ev.ResultPublished(),
     ]
     state = after(claimed(SECOND), *bodies)
     assert (state.execution_id, state.task, state.repository) == ("e", BEGUN[0].task, REPOSITORY)
-    assert (state.status, state.winner_id, state.generation, state.owner) == (ExecutionStatus.COMPLETED, "c", 1, "o")
+    assert (state.council, state.asked_approval, state.last_sequence) == (COUNCIL, ApprovalPolicy.PLAN, 15)
+    assert (state.status, state.winner_id, state.generation, state.owner) == (ev.ExecutionStatus.COMPLETED, "c", 1, "o")
     assert (state.candidates, state.reports) == ({"c": candidate}, {"c": report})
     assert (state.agents[SECOND].status, state.agents[SECOND].stop_reason) == ("lost", "lost")
     assert (state.started_at[17:19], state.finished_at[17:19], state.updated_at[17:19]) == ("07", "14", "15")
     assert state.result_published and ORCHESTRATOR not in state.agents
     assert [fold(()), fold([said(7, ORCHESTRATOR, BEGUN[1])])] == [None, None]
     begun = fold([said(7, ORCHESTRATOR, BEGUN[0])])
-    assert begun is not None and begun.status is ExecutionStatus.PENDING
+    assert begun is not None and begun.status is ev.ExecutionStatus.PENDING
     assert fold([said(7, ORCHESTRATOR, BEGUN[0]), said(8, ORCHESTRATOR, BEGUN[0])]) == begun
 
 
-def test_an_event_at_or_before_the_first_ones_place_is_no_news() -> None:
-    begun = said(7, ORCHESTRATOR, BEGUN[0])
-    state = fold([begun, said(7, ORCHESTRATOR, CancelRequested(reason="old"))])
-    assert state is not None
-    assert not state.cancel_requested
-
-
-def test_who_was_not_let_decide_is_remembered() -> None:
-    refused = ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller="ada")
-    again = ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller="bob")
-    assert after(asks(FIRST), refused, again).refused == {("p1", "ada"), ("p1", "bob")}
+def test_an_event_at_or_before_the_first_ones_place_is_no_news_and_the_first_reason_to_cancel_stays() -> None:
+    state = fold([said(7, ORCHESTRATOR, BEGUN[0]), said(7, ORCHESTRATOR, ev.CancelRequested(reason="old"))])
+    assert state is not None and not state.cancel_requested
+    state = after(ev.CancelRequested(reason="too dear"), ev.CancelRequested(reason="again"))
+    assert (state.cancel_requested, state.cancel_reason) == (True, "too dear")
 
 
 def test_a_decided_request_lets_go_of_what_was_there_to_decide_by() -> None:
@@ -180,56 +131,61 @@ def test_a_decided_request_lets_go_of_what_was_there_to_decide_by() -> None:
     assert (state.requests["p2"].memory, state.requests["p2"].diff) == ("what was remembered", "+ a line")
     assert state.resolutions["p1"].text == "go"
     assert after(asks(FIRST), answered("p1", "first"), answered("p1", "later")).resolutions["p1"].text == "first"
+    # Who was not let decide is remembered.
+    refused = [ev.ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller=who) for who in "ab"]
+    assert after(asks(FIRST), *refused).refused == {("p1", "a"), ("p1", "b")}
 
 
 def test_an_agent_is_at_work_again_once_nothing_of_its_waits() -> None:
     waiting = after(claimed(FIRST), asks(FIRST), claimed(SECOND), asks(SECOND, "p2"))
-    assert waiting.status is ExecutionStatus.AWAITING_APPROVAL
+    assert waiting.status is ev.ExecutionStatus.AWAITING_APPROVAL
     one = after(claimed(FIRST), asks(FIRST), claimed(SECOND), asks(SECOND, "p2"), answered("p1"))
-    assert one.status is ExecutionStatus.AWAITING_APPROVAL
+    assert one.status is ev.ExecutionStatus.AWAITING_APPROVAL
     assert [one.agents[name].status for name in (FIRST, SECOND)] == ["running", "awaiting_approval"]
     both = after(claimed(FIRST), asks(FIRST), answered("p1"))
-    assert both.status is ExecutionStatus.IN_PROGRESS
+    assert both.status is ev.ExecutionStatus.IN_PROGRESS
 
 
 @pytest.mark.parametrize(
     "gone",
-    [finished(FIRST), claimed(FIRST, 2), (ORCHESTRATOR, RunLost(lost_agent_id=FIRST, reason="host gone"))],
+    [finished(FIRST), claimed(FIRST, 2), (ORCHESTRATOR, ev.RunLost(lost_agent_id=FIRST, reason="host gone"))],
     ids=["it has ended", "it begins anew", "it is lost"],
 )
-def test_who_is_gone_waits_for_nothing(gone: tuple[str, EventBody]) -> None:
+def test_who_is_gone_waits_for_nothing(gone: tuple[str, ev.EventBody]) -> None:
     state = after(claimed(FIRST), asks(FIRST, "p0"), answered("p0"), asks(FIRST), gone)
-    assert state.status is ExecutionStatus.IN_PROGRESS
+    assert state.status is ev.ExecutionStatus.IN_PROGRESS
     assert state.pending == ()
     # What was decided stays: it is part of what happened.
     assert set(state.requests) == {"p0"}
     beside = after(claimed(FIRST), asks(FIRST), claimed(SECOND), asks(SECOND, "p2"), gone)
     assert [request.approval_id for request in beside.pending] == ["p2"]
-    assert beside.status is ExecutionStatus.AWAITING_APPROVAL
+    assert beside.status is ev.ExecutionStatus.AWAITING_APPROVAL
+    # Who goes on still waits.
+    on = after(claimed(FIRST), asks(FIRST), claimed(FIRST, 2, resumes=True))
+    assert [request.approval_id for request in on.pending] == ["p1"]
 
 
-def test_who_goes_on_still_waits() -> None:
-    state = after(claimed(FIRST), asks(FIRST), claimed(FIRST, 2, resumes=True))
-    assert [request.approval_id for request in state.pending] == ["p1"]
-
-
-def test_a_lost_agent_that_is_assigned_anew_runs_and_its_attempts_are_counted() -> None:
-    began: list[EventBody | tuple[str, EventBody]] = [
-        claimed(FIRST),
-        (FIRST, RunStarted(role="DEV", model="m", messages=(), tools=())),
-        RunLost(lost_agent_id=FIRST, reason="host gone"),
-    ]
-    assert after(*began).agents[FIRST].status == "lost"
-    again = after(*began, RunReassigned(lost_agent_id=FIRST, reason="host gone", attempt=2)).agents[FIRST]
-    assert (again.status, again.attempt) == ("running", 2)
+def test_attempts_are_counted_when_a_lost_agent_is_assigned_anew_and_begins_again() -> None:
+    began = (FIRST, ev.RunStarted(role="DEV", model="m", messages=(), tools=()))
+    lost = claimed(FIRST), began, ev.RunLost(lost_agent_id=FIRST, reason="host gone")
+    again = *lost, ev.RunReassigned(lost_agent_id=FIRST, reason="host gone", attempt=2)
+    for told, status, attempt, generation in (
+        (lost, "lost", 1, 1),
+        (again, "running", 2, 1),
+        ((*again, claimed(FIRST, 2), began), "running", 2, 2),
+    ):
+        agent = after(*told).agents[FIRST]
+        assert (agent.status, agent.attempt, agent.generation) == (status, attempt, generation), told
+    # Who was lost before it began stays lost at the end.
+    assert after(ev.RunLost(lost_agent_id=SECOND, reason="gone"), ended()).agents[SECOND].status == "lost"
 
 
 def test_an_opinion_given_again_takes_the_place_of_the_first() -> None:
-    def review(score: float, at: int = 1) -> EventBody:
-        return CandidateReviewed(critique=Critique(reviewer_id="r", candidate_id=FIRST, round=at, score=score))
+    def review(score: float, at: int = 1) -> ev.EventBody:
+        return ev.CandidateReviewed(critique=Critique(reviewer_id="r", candidate_id=FIRST, round=at, score=score))
 
-    def votes(choice: str, judge: str = "j") -> EventBody:
-        return VotesCast(votes=(Vote(judge_id=judge, sample=1, order=(FIRST, SECOND), choice=choice),))
+    def votes(choice: str, judge: str = "j") -> ev.EventBody:
+        return ev.VotesCast(votes=(Vote(judge_id=judge, sample=1, order=(FIRST, SECOND), choice=choice),))
 
     state = after(review(0.1), review(0.9), review(0.5, 2), votes(FIRST), votes(FIRST, "k"), votes(SECOND))
     assert [(one.round, one.score) for one in state.critiques] == [(1, 0.9), (2, 0.5)]
@@ -237,31 +193,12 @@ def test_an_opinion_given_again_takes_the_place_of_the_first() -> None:
     assert len(state.votes) == 2
 
 
-def test_the_first_reason_to_cancel_stays() -> None:
-    state = after(CancelRequested(reason="too dear"), CancelRequested(reason="again"))
-    assert (state.cancel_requested, state.cancel_reason) == (True, "too dear")
-
-
-def test_context_ranking_and_integration_stand_in_the_state() -> None:
-    merged = PinnedRepository(tenant="default", location="r", commit="d" * 40)
-    context = GatheredContext(text="known", tokens=1, version="v")
-    state = after(
-        ContextGathered(context=context),
-        SubtaskEnded(outcome=SubtaskOutcome(subtask_id="a", status="COMPLETED"), repository=merged),
-        SubtaskEnded(outcome=SubtaskOutcome(subtask_id="b", status="FAILED")),
-        CandidatesRanked(ranking=(), winner_id=SECOND),
-    )
-    assert (state.context, state.winner_id) == (context, SECOND)
-    assert state.integration == merged
-    assert set(state.subtask_outcomes) == {"a", "b"}
-
-
 def test_what_comes_behind_the_end_changes_nothing_but_the_place_in_the_log() -> None:
     end = after(claimed(FIRST), ended())
-    later = after(claimed(FIRST), ended(), CancelRequested(reason="late"), finished(SECOND))
+    later = after(claimed(FIRST), ended(), ev.CancelRequested(reason="late"), finished(SECOND))
     assert later.last_sequence == end.last_sequence + 2
     assert (later.cancel_requested, set(later.agents)) == (False, {FIRST})
-    assert later.status is ExecutionStatus.COMPLETED
+    assert later.status is ev.ExecutionStatus.COMPLETED
 
 
 def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
@@ -282,14 +219,14 @@ def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
     reply = ModelReply(
         message=AssistantMessage(content="hm"), finish_reason="stop", usage=Usage(prompt_tokens=5, model_calls=1)
     )
-    bodies: list[EventBody] = [
-        RunClaimed(generation=3, host="h"),
-        RunStarted(role="DEV", model="m", messages=(), tools=()),
-        ModelReplied(step=2, reply=reply, duration_ms=1),
-        ToolStarted(entry=entry(Outcome.STARTED, "h1")),
-        ToolFinished(entry=entry(Outcome.SUCCESS, "h2"), result=result),
-        ToolFinished(entry=entry(Outcome.SUCCESS, "h3", APPROVAL_TOOL), result=result),
-        RunFinished(stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head=""),
+    bodies: list[ev.EventBody] = [
+        ev.RunClaimed(generation=3, host="h"),
+        ev.RunStarted(role="DEV", model="m", messages=(), tools=()),
+        ev.ModelReplied(step=2, reply=reply, duration_ms=1),
+        ev.ToolStarted(entry=entry(Outcome.STARTED, "h1")),
+        ev.ToolFinished(entry=entry(Outcome.SUCCESS, "h2"), result=result),
+        ev.ToolFinished(entry=entry(Outcome.SUCCESS, "h3", APPROVAL_TOOL), result=result),
+        ev.RunFinished(stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head=""),
     ]
     told = [after(*[(FIRST, body) for body in bodies[:count]]).agents[FIRST] for count in range(1, len(bodies) + 1)]
     assert [(one.status, one.generation) for one in told] == [("running", 3)] * 6 + [("finished", 3)]
@@ -303,93 +240,79 @@ def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
     ended = told[-1]
     assert (ended.model, ended.step, ended.stop_reason) == ("m", 2, StopReason.FINAL_ANSWER)
     assert ended.usage == Usage(prompt_tokens=5, model_calls=1, tool_calls=1)
-    whole = RunFinished(
+    whole = ev.RunFinished(
         stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(model_calls=9), audit_head="h9"
     )
     said_all = after(*[(FIRST, body) for body in (*bodies[:-1], whole)]).agents[FIRST]
     assert (said_all.usage, said_all.audit_head) == (Usage(model_calls=9), "h9")
-    resumed = after(*[(FIRST, body) for body in (*bodies, RunClaimed(generation=4, host="h", resumes=True))])
+    resumed = after(*[(FIRST, body) for body in (*bodies, ev.RunClaimed(generation=4, host="h", resumes=True))])
     on = resumed.agents[FIRST]
     assert (on.status, on.stop_reason, on.generation, on.step, on.audit_head) == ("running", "", 4, 2, "h3")
-    anew = after(*[(FIRST, body) for body in (*bodies, RunClaimed(generation=4, host="h"))]).agents[FIRST]
+    anew = after(*[(FIRST, body) for body in (*bodies, ev.RunClaimed(generation=4, host="h"))]).agents[FIRST]
     assert (anew.model, anew.generation, anew.step, anew.usage) == ("m", 4, 0, Usage())
-
-
-def test_attempts_are_still_counted_when_the_run_begins_again() -> None:
-    state = after(
-        claimed(FIRST),
-        RunLost(lost_agent_id=FIRST, reason="host gone"),
-        RunReassigned(lost_agent_id=FIRST, reason="host gone", attempt=2),
-        claimed(FIRST, 2),
-        (FIRST, RunStarted(role="DEV", model="m", messages=(), tools=())),
-    )
-    assert (state.agents[FIRST].attempt, state.agents[FIRST].generation) == (2, 2)
 
 
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [(ExecutionStatus.CANCELLED, StopReason.CANCELLED), (ExecutionStatus.COMPLETED, StopReason.LOST)],
+    [(ev.ExecutionStatus.CANCELLED, StopReason.CANCELLED), (ev.ExecutionStatus.COMPLETED, StopReason.LOST)],
 )
-def test_who_still_waits_at_the_end_has_ended_with_it(status: ExecutionStatus, reason: StopReason) -> None:
+def test_who_still_waits_at_the_end_has_ended_with_it(status: ev.ExecutionStatus, reason: StopReason) -> None:
     others = (asks("node", "p2"), asks("answered", "p3"), answered("p3"))
     state = after(claimed(FIRST), claimed(SECOND), asks(SECOND), *others, ended(status))
     assert [state.agents[name].status for name in (FIRST, SECOND, "node")] == ["running", "finished", "finished"]
     assert state.agents["answered"].status == "finished"
     assert (state.agents[SECOND].stop_reason, state.pending) == (reason, ())
     # Who takes an ended execution up has to tell of its end, and does not open it again.
-    later = after(ended(status), ExecutionClaimed(generation=2, owner="p"), ResultPublished())
+    later = after(ended(status), ev.ExecutionClaimed(generation=2, owner="p"), ev.ResultPublished())
     assert (later.status, later.generation, later.owner, later.result_published) == (status, 2, "p", True)
 
 
-def test_revisions_subtasks_and_the_delivery_stand_in_the_state() -> None:
-    derivation = Derivation(derivation_id="d", subtasks=())
-    report = CheckReport(candidate_id=FIRST)
-    delivered = Delivered(branch="fleet/t", commit_sha="d" * 40)
-    end = ExecutionFinished(
-        status=ExecutionStatus.COMPLETED, winner_id=FIRST, usage=Usage(model_calls=2), duration_ms=7, error="but"
+def test_what_is_found_out_planned_and_delivered_stands_in_the_state() -> None:
+    baseline, run, checklist = sample(ev.BaselineFinished), sample(ev.EnvironmentRunFinished), sample(ev.ChecklistMade)
+    merged = PinnedRepository(tenant="default", location="r", commit="d" * 40)
+    context, derivation = (
+        GatheredContext(text="known", tokens=1, version="v"),
+        Derivation(derivation_id="d", subtasks=()),
+    )
+    delivered = ev.WinnerDelivered(
+        delivered=Delivered(branch="fleet/t", commit_sha="d" * 40), report=CheckReport(candidate_id=FIRST)
+    )
+    end = ev.ExecutionFinished(
+        status=ev.ExecutionStatus.COMPLETED, winner_id=FIRST, usage=Usage(model_calls=2), duration_ms=7, error="but"
     )
     state = after(
-        RevisionJudged(candidate_id="kept", revises=FIRST, kept=True, reason="better"),
-        RevisionJudged(candidate_id="worse", revises=FIRST, kept=False, reason="broke the tests"),
-        SubtasksDerived(derivation=derivation),
-        SubtaskStarted(subtask_id="a", execution_id="e-a"),
-        WinnerDelivered(delivered=delivered, report=report),
-        end,
+        *(baseline, run, checklist),
+        ev.ContextGathered(context=context),
+        ev.CandidatesRanked(ranking=(), winner_id=SECOND),
+        ev.RevisionJudged(candidate_id="kept", revises=FIRST, kept=True, reason="better"),
+        ev.RevisionJudged(candidate_id="worse", revises=FIRST, kept=False, reason="broke the tests"),
+        ev.SubtasksDerived(derivation=derivation),
+        ev.SubtaskStarted(subtask_id="a", execution_id="e-a"),
+        ev.SubtaskEnded(outcome=SubtaskOutcome(subtask_id="a", status="COMPLETED"), repository=merged),
+        ev.SubtaskEnded(outcome=SubtaskOutcome(subtask_id="b", status="FAILED")),
+        *(delivered, end),
     )
+    assert (state.baseline, state.baseline_error) == (baseline.baseline, baseline.error) and baseline.error
+    assert (state.environment_run, state.checklist, state.context) == (run.run, checklist.checklist, context)
     assert (state.judged, dict(state.dropped)) == ({"kept", "worse"}, {"worse": "broke the tests"})
     assert (state.derivation, dict(state.subtask_executions)) == (derivation, {"a": "e-a"})
-    assert (state.delivered, state.delivery_report) == (delivered, report)
+    assert (set(state.subtask_outcomes), state.integration) == ({"a", "b"}, merged)
+    assert (state.delivered, state.delivery_report) == (delivered.delivered, delivered.report)
     assert (state.winner_id, state.usage, state.duration_ms, state.error) == (FIRST, end.usage, 7, "but")
+    assert after(ev.CandidatesRanked(ranking=(), winner_id=SECOND)).winner_id == SECOND
 
 
-def test_what_was_found_out_before_anybody_works_stands_in_the_state() -> None:
-    baseline, run, checklist = sample(BaselineFinished), sample(EnvironmentRunFinished), sample(ChecklistMade)
-    state = after(baseline, run, checklist)
-    assert (state.baseline, state.baseline_error) == (baseline.baseline, baseline.error) and baseline.error
-    assert (state.environment_run, state.checklist) == (run.run, checklist.checklist)
-
-
-def test_who_is_stopped_has_ended_and_why_is_known() -> None:
-    state = after(claimed(FIRST), RunStopped(stopped_agent_id=FIRST, reason="nothing left to win"))
+def test_who_is_stopped_has_ended_and_what_is_being_checked_is_known_until_the_end() -> None:
+    state = after(claimed(FIRST), ev.RunStopped(stopped_agent_id=FIRST, reason="nothing left to win"))
     agent = state.agents[FIRST]
-    assert (agent.status, agent.stop_reason, state.stopped) == (
-        "finished", StopReason.CANCELLED, {FIRST: "nothing left to win"},
-    )  # fmt: skip
-
-
-def test_what_is_being_checked_is_known_until_the_end() -> None:
-    started = ChecksStarted(candidate_id="a", command="make test")
+    assert (agent.status, agent.stop_reason) == ("finished", StopReason.CANCELLED)
+    assert state.stopped == {FIRST: "nothing left to win"}
+    started = ev.ChecksStarted(candidate_id="a", command="make test")
     assert after(started).checking["a"].command == "make test"
     assert after(started, ended()).checking == {}
 
 
 def test_the_latest_signed_head_counts_and_no_agents_own() -> None:
-    heads = [
-        SignedHead(agent_id=FIRST, run=run, entries=entries, hash="h") for run, entries in ((1, 9), (2, 1), (1, 10))
-    ]
-    assert after(*(AuditHeadSigned(head=head) for head in heads)).signed_heads == {FIRST: heads[1]}
-    assert after((FIRST, AuditHeadSigned(head=heads[0]))).signed_heads == {}
-
-
-def test_who_was_lost_before_it_began_stays_lost_at_the_end() -> None:
-    assert after(RunLost(lost_agent_id=SECOND, reason="gone"), ended()).agents[SECOND].status == "lost"
+    heads = [SignedHead(agent_id=FIRST, run=run, entries=count, hash="h") for run, count in ((1, 9), (2, 1), (1, 10))]
+    assert after(*(ev.AuditHeadSigned(head=head) for head in heads)).signed_heads == {FIRST: heads[1]}
+    assert after((FIRST, ev.AuditHeadSigned(head=heads[0]))).signed_heads == {}

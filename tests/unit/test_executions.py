@@ -11,34 +11,18 @@ from typing import Any
 
 import pytest
 
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     AlreadyExists,
     FleetError,
-    InvalidRequest,
     ModelUnavailable,
     NotFound,
     PreconditionFailed,
     ResourceExhausted,
     Unavailable,
 )
-from swe_ai_fleet.domain.event import (
-    BaselineFinished,
-    CandidateDelivered,
-    ChecksFinished,
-    ChecksStarted,
-    ExecutionClaimed,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    ResultPublished,
-    RunLost,
-    RunReassigned,
-    StoredEvent,
-    Writer,
-)
-from swe_ai_fleet.domain.execution import advance
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.drive import Surroundings
@@ -120,70 +104,37 @@ def world() -> World:
     return World()
 
 
-async def test_candidates_are_checked_ranked_and_the_winner_named(world: World):
+async def test_candidates_are_checked_ranked_the_winner_named_and_the_result_published_once(world: World):
     world.fleet.runs = {"agent-dev-2": ScriptedRun(checks=(FAILED,)), "agent-dev-3": ScriptedRun(insertions=5)}
-    state = await world.run(a_task(rounds=0))
-    assert state.status is ExecutionStatus.COMPLETED
-    assert state.winner_id == "agent-dev-1"
+    async with world.running() as executions:
+        name = (await executions.submit(a_task(rounds=0))).execution_id
+        state = await executions.wait(DEFAULT_TENANT, name)
+        await published(executions, name)
+    assert (state.status, state.winner_id) == (ev.ExecutionStatus.COMPLETED, "agent-dev-1")
     assert [one.candidate_id for one in state.ranking] == ["agent-dev-1", "agent-dev-3", "agent-dev-2"]
-    assert state.usage.total_tokens == 303
-    assert state.delivered is None
-    assert world.workspaces.deliveries == []
+    assert (state.usage.total_tokens, state.delivered, world.workspaces.deliveries) == (303, None, [])
+    [result] = [one for one in world.log.results if not one.agent_id]
+    payload = json.loads(result.payload)
+    assert (payload["status"], payload["winner"], payload["agent_id"]) == ("completed", "agent-dev-1", "agent-dev-1")
+    assert payload["artifacts"]["patch"] == "diff of agent-dev-1\n"
+    assert [one["operation"] for one in payload["operations"]] == ["write_file"]
+    assert len(world.bodies(ev.ResultPublished)) == 1
+    assert world.workspaces.released == [name]
 
 
 @pytest.mark.parametrize("fault", [AgentLost("its host died"), Unavailable("no NATS server answers")])
 async def test_a_lost_agent_is_begun_again_and_costs_its_own_candidate_only(world: World, fault: FleetError):
-    world.fleet.runs = {"agent-dev-1": ScriptedRun(fault=fault)}
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(fault=fault), "agent-dev-2": ScriptedRun(lost=2)}
     state = await world.run(a_task())
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert sorted(state.candidates) == ["agent-dev-2", "agent-dev-3"]
-    assert [one.attempt for one in world.bodies(RunReassigned)] == [2, 3]
-    assert [(lost.lost_agent_id, lost.reason) for lost in world.bodies(RunLost)] == [("agent-dev-1", str(fault))]
-    assert state.agents["agent-dev-1"].status == "lost"
-
-
-async def test_a_run_whose_process_dies_goes_on_in_another_one(world: World):
-    world.fleet.runs = {"agent-dev-1": ScriptedRun(lost=2)}
-    state = await world.run(a_task())
-    assert state.status is ExecutionStatus.COMPLETED
-    assert sorted(state.candidates) == ["agent-dev-1", "agent-dev-2", "agent-dev-3"]
-    assert [one.attempt for one in world.bodies(RunReassigned)] == [2, 3]
-    mine = [one for one in world.fleet.begun if one.agent_id == "agent-dev-1"]
+    told = sorted((one.lost_agent_id, one.attempt) for one in world.bodies(ev.RunReassigned))
+    assert told == [(name, attempt) for name in ("agent-dev-1", "agent-dev-2") for attempt in (2, 3)]
+    assert [(lost.lost_agent_id, lost.reason) for lost in world.bodies(ev.RunLost)] == [("agent-dev-1", str(fault))]
+    assert (state.agents["agent-dev-1"].status, state.agents["agent-dev-2"].attempt) == ("lost", 3)
+    # A run whose process died goes on in another one.
+    mine = [one for one in world.fleet.begun if one.agent_id == "agent-dev-2"]
     assert [(one.generation, one.resume) for one in mine] == [(1, False), (2, True), (3, True)]
-    assert state.agents["agent-dev-1"].attempt == 3
-
-
-async def test_two_replicas_share_a_log(world: World):
-    """What one accepts, the other shows, cancels and, when the first is gone, drives to its end."""
-    gate = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=gate)
-    alive = {"first", "second"}
-    async with world.running(replicas=Fellows("second", alive), owner="second") as second:
-        async with world.running(replicas=Fellows("first", alive), owner="first") as first:
-            kept, cancelled = await first.submit(a_task()), await first.submit(a_task("task-2"))
-            await world.fleet.started(6)
-            states = [await second.latest(DEFAULT_TENANT, name) for name in ("task-1", "task-2")]
-            assert [state.owner for state in states] == ["first", "first"]
-            assert (await second.submit(a_task())).existed
-            state = await second.cancel(DEFAULT_TENANT, cancelled.execution_id, "not needed")
-            assert (state.status, state.owner, state.error) == (ExecutionStatus.CANCELLED, "first", "not needed")
-        alive.remove("first")
-        gate.set()
-        ended = await second.wait(DEFAULT_TENANT, kept.execution_id)
-        await published(second, kept.execution_id)
-    assert (ended.status, ended.owner, ended.generation) == (ExecutionStatus.COMPLETED, "second", 2)
-    assert len([one for one in world.log.results if not one.agent_id]) == 2
-
-
-@dataclass(frozen=True)
-class Fellows:
-    """Replicas that share a set of those alive."""
-
-    me: str
-    names: set[str]
-
-    def alive(self) -> set[str]:
-        return self.names
 
 
 @pytest.mark.parametrize(
@@ -211,7 +162,7 @@ async def test_how_an_execution_without_a_winner_ends(
 ):
     world.fleet.default = run
     state = await world.run(a_task(**task))
-    assert (state.status, state.winner_id, world.workspaces.deliveries) == (ExecutionStatus(status), "", [])
+    assert (state.status, state.winner_id, world.workspaces.deliveries) == (ev.ExecutionStatus(status), "", [])
     assert error in state.error and "hunter2" not in state.error
 
 
@@ -219,15 +170,17 @@ async def test_equal_diffs_are_checked_once(world: World):
     world.fleet.default = ScriptedRun(patch=b"the same diff\n")
     state = await world.run(a_task(num_agents=4))
     assert len(world.fleet.checked) == 1
-    assert len(world.bodies(ChecksFinished)) == 4
-    assert {one.candidate_id for one in world.bodies(ChecksFinished) for one in [one.report]} == set(state.candidates)
+    assert len(world.bodies(ev.ChecksFinished)) == 4
+    assert {one.candidate_id for one in world.bodies(ev.ChecksFinished) for one in [one.report]} == set(
+        state.candidates
+    )
     [only] = state.ranking
     assert len(only.duplicates) == 3
 
 
 async def test_an_orchestration_delivers_the_winner_on_a_branch(world: World):
     state = await world.run(a_task(kind=TaskKind.ORCHESTRATE))
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert state.delivered is not None
     assert (state.delivered.commit_sha, state.delivered.branch) == (DELIVERED_COMMIT, "fleet/task-1")
     [(execution_id, patch, delivery)] = world.workspaces.deliveries
@@ -235,16 +188,20 @@ async def test_an_orchestration_delivers_the_winner_on_a_branch(world: World):
     assert patch == b"diff of agent-dev-1\n"
     assert f"Fleet-Execution: {execution_id}" in delivery.message
     assert world.fleet.checked[-1].repository.commit == DELIVERED_COMMIT
+    # One that git refuses fails the execution.
+    world.workspaces.delivery_fault = PreconditionFailed("the branch is checked out")
+    refused = await world.run(a_task("task-2", kind=TaskKind.ORCHESTRATE))
+    assert (refused.status, refused.error) == (ev.ExecutionStatus.FAILED, "the branch is checked out")
 
 
 @pytest.mark.parametrize(
     ("delivered", "status"),
     [
-        ((PASSED,), ExecutionStatus.COMPLETED),
-        ((FAILED,), ExecutionStatus.FAILED),
-        ((SKIPPED,), ExecutionStatus.COMPLETED),
-        ((), ExecutionStatus.COMPLETED),
-        ((PASSED, replace(FAILED, required=False)), ExecutionStatus.COMPLETED),
+        ((PASSED,), ev.ExecutionStatus.COMPLETED),
+        ((FAILED,), ev.ExecutionStatus.FAILED),
+        ((SKIPPED,), ev.ExecutionStatus.COMPLETED),
+        ((), ev.ExecutionStatus.COMPLETED),
+        ((PASSED, replace(FAILED, required=False)), ev.ExecutionStatus.COMPLETED),
     ],
 )
 async def test_the_checks_on_the_branch_decide(world: World, delivered, status):
@@ -255,35 +212,19 @@ async def test_the_checks_on_the_branch_decide(world: World, delivered, status):
     assert state.delivered.branch == "topic"
 
 
-async def test_a_refused_delivery_fails_the_execution(world: World):
-    world.workspaces.delivery_fault = PreconditionFailed("the branch is checked out")
-    state = await world.run(a_task(kind=TaskKind.ORCHESTRATE))
-    assert state.status is ExecutionStatus.FAILED
-    assert state.error == "the branch is checked out"
-
-
-async def test_the_result_is_published_once_and_tells_the_end(world: World):
-    async with world.running() as executions:
-        submission = await executions.submit(a_task())
-        await published(executions, submission.execution_id)
-    [result] = [one for one in world.log.results if not one.agent_id]
-    payload = json.loads(result.payload)
-    assert payload["status"] == "completed"
-    assert payload["winner"] == payload["agent_id"] == "agent-dev-1"
-    assert payload["artifacts"]["patch"] == "diff of agent-dev-1\n"
-    assert [one["operation"] for one in payload["operations"]] == ["write_file"]
-    assert len(world.bodies(ResultPublished)) == 1
-    assert world.workspaces.released == [submission.execution_id]
-
-
 async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World):
     never = asyncio.Event()
     world.fleet.runs = {name: ScriptedRun(after=never) for name in ("agent-dev-1", "agent-dev-2")}
     async with world.running() as executions:
         submission = await executions.submit(a_task())
         await world.fleet.started(3)
+        while not (await executions.get(DEFAULT_TENANT, submission.execution_id)).candidates:
+            await asyncio.sleep(0)
+        with pytest.raises(PreconditionFailed, match="has not ended"):
+            by_hand = HandDelivery(candidate_id="agent-dev-3", by="ana", reason="It fits.")
+            await executions.deliver(DEFAULT_TENANT, submission.execution_id, by_hand)
         state = await executions.cancel(DEFAULT_TENANT, submission.execution_id, "changed my mind")
-        assert state.status is ExecutionStatus.CANCELLED
+        assert state.status is ev.ExecutionStatus.CANCELLED
         assert state.error == "changed my mind"
         assert sorted(world.fleet.cancelled) == ["agent-dev-1", "agent-dev-2"]
         await published(executions, submission.execution_id)
@@ -293,62 +234,28 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
             await executions.cancel(DEFAULT_TENANT, "00000000-0000-0000-0000-000000000000")
         # Before any agent has started nobody has to be stopped.
         early = await executions.submit(a_task("task-2"))
-        assert (await executions.cancel(DEFAULT_TENANT, early.execution_id)).status is ExecutionStatus.CANCELLED
+        assert (await executions.cancel(DEFAULT_TENANT, early.execution_id)).status is ev.ExecutionStatus.CANCELLED
         assert len(world.fleet.begun) == 3
         await published(executions, early.execution_id)
     assert [json.loads(one.payload)["status"] for one in world.log.results] == ["cancelled"] * 2
 
 
-async def test_shutting_down_leaves_an_execution_for_the_next_start(world: World):
-    gate = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=gate)
-    async with world.running() as executions:
-        submission = await executions.submit(a_task())
-        await world.fleet.started(3)
-    assert len(world.fleet.cancelled) == 3
-    assert world.bodies(ExecutionFinished) == []
-    assert world.log.results == []
-    gate.set()
-    async with world.running() as executions:
-        state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
-        await published(executions, submission.execution_id)
-    assert state.status is ExecutionStatus.COMPLETED
-    assert state.generation == 2
-    assert {one.generation for one in world.fleet.begun[3:]} == {2}
-    async with world.running():
-        pass
-    assert len(world.bodies(ExecutionFinished)) == len(world.bodies(ResultPublished)) == 1
-    assert len([one for one in world.log.results if not one.agent_id]) == 1
+async def stored(world: World, task: Task, *more: ev.EventBody) -> None:
+    """An acceptance, and what else was said, of an orchestrator that is gone."""
+    writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
+    repository = await world.workspaces.pin(task.tenant, task.repo)
+    async with world.log.journal(writer, fresh=True) as journal:
+        for body in (ev.ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()), *more):
+            await journal.append(body)
 
 
 async def test_a_result_that_was_not_told_is_told_at_the_next_start(world: World):
     task = a_task()
-    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
-    repository = await world.workspaces.pin(task.tenant, task.repo)
-    async with world.log.journal(writer, fresh=True) as journal:
-        await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()))
-        await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, error="power cut"))
+    await stored(world, task, ev.ExecutionFinished(status=ev.ExecutionStatus.FAILED, error="power cut"))
     async with world.running() as executions:
         await published(executions, task.execution_id)
     assert [json.loads(one.payload)["error"] for one in world.log.results] == ["power cut"]
     assert world.fleet.begun == []
-
-
-async def test_a_driver_that_was_fenced_says_nothing_more(world: World):
-    gate = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=gate)
-    async with world.running() as executions:
-        submission = await executions.submit(a_task())
-        await world.fleet.started(3)
-        other = Writer(tenant=DEFAULT_TENANT, execution_id=submission.execution_id, task_id="task-1", generation=2)
-        async with world.log.journal(other) as journal:
-            await journal.append(ExecutionClaimed(generation=2, owner="another"))
-        gate.set()
-        await undriven(submission.execution_id)
-    own = [event.body for event in world.log.events if event.agent_id == "_"]
-    assert own[-1] == ExecutionClaimed(generation=2, owner="another")
-    assert world.log.results == []
-    assert world.workspaces.released == []
 
 
 async def test_the_same_task_again_is_the_same_execution(world: World):
@@ -356,7 +263,7 @@ async def test_the_same_task_again_is_the_same_execution(world: World):
         first = await executions.submit(a_task())
         # It is known as soon as it is accepted.
         known = executions.projection.get(DEFAULT_TENANT, first.execution_id)
-        assert known is not None and known.status is ExecutionStatus.PENDING
+        assert known is not None and known.status is ev.ExecutionStatus.PENDING
         again = await executions.submit(a_task())
         assert (first.existed, again.existed) == (False, True)
         assert first.execution_id == again.execution_id
@@ -382,38 +289,42 @@ async def test_more_than_may_run_at_once_waits_and_more_than_may_wait_is_refused
         with pytest.raises(ResourceExhausted):
             await executions.submit(a_task("task-4"))
         assert (await executions.submit(a_task("task-2"))).existed
+        # What waits can be cancelled at once, and leaves its place to another.
+        state = await executions.cancel(DEFAULT_TENANT, third.execution_id, "never mind")
+        assert (state.status, state.error) == (ev.ExecutionStatus.CANCELLED, "never mind")
+        third = await executions.submit(a_task("task-5", caller="bob", priority=5))
         assert len(world.fleet.begun) == 3
         gate.set()
         for submission in (first, second, third):
-            assert (await executions.wait(DEFAULT_TENANT, submission.execution_id)).status is ExecutionStatus.COMPLETED
+            assert (
+                await executions.wait(DEFAULT_TENANT, submission.execution_id)
+            ).status is ev.ExecutionStatus.COMPLETED
     order = [one.execution_id for one in world.fleet.begun[::3]]
     assert order == [first.execution_id, third.execution_id, second.execution_id]
 
 
-async def test_what_waits_can_be_cancelled_at_once(world: World):
-    world.fleet.default = ScriptedRun(after=asyncio.Event())
-    async with world.running(room=Room(executions=1)) as executions:
-        await executions.submit(a_task())
-        await world.fleet.started(3)
-        second = await executions.submit(a_task("task-2"))
-        state = await executions.cancel(DEFAULT_TENANT, second.execution_id, "never mind")
-    assert (state.status, state.error, len(world.fleet.begun)) == (ExecutionStatus.CANCELLED, "never mind", 3)
-
-
-async def test_a_bad_task_leaves_no_trace(world: World):
-    world.workspaces.faults = {"gone": PreconditionFailed("no such ref", field="repo.ref")}
+async def test_a_bad_task_leaves_no_trace_and_nothing_is_accepted_while_no_model_answers(world: World):
+    world.workspaces.faults = {
+        "gone": PreconditionFailed("no such ref", field="repo.ref"),
+        "away": Unavailable("the remote does not answer", field="repo.url"),
+    }
     async with world.running(room=Room(agents=5)) as executions:
-        with pytest.raises(PreconditionFailed):
-            await executions.submit(a_task(repo=RepoRef(location="/srv/app", ref="gone")))
-        with pytest.raises(InvalidRequest) as refused:
-            await executions.submit(a_task(num_agents=6))
-        assert refused.value.field == "num_agents"
-        world.workspaces.faults = {"main": Unavailable("the remote does not answer", field="repo.url")}
-        with pytest.raises(Unavailable):
-            await executions.submit(a_task(repo=RepoRef(location="https://example.org/app", ref="main")))
+        for task, field in (
+            (a_task(repo=RepoRef(location="/srv/app", ref="gone")), "repo.ref"),
+            (a_task(repo=RepoRef(location="/srv/app", ref="away")), "repo.url"),
+            (a_task(num_agents=6), "num_agents"),
+        ):
+            with pytest.raises(FleetError) as refused:
+                await executions.submit(task)
+            assert refused.value.field == field
         with pytest.raises(NotFound):
             await anext(executions.watch(DEFAULT_TENANT, "00000000-0000-0000-0000-000000000000"))
-    assert world.log.events == []
+        world.model.fault = ModelUnavailable("the model server is down", field="model_url")
+        with pytest.raises(ModelUnavailable):
+            await executions.submit(a_task())
+        assert world.log.events == []
+        world.model.fault = None
+        assert not (await executions.submit(a_task())).existed
 
 
 @pytest.mark.parametrize("turns", range(10))
@@ -428,23 +339,20 @@ async def test_a_caller_that_goes_away_during_acceptance_leaves_nothing_half_don
         again = await executions.submit(task)
         state = await executions.wait(DEFAULT_TENANT, again.execution_id)
         await published(executions, again.execution_id)
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert len(world.fleet.begun) == 3
 
 
 async def test_an_acceptance_that_was_stored_but_never_answered_is_driven_all_the_same(world: World):
     task = a_task()
     async with world.running() as executions:
-        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
-        repository = await world.workspaces.pin(task.tenant, task.repo)
-        async with world.log.journal(writer, fresh=True) as journal:
-            await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()))
+        await stored(world, task)
         submissions = await asyncio.gather(*(executions.submit(task) for _ in range(5)))
         assert all(one.existed for one in submissions)
         state = await executions.wait(task.tenant, task.execution_id)
         await published(executions, task.execution_id)
         await executions.submit(task)
-    assert state.status is ExecutionStatus.COMPLETED
+    assert state.status is ev.ExecutionStatus.COMPLETED
     assert len(world.fleet.begun) == 3
 
 
@@ -469,68 +377,15 @@ async def test_watchers_see_everything_in_order_and_the_end(world: World):
         assert await watch(0) == whole
         assert await watch(whole[-1]) == [whole[-1]]
         assert await watch(whole[-1] + 1) == await watch(10**9) == []
-        finished = [e for e in world.log.events if isinstance(e.body, ExecutionFinished)]
+        finished = [e for e in world.log.events if isinstance(e.body, ev.ExecutionFinished)]
         assert world.log.events[whole[-1] - 1] == finished[0]
-
-
-async def test_what_people_have_delivered_after_the_end_is_told_and_kept_to_once(world: World):
-    gate = asyncio.Event()
-    world.fleet.default = ScriptedRun(checks=(FAILED,))
-    world.fleet.runs = {"agent-dev-2": ScriptedRun(checks=(FAILED,), after=gate)}
-    asked = HandDelivery(candidate_id="agent-dev-1", by="ana", reason="The test is wrong.")
-    async with world.running() as executions:
-        name = (await executions.submit(a_task(num_agents=2))).execution_id
-        while not (await executions.get(DEFAULT_TENANT, name)).candidates:
-            await asyncio.sleep(0)
-        with pytest.raises(PreconditionFailed, match="has not ended"):
-            await executions.deliver(DEFAULT_TENANT, name, asked)
-        gate.set()
-        assert (await executions.wait(DEFAULT_TENANT, name)).status is ExecutionStatus.NO_WINNER
-        await published(executions, name)
-        before = [one.sequence async for one in executions.watch(DEFAULT_TENANT, name)]
-        first = await executions.deliver(DEFAULT_TENANT, name, asked)
-        assert await executions.deliver(DEFAULT_TENANT, name, asked) == first
-        with pytest.raises(NotFound, match="no candidate"):
-            await executions.deliver(DEFAULT_TENANT, name, replace(asked, candidate_id="nobody"))
-        state = await executions.get(DEFAULT_TENANT, name)
-        assert [(one.candidate_id, one.by, one.reason) for one in state.hand_deliveries] == [
-            ("agent-dev-1", "ana", "The test is wrong.")
-        ]
-        assert state.status is ExecutionStatus.NO_WINNER
-        told = [one async for one in executions.watch(DEFAULT_TENANT, name)]
-        assert [one.sequence for one in told[:-1]] == before
-        assert isinstance(told[-1].event.body, CandidateDelivered)
-        since = [one.event.body async for one in executions.watch(DEFAULT_TENANT, name, before[-1] + 1)]
-        assert since == [told[-1].event.body]
 
 
 async def test_the_log_says_what_is_checked_and_since_when(world: World):
     state = await world.run(a_task(num_agents=2, constraints=Constraints(checks=(CheckSpec(name="", command="make"),))))
-    assert [(one.candidate_id, one.command) for one in world.bodies(ChecksStarted)] == [
-        ("", "make"),
-        ("agent-dev-1", "make"),
-        ("agent-dev-2", "make"),
-    ]
+    checks = [(one.candidate_id, one.command) for one in world.bodies(ev.ChecksStarted)]
+    assert checks == [("", "make"), ("agent-dev-1", "make"), ("agent-dev-2", "make")]
     assert state.checking == {}
-    during: list[dict[str, str]] = []
-    so_far = None
-    for number, event in enumerate(world.log.events, start=1):
-        so_far = advance(so_far, StoredEvent(sequence=number, event=event))
-        if isinstance(event.body, ChecksStarted | BaselineFinished) and so_far is not None:
-            during.append({name: checks.since for name, checks in so_far.checking.items()})
-    assert set(during[0]) == {""} and during[1] == {}
-    assert set(during[-1]) <= {"agent-dev-1", "agent-dev-2"} and during[-1]
-
-
-async def test_nothing_is_accepted_while_no_model_answers() -> None:
-    world = World(model=ScriptedModel(fault=ModelUnavailable("the model server is down", field="model_url")))
-    async with world.running() as executions:
-        with pytest.raises(ModelUnavailable) as refused:
-            await executions.submit(a_task())
-        assert refused.value.field == "model_url"
-        assert not world.log.events
-        world.model.fault = None
-        assert not (await executions.submit(a_task())).existed
 
 
 async def test_what_does_not_answer_delays_an_execution_and_does_not_end_it(world: World):
@@ -544,5 +399,5 @@ async def test_what_does_not_answer_delays_an_execution_and_does_not_end_it(worl
     world.workspaces.delivery_fault = None
     async with world.running() as executions:
         state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
-    assert (state.status, state.generation) == (ExecutionStatus.COMPLETED, 2)
+    assert (state.status, state.generation) == (ev.ExecutionStatus.COMPLETED, 2)
     assert len(world.fleet.begun) == 3

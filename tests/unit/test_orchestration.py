@@ -9,19 +9,10 @@ from typing import TypeVar
 
 import pytest
 
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errand import Assignment, Errand
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed
-from swe_ai_fleet.domain.event import (
-    ChecksFinished,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    SubtaskEnded,
-    SubtasksDerived,
-    SubtaskStarted,
-    WinnerDelivered,
-)
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Delivery, Task, TaskKind
@@ -84,7 +75,7 @@ class Parts(World):
 
     @property
     def outcomes(self) -> dict[str, str]:
-        return {one.outcome.subtask_id: str(one.outcome.status) for one in self.bodies(SubtaskEnded)}
+        return {one.outcome.subtask_id: str(one.outcome.status) for one in self.bodies(ev.SubtaskEnded)}
 
     def merged(self, commit: str) -> list[str]:
         return [one.decode().strip("+\n") for one in self.workspaces.merged.get(commit, ())]
@@ -95,15 +86,20 @@ class Parts(World):
 
 
 async def test_a_diamond_is_merged_in_order_and_delivered_commit_by_commit():
-    world = Parts()
-    state = await world.run(TASK)
-    assert (state.status, state.error) == (ExecutionStatus.COMPLETED, "")
+    world, gate = Parts(), asyncio.Event()
+    world.fleet.parts = {name: ScriptedRun(patch=patch(name), after=gate) for name in "bc"}
+    running = asyncio.create_task(world.run(TASK))
+    # What needs nothing of each other runs at the same time.
+    await world.fleet.started(3)
+    gate.set()
+    state = await running
+    assert (state.status, state.error) == (ev.ExecutionStatus.COMPLETED, "")
     head, merged = world.workspaces.branches["fleet/build"], world.branch
     assert (merged[0], sorted(merged[1:3]), merged[3]) == ("a", ["b", "c"], "d")
     bases = {name: world.merged(one.repository.commit) for name, one in world.begun.items()}
     assert (bases["a"], sorted(bases["d"])) == ([], ["a", "b", "c"])
     assert bases["b"][0] == bases["c"][0] == "a"
-    (delivered,) = world.bodies(WinnerDelivered)
+    (delivered,) = world.bodies(ev.WinnerDelivered)
     assert (delivered.delivered.commit_sha, delivered.delivered.branch) == (head, "fleet/build")
     assert await world.log.get(delivered.delivered.patch) == b"".join(map(patch, merged))
     assert await world.log.get(delivered.delivered.bundle) == f"bundle of {head}".encode()
@@ -112,23 +108,12 @@ async def test_a_diamond_is_merged_in_order_and_delivered_commit_by_commit():
     assert (whole.repository.commit, whole.baseline, whole.task) == (head, state.repository, TASK)
 
 
-async def test_subtasks_that_need_nothing_of_each_other_run_at_the_same_time():
-    world = Parts(subtasks=(a_subtask("a"), a_subtask("b", priority=5), a_subtask("c", "a", "b")))
-    gate = asyncio.Event()
-    world.fleet.parts = {name: ScriptedRun(patch=patch(name), after=gate) for name in "ab"}
-    running = asyncio.create_task(world.run(TASK))
-    await world.fleet.started(2)
-    assert [one.task.task_id for one in world.fleet.begun] == ["build.b", "build.a"]
-    gate.set()
-    assert (await running).status is ExecutionStatus.COMPLETED
-
-
 async def test_commits_say_where_they_come_from_and_are_dated_by_the_log():
     world = Parts(subtasks=PAIR[:1])
     state = await world.run(replace(TASK, delivery=Delivery(author_name="Ada")))
     (request,) = world.workspaces.merges
-    (started,) = world.bodies(SubtaskStarted)
-    ended = next(one for one in world.log.events if isinstance(one.body, ExecutionFinished))
+    (started,) = world.bodies(ev.SubtaskStarted)
+    ended = next(one for one in world.log.events if isinstance(one.body, ev.ExecutionFinished))
     assert request.message.splitlines()[0] == "Do a"
     for trailer in ("Fleet-Task: build.a", f"Fleet-Execution: {started.execution_id}", "Fleet-Agent: agent-dev-1"):
         assert trailer in request.message
@@ -139,12 +124,12 @@ async def test_a_failed_subtask_stops_what_depends_on_it_and_nothing_else():
     world = Parts(subtasks=(*DIAMOND, a_subtask("alone")))
     world.fleet.parts = {"b": ScriptedRun(patch=patch("b"), checks=(FAILED,))}
     state = await world.run(TASK)
-    assert state.status is ExecutionStatus.FAILED
+    assert state.status is ev.ExecutionStatus.FAILED
     assert state.error.startswith("subtasks failed: b (") and state.error.endswith("; skipped: d")
     completed = dict.fromkeys(("a", "c", "alone"), "completed")
     assert world.outcomes == {**completed, "b": "no_winner", "d": SKIPPED}
-    assert (world.workspaces.branches, world.workspaces.deliveries, world.bodies(WinnerDelivered)) == ({}, [], [])
-    last = [one.repository for one in world.bodies(SubtaskEnded) if one.repository][-1]
+    assert (world.workspaces.branches, world.workspaces.deliveries, world.bodies(ev.WinnerDelivered)) == ({}, [], [])
+    last = [one.repository for one in world.bodies(ev.SubtaskEnded) if one.repository][-1]
     assert sorted(world.merged(last.commit)) == ["a", "alone", "c"]
     assert await world.log.get(last.bundle) == f"bundle of {last.commit}".encode()
 
@@ -164,8 +149,14 @@ async def test_what_does_not_hold_together_is_not_delivered():
     world.fleet.runs = {"integration": ScriptedRun(checks=(FAILED,))}
     state = await world.run(TASK)
     together = "every subtask passed, but together they do not: tests"
-    assert (state.status, state.error) == (ExecutionStatus.FAILED, together)
-    assert (world.workspaces.branches, world.bodies(WinnerDelivered)) == ({}, [])
+    assert (state.status, state.error) == (ev.ExecutionStatus.FAILED, together)
+    assert (world.workspaces.branches, world.bodies(ev.WinnerDelivered)) == ({}, [])
+    # Nor is what changes nothing.
+    world = Parts(subtasks=PAIR[:1])
+    world.workspaces.merged[(await world.workspaces.pin(DEFAULT_TENANT, TASK.repo)).commit] = (patch("a"),)
+    state = await world.run(TASK)
+    assert (state.status, state.error) == (ev.ExecutionStatus.FAILED, "together the subtasks change nothing")
+    assert world.outcomes == {"a": "completed"}
 
 
 @pytest.mark.parametrize("proven", [False, True])
@@ -178,18 +169,10 @@ async def test_where_proof_is_wanted_only_a_verified_whole_is_delivered(proven: 
     # The whole has to be verified, and the last part, which completes it; the others need not be.
     proof = {name: one.task.constraints.require_verified for name, one in world.begun.items()}
     assert proof == {"a": False, "b": False, "c": False, "d": True}
-    assert state.status is (ExecutionStatus.COMPLETED if proven else ExecutionStatus.NO_WINNER)
-    assert bool(world.workspaces.branches) is bool(world.bodies(WinnerDelivered)) is proven
+    assert state.status is (ev.ExecutionStatus.COMPLETED if proven else ev.ExecutionStatus.NO_WINNER)
+    assert bool(world.workspaces.branches) is bool(world.bodies(ev.WinnerDelivered)) is proven
     unproven = "together the subtasks are not verified: tests: 1 passed, no test fails without"
     assert proven or state.error.startswith(unproven)
-
-
-async def test_subtasks_that_change_nothing_together_deliver_nothing():
-    world = Parts(subtasks=PAIR[:1])
-    world.workspaces.merged[(await world.workspaces.pin(DEFAULT_TENANT, TASK.repo)).commit] = (patch("a"),)
-    state = await world.run(TASK)
-    assert (state.status, state.error) == (ExecutionStatus.FAILED, "together the subtasks change nothing")
-    assert world.outcomes == {"a": "completed"}
 
 
 def conflicting(resolution: ScriptedRun = BOTH) -> Parts:
@@ -201,10 +184,14 @@ def conflicting(resolution: ScriptedRun = BOTH) -> Parts:
 
 async def test_a_conflict_goes_to_an_agent_with_both_sides():
     world = conflicting()
-    assert (await world.run(TASK)).status is ExecutionStatus.COMPLETED
+    state = await world.run(replace(TASK, constraints=Constraints(totals=Totals(max_tokens=3_005))))
+    assert state.status is ev.ExecutionStatus.COMPLETED
     (assignment,) = world.merging
+    # 3,000 are left by the planner, for two subtasks and the merging.
+    assert assignment.task.constraints.limits.max_tokens == 1_000
+    assert [world.begun[name].task.constraints.totals.max_tokens for name in "ab"] == [1_000, 1_000]
     first, second = world.branch[:2]
-    head = world.bodies(SubtaskEnded)[0].repository
+    head = world.bodies(ev.SubtaskEnded)[0].repository
     assert assignment.agent_id == f"merge-{second}-{head.commit[:12]}"
     assert assignment.repository.commit.startswith(DRAFT)
     assert assignment.execution_id == assignment.task.execution_id == TASK.execution_id
@@ -231,20 +218,11 @@ async def test_a_conflict_goes_to_an_agent_with_both_sides():
 async def test_a_conflict_that_stays_unresolved_fails_its_subtask(script: ScriptedRun, reason: str):
     world = conflicting(script)
     state = await world.run(TASK)
-    assert state.status is ExecutionStatus.FAILED
+    assert state.status is ev.ExecutionStatus.FAILED
     assert reason in state.error
-    merged = [one.outcome for one in world.bodies(SubtaskEnded) if one.outcome.commit_sha]
+    merged = [one.outcome for one in world.bodies(ev.SubtaskEnded) if one.outcome.commit_sha]
     assert len(merged) == 1
     assert len(world.merged(merged[0].commit_sha)) == 1
-
-
-async def test_a_resolution_has_what_merging_may_spend_and_no_more():
-    world = conflicting()
-    state = await world.run(replace(TASK, constraints=Constraints(totals=Totals(max_tokens=3_005))))
-    # 3,000 are left by the planner, for two subtasks and the merging.
-    assert world.merging[0].task.constraints.limits.max_tokens == 1_000
-    assert [world.begun[name].task.constraints.totals.max_tokens for name in "ab"] == [1_000, 1_000]
-    assert state.usage.total_tokens == 5 + 3 * 101
 
 
 async def test_a_planner_that_dies_is_asked_again_and_one_that_finds_no_split_ends_it():
@@ -258,13 +236,13 @@ async def test_a_planner_that_dies_is_asked_again_and_one_that_finds_no_split_en
         return sound(assignment)
 
     world.fleet.deriving = dies_once
-    assert (await world.run(TASK)).status is ExecutionStatus.COMPLETED
+    assert (await world.run(TASK)).status is ev.ExecutionStatus.COMPLETED
     assert calls == [1, 2]
 
     world = Parts(subtasks=(a_subtask("a", "b"), a_subtask("b", "a")))
     state = await world.run(TASK)
-    assert state.status is ExecutionStatus.FAILED and "cycle" in state.error
-    assert world.bodies(SubtasksDerived) == []
+    assert state.status is ev.ExecutionStatus.FAILED and "cycle" in state.error
+    assert world.bodies(ev.SubtasksDerived) == []
 
 
 async def ended(world: World, task: Task) -> ExecutionState:
@@ -280,7 +258,7 @@ async def test_whatever_is_cut_off_is_carried_to_the_same_end():
         return world
 
     whole = scripted(Parts())
-    assert (await whole.run(TASK)).status is ExecutionStatus.COMPLETED
+    assert (await whole.run(TASK)).status is ev.ExecutionStatus.COMPLETED
     branch = ["a", "alone", "b", "both", "c", "d"]
     assert sorted(whole.branch) == branch
     # Every event of the whole, and one in so many of those that its parts tell.
@@ -289,17 +267,17 @@ async def test_whatever_is_cut_off_is_carried_to_the_same_end():
     for count in cuts[:-1]:
         world = scripted(Parts(log=begins_with(whole.log, count), workspaces=whole.workspaces))
         whole.workspaces.branches.clear()
-        derived, delivered = bool(world.bodies(SubtasksDerived)), bool(world.bodies(WinnerDelivered))
-        checked = any(one.report.candidate_id == "integration" for one in world.bodies(ChecksFinished))
+        derived, delivered = bool(world.bodies(ev.SubtasksDerived)), bool(world.bodies(ev.WinnerDelivered))
+        checked = any(one.report.candidate_id == "integration" for one in world.bodies(ev.ChecksFinished))
         known = {f"build.{name}" for name in world.outcomes}
         state = await ended(world, TASK)
-        assert (state.status, state.error) == (ExecutionStatus.COMPLETED, ""), count
+        assert (state.status, state.error) == (ev.ExecutionStatus.COMPLETED, ""), count
         # Nothing that the log tells of was done again, and everything else was, once.
         assert bool(world.fleet.derived) == (not derived), count
         assert not {one.task.task_id for one in world.fleet.begun} & known, count
         assert any(one.candidate_id == "integration" for one in world.fleet.checked) == (not checked), count
-        assert len(world.bodies(WinnerDelivered)) == 1, count
-        assert len(world.bodies(ExecutionStarted)) == 1 + 5, count
-        started = [one.subtask_id for one in world.bodies(SubtaskStarted)]
+        assert len(world.bodies(ev.WinnerDelivered)) == 1, count
+        assert len(world.bodies(ev.ExecutionStarted)) == 1 + 5, count
+        started = [one.subtask_id for one in world.bodies(ev.SubtaskStarted)]
         assert sorted(started) == sorted(world.outcomes) == ["a", "alone", "b", "c", "d"], count
         assert delivered or sorted(world.branch) == branch, count

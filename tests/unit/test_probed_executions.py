@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,15 +13,15 @@ from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.errand import AnswerAssignment, ExamineAssignment
 from swe_ai_fleet.domain.errors import AgentLost
-from swe_ai_fleet.domain.event import ChecklistMade, ExecutionFinished
+from swe_ai_fleet.domain.event import ChecklistMade
 from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, ApprovalPolicy, Task
+from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.testing.fleet import ScriptedRun
 from tests.unit.test_executions import World, a_task
-from tests.unit.test_peer_review import begins_with
+from tests.unit.test_peer_review import taken_over
 from tests.unit.test_waves import NAMES, begun
 
 ONE = {"quote": "Add hello_world()", "probe": "true"}
@@ -137,15 +138,12 @@ async def test_nobody_is_asked_where_none_is_wanted_or_commands_may_not_run(fiel
 
 
 async def test_whoever_takes_over_asks_for_no_second_checklist() -> None:
-    whole, task = probing(World(), NAMES[1]), probed(num_agents=2)
-    done = await whole.run(task)
-    assert done.winner_id == NAMES[1]
-    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
-    for count in range(1, last):
-        log = begins_with(whole.log, count)
-        there = any(isinstance(event.body, ChecklistMade) for event in log.events)
-        world = probing(World(log=log), NAMES[1])
-        async with world.running() as executions:
-            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+    def scripted(**more: Any) -> World:
+        return probing(World(**more), NAMES[1])
+
+    whole, task = scripted(), probed(num_agents=2)
+    assert (await whole.run(task)).winner_id == NAMES[1]
+    async for count, world, state, before in taken_over(whole.log, scripted, task):
+        there = any(isinstance(body, ChecklistMade) for body in before)
         assert state.winner_id == NAMES[1], count
         assert not (there and world.fleet.asked), count

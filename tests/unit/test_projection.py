@@ -9,69 +9,53 @@ from dataclasses import replace
 
 import pytest
 
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
-from swe_ai_fleet.domain.event import (
-    EXECUTION_SUBJECT,
-    CancelRequested,
-    ContextGathered,
-    Event,
-    EventBody,
-    ExecutionClaimed,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    NodeStatus,
-    NodeUpdated,
-    ResultPublished,
-    StoredEvent,
-    WorkflowFinished,
-    Writer,
-)
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.testing.memory_log import MemoryLog
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"), tenant="acme")
-ENDED = ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
-CLAIMED = ExecutionClaimed(generation=1, owner="o")
+ENDED = ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
+CLAIMED = ev.ExecutionClaimed(generation=1, owner="o")
 
 
 class Heads:
     """A log of which only the heads are read, one list of events; it fails where it is told to."""
 
-    def __init__(self, *events: Event, fault: Unavailable | None = None) -> None:
+    def __init__(self, *events: ev.Event, fault: Unavailable | None = None) -> None:
         self._events = events
         self._fault = fault
 
-    async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
+    async def heads(self, *, follow: bool = False) -> AsyncGenerator[ev.StoredEvent | None, None]:
         if self._fault is not None:
             raise self._fault
         for sequence, event in enumerate(self._events, start=1):
-            yield StoredEvent(sequence=sequence, event=event)
+            yield ev.StoredEvent(sequence=sequence, event=event)
         if follow:
             yield None
             await asyncio.Event().wait()
 
 
-def event(execution_id: str, body: EventBody, *, at: str = "12:00", tenant: str = "acme") -> Event:
-    return Event(
+def event(execution_id: str, body: ev.EventBody, *, at: str = "12:00", tenant: str = "acme") -> ev.Event:
+    return ev.Event(
         id=f"{execution_id}/{body.type}",
         tenant=tenant,
         execution_id=execution_id,
         task_id="t",
-        agent_id=EXECUTION_SUBJECT,
+        agent_id=ev.EXECUTION_SUBJECT,
         at=f"2026-01-01T{at}:00.000+00:00",
         body=body,
     )
 
 
-def begun(execution_id: str, *, at: str = "12:00", **changes: object) -> Event:
+def begun(execution_id: str, *, at: str = "12:00", **changes: object) -> ev.Event:
     task = replace(TASK, **changes)
     repository = PinnedRepository(tenant=task.tenant, location="r", commit="c" * 40)
-    body = ExecutionStarted(task=task, repository=repository, fingerprint="f")
+    body = ev.ExecutionStarted(task=task, repository=repository, fingerprint="f")
     return event(execution_id, body, at=at, tenant=task.tenant)
 
 
@@ -102,7 +86,7 @@ async def test_executions_are_selected_by_each_thing_and_the_newest_comes_first(
         assert names(known.select("acme")) == ["d", "c", "b", "a"]
         assert names(known.select("acme", task_id="other")) == ["d"]
         assert names(known.select("acme", role=Role.QA)) == ["b"]
-        assert names(known.select("acme", statuses=frozenset({ExecutionStatus.IN_PROGRESS}))) == ["c"]
+        assert names(known.select("acme", statuses=frozenset({ev.ExecutionStatus.IN_PROGRESS}))) == ["c"]
         # From the first moment on, up to before the second.
         after, before = "2026-01-01T11:00:00.000+00:00", "2026-01-01T12:00:00.000+00:00"
         assert names(known.select("acme", created_after=after, created_before=before)) == ["b"]
@@ -128,71 +112,52 @@ async def test_the_latest_of_a_task_is_its_highest_attempt() -> None:
 async def test_an_accepted_execution_is_known_at_once_and_what_was_heard_of_it_stays() -> None:
     async with following(Heads(begun("a"), event("a", CLAIMED))) as known:
         known.accepted(begun("b"))
-        assert names(known.unfinished()) == ["a", "b"]
-        assert known.get("acme", "b") is not None
         known.accepted(begun("a"))
-        state = known.get("acme", "a")
-        assert state is not None
-        assert state.owner == "o"
-        known.accepted(event("c", CancelRequested()))
-        assert known.get("acme", "c") is None
+        known.accepted(event("c", ev.CancelRequested()))
         assert names(known.unfinished()) == ["a", "b"]
+        state = known.get("acme", "a")
+        assert state is not None and state.owner == "o"
+        assert known.get("acme", "b") is not None and known.get("acme", "c") is None
 
 
 async def test_an_execution_is_over_once_it_ended_and_that_was_told() -> None:
-    async with following(Heads(begun("a"), event("a", ENDED), begun("b"), event("b", ENDED))) as known:
+    log = (begun("a"), event("a", ENDED), begun("b"), event("b", ENDED), event("?", ENDED))
+    async with following(Heads(*log)) as known:
         assert names(known.unfinished()) == ["a", "b"]
-        assert (known.end_sequence("acme", "b"), known.end_sequence("acme", "?")) == (4, 0)
-    told = Heads(begun("a"), event("a", ENDED), event("a", ResultPublished()), begun("b"))
-    async with following(told) as known:
-        assert names(known.unfinished()) == ["b"]
-        assert (await known.finished("acme", "a")).status is ExecutionStatus.COMPLETED
-
-
-async def test_an_end_of_an_execution_that_nobody_began_is_told_as_such() -> None:
-    async with following(Heads(event("a", ENDED))) as known:
-        with pytest.raises(NotFound, match="no execution 'a'") as told:
-            await known.finished("acme", "a")
+        assert (known.end_sequence("acme", "b"), known.end_sequence("acme", "none")) == (4, 0)
+        # Of one that nobody began is told that there is none.
+        with pytest.raises(NotFound, match=r"no execution '\?'") as told:
+            await known.finished("acme", "?")
         assert told.value.field == "execution_id"
+    async with following(Heads(*log, event("a", ev.ResultPublished()))) as known:
+        assert names(known.unfinished()) == ["b"]
+        assert (await known.finished("acme", "a")).status is ev.ExecutionStatus.COMPLETED
 
 
 async def test_what_only_drivers_need_is_not_kept() -> None:
-    node = NodeUpdated(node_id="n", status=NodeStatus.RUNNING, inputs="long", output="longer", attempt=2)
-    context = GatheredContext(text="very long", tokens=3, version="v")
-    log = Heads(
-        begun("goes on"),
-        event("goes on", node),
-        event("goes on", ContextGathered(context=context)),
-        event("goes on", WorkflowFinished(output="all of it")),
-        begun("ended"),
-        event("ended", ContextGathered(context=context)),
-        event("ended", WorkflowFinished(output="all of it")),
-        event("ended", ENDED),
-        begun("bare"),
-        event("bare", WorkflowFinished(output="all of it")),
-        event("bare", ENDED),
-    )
-    async with following(log) as known:
-        on, ended, bare = (known.get("acme", name) for name in ("goes on", "ended", "bare"))
-        assert on is not None and ended is not None and bare is not None
-        assert on.nodes == {"n": replace(node, inputs="", output="")}
-        assert on.context == context
-        assert on.output == WorkflowFinished(output="all of it")
-        assert ended.context == GatheredContext(tokens=3, version="v")
-        assert ended.output is None
-        assert (bare.context, bare.output) == (None, None)
+    node = ev.NodeUpdated(node_id="n", status=ev.NodeStatus.RUNNING, inputs="long", output="longer", attempt=2)
+    gathered = ev.ContextGathered(context=GatheredContext(text="long", tokens=3, version="v"))
+    output = ev.WorkflowFinished(output="all of it")
+    told = {"goes on": (node, gathered, output), "ended": (gathered, output, ENDED), "bare": (output, ENDED)}
+    log = [one for name, bodies in told.items() for one in (begun(name), *(event(name, body) for body in bodies))]
+    async with following(Heads(*log)) as known:
+        on, ended, bare = (known.get("acme", name) for name in told)
+    assert on is not None and ended is not None and bare is not None
+    assert on.nodes == {"n": replace(node, inputs="", output="")}
+    assert (on.context, on.output) == (gathered.context, output)
+    assert (ended.context, ended.output) == (GatheredContext(tokens=3, version="v"), None)
+    assert (bare.context, bare.output) == (None, None)
 
 
 async def test_a_log_that_cannot_be_read_is_told_at_the_start() -> None:
-    projection = Projection(Heads(fault=Unavailable("no log")))  # pyright: ignore[reportArgumentType]
     with pytest.raises(Unavailable, match="no log"):
-        await projection.start()
-    await projection.stop()
+        async with following(Heads(fault=Unavailable("no log"))):
+            pass
 
 
 async def test_only_news_is_passed_on() -> None:
-    log, heard = MemoryLog(), asyncio.Queue[StoredEvent]()
-    own = Writer(tenant="acme", execution_id="a", task_id="t", generation=1)
+    log, heard = MemoryLog(), asyncio.Queue[ev.StoredEvent]()
+    own = ev.Writer(tenant="acme", execution_id="a", task_id="t", generation=1)
     await log.tell(own, begun("a").body)
     projection = Projection(log, heard.put_nowait)
     await projection.start()

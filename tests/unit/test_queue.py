@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import MAX_PRIORITY, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import MAX_PRIORITY
 from swe_ai_fleet.orchestrator.leases import claimable, over
 from swe_ai_fleet.orchestrator.queue import AGING_SECONDS, Waiting, check_room, in_order, next_up
+from tests.sampling import sample
 
 NOW = 100_000.0
 
@@ -32,16 +33,10 @@ def test_urgency_comes_before_turns_and_turns_before_age():
     waiting = [one("a", waited=9), one("b", "bob", waited=5), one("c", "bob", priority=3), one("d", "eve", waited=2)]
     assert names(in_order(waiting, {("default", "ada"): 2}, now=NOW)) == "cdba"
     assert names(in_order(waiting, {}, now=NOW)) == "cadb"
-
-
-def test_a_backlog_waits_behind_the_first_task_of_somebody_else():
+    # A backlog waits behind the first task of somebody else; the same caller of two tenants is two callers.
     backlog = [one(f"{number:03}", "greedy", waited=200 - number) for number in range(100)]
     first = next_up([*backlog, one("x", "bob")], {("default", "greedy"): 1}, now=NOW)
-    assert first is not None
-    assert first.execution_id == "x"
-
-
-def test_the_same_caller_of_two_tenants_is_two_callers():
+    assert first is not None and first.execution_id == "x"
     waiting = [one("a", tenant="north", waited=9), one("b", tenant="south")]
     assert names(in_order(waiting, {("north", "ada"): 1}, now=NOW)) == "ba"
 
@@ -138,23 +133,10 @@ def test_a_full_queue_refuses_and_says_what_to_do():
 
 
 def a_state(**changes: object) -> ExecutionState:
-    task = Task(
-        task_id="t",
-        kind=TaskKind.DELIBERATE,
-        description="d",
-        repo=RepoRef(location="/srv/app"),
-        caller="ada",
-        priority=3,
-    )
-    state = ExecutionState(
-        execution_id="e",
-        task=task,
-        repository=PinnedRepository(tenant="default", location="/srv/app", commit="c" * 40),
-        fingerprint="f",
-        started_at="2026-01-01T00:00:00+00:00",
-        updated_at="2026-01-01T00:00:00+00:00",
-    )
-    return replace(state, **changes)  # pyright: ignore[reportArgumentType]
+    state = sample(ExecutionState, execution_id="e", started_at="2026-01-01T00:00:00+00:00", result_published=False)
+    task = replace(state.task, tenant="default", caller="ada", priority=3)
+    defaults = {"task": task, "owner": "", "status": ExecutionStatus.PENDING}
+    return replace(state, **{**defaults, **changes})  # pyright: ignore[reportArgumentType]
 
 
 def test_what_the_queue_knows_of_an_execution():

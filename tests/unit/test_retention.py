@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.jetstream import StreamSettings
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.event import (
-    EventBody,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    ResultPublished,
-    Writer,
-)
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.runtime.factories import seed_seconds
@@ -67,27 +60,27 @@ async def test_housekeeping_goes_on_behind_a_round_that_fails() -> None:
     assert rounds == done
 
 
-async def _say(log: MemoryLog, execution_id: str, *bodies: EventBody) -> None:
-    own = Writer(tenant="default", execution_id=execution_id, task_id=execution_id, generation=1)
+async def _say(log: MemoryLog, execution_id: str, *bodies: ev.EventBody) -> None:
+    own = ev.Writer(tenant="default", execution_id=execution_id, task_id=execution_id, generation=1)
     for body in bodies:
         await log.tell(own, body)
 
 
-def _started(name: str) -> ExecutionStarted:
+def _started(name: str) -> ev.ExecutionStarted:
     task = Task(task_id=name, kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"))
-    return ExecutionStarted(
+    return ev.ExecutionStarted(
         task=task, repository=PinnedRepository(tenant="default", location="r", commit="c" * 40), fingerprint="f"
     )
 
 
-_ENDED = ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
+_ENDED = ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
 
 
 @pytest.mark.parametrize(("kept", "forgotten"), [(100.0, True), (0.0, False), (1000.0, False)])
 async def test_what_is_over_and_older_than_the_log_is_forgotten(kept: float, forgotten: bool) -> None:
     log, now = MemoryLog(), [datetime.now(UTC).timestamp()]
     projection = Projection(log, kept_seconds=kept, clock=lambda: now[0])
-    await _say(log, "over", _started("over"), _ENDED, ResultPublished())
+    await _say(log, "over", _started("over"), _ENDED, ev.ResultPublished())
     await _say(log, "open", _started("open"))
     await projection.start()
     try:

@@ -47,6 +47,14 @@ def proven(name: str) -> CheckReport:
     return report(name, replace(check(True), shown=("t.py::test_a",), message="1 test fails without the change"))
 
 
+PASSING_SCORE = 0.6667
+PASSING = {name: report(name, check(True)) for name in "abcd"}
+
+
+def best(ranking) -> list[str]:
+    return [one.candidate_id for one in ranking]
+
+
 checks = st.builds(
     CheckResult,
     kind=st.sampled_from(CheckKind),
@@ -105,12 +113,7 @@ def votes(choices: str, order: str, *, by: str = "judge") -> list[Vote]:
 NAMES = [f"agent-{number}" for number in range(8)]
 PEOPLE = st.sampled_from([*NAMES[:3], "peer", "judge", ARCHITECT])
 critiques = st.builds(
-    critique,
-    st.sampled_from(NAMES),
-    st.floats(allow_nan=True),
-    by=PEOPLE,
-    must_fix=st.booleans(),
-    at=st.integers(0, 5),
+    critique, st.sampled_from(NAMES), st.floats(allow_nan=True), by=PEOPLE, must_fix=st.booleans(), at=st.integers(0, 5)
 )
 ballots = st.builds(
     Vote,
@@ -131,18 +134,36 @@ def opinions() -> st.SearchStrategy[tuple[list[Critique], list[Vote]]]:
 scores = st.dictionaries(st.sampled_from([f"agent-{number}" for number in range(8)]), st.floats(allow_nan=True))
 
 
-@given(fields(diffs=True), opinions(), scores, st.booleans())
-def test_verified_stands_above_unverified_and_that_above_refuted_whoever_praises_it(
-    given_field, opinion, scores, needs_proof
+@given(fields(diffs=True), opinions(), scores, st.booleans(), st.randoms(use_true_random=False))
+def test_evidence_comes_before_opinion_and_the_order_in_which_anything_comes_does_not_matter(
+    given_field, opinion, scores, needs_proof, random
 ):
     (found, reports), (said, cast) = given_field, opinion
     ranking = rank(found, reports, critiques=said, votes=cast, scores=scores, needs_proof=needs_proof)
+    # Verified stands above unverified and that above refuted, whoever praises it.
     judged = [one for one in ranking if one.verdict is not None and reports[one.candidate_id].accepted]
     ranks = [one.verdict.rank for one in judged if one.verdict is not None]
     assert ranks == sorted(ranks, reverse=True)
     assert all(one.score >= 0.3333 for one in judged)
-    for one in ranking:
-        assert not (needs_proof and one.accepted and one.verdict is not Verdict.VERIFIED)
+    assert not [one for one in ranking if needs_proof and one.accepted and one.verdict is not Verdict.VERIFIED]
+    # Every candidate is told of once, and ranks count from one.
+    told = [name for one in ranking for name in (one.candidate_id, *one.duplicates)]
+    assert sorted(told) == sorted(one.candidate_id for one in found)
+    assert [one.rank for one in ranking] == list(range(1, len(ranking) + 1))
+    # No opinion lifts a failing candidate over a passing one, and among those that failed it decides nothing at all.
+    assert [one.accepted for one in ranking] == sorted((one.accepted for one in ranking), reverse=True)
+    assert [one.score for one in ranking] == sorted((one.score for one in ranking), reverse=True)
+    assert all(0 <= part <= 1 for one in ranking for part in (one.score, one.evidence, one.review or 0, one.votes or 0))
+    assert all(0 <= one.verifier <= 1 for one in ranking if one.verifier is not None)
+    passed = {name for name, one in reports.items() if one.accepted}
+    assert {one.candidate_id for one in ranking if one.accepted} <= passed
+    failing = [one.candidate_id for one in ranking if not one.accepted]
+    assert failing == [one.candidate_id for one in rank(found, reports, needs_proof=needs_proof) if not one.accepted]
+    shuffled = [list(one) for one in (found, said, cast, scores.items())]
+    for one in shuffled:
+        random.shuffle(one)
+    opinions = {"critiques": shuffled[1], "votes": shuffled[2], "scores": dict(shuffled[3])}
+    assert rank(shuffled[0], reports, **opinions, needs_proof=needs_proof) == ranking
 
 
 def test_only_what_is_verified_wins_where_the_task_wants_proof() -> None:
@@ -154,42 +175,6 @@ def test_only_what_is_verified_wins_where_the_task_wants_proof() -> None:
     assert first.reason.startswith("verified: dry_run: 1 test fails without the change; ")
     assert first.reason.endswith("ahead of a: that one is unverified")
     assert second.reason.endswith("behind b: that one is verified")
-
-
-@given(fields(diffs=True))
-def test_every_candidate_is_told_of_once_and_ranks_count_from_one(given_field):
-    found, reports = given_field
-    ranking = rank(found, reports)
-    told = [name for one in ranking for name in (one.candidate_id, *one.duplicates)]
-    assert sorted(told) == sorted(one.candidate_id for one in found)
-    assert [one.rank for one in ranking] == list(range(1, len(ranking) + 1))
-
-
-@given(fields(diffs=True), opinions(), scores, st.randoms(use_true_random=False))
-def test_the_order_in_which_anything_comes_does_not_matter(given_field, opinion, scores, random):
-    (found, reports), (said, cast) = given_field, opinion
-    ranking = rank(found, reports, critiques=said, votes=cast, scores=scores)
-    shuffled = [list(one) for one in (found, said, cast, scores.items())]
-    for one in shuffled:
-        random.shuffle(one)
-    again = rank(shuffled[0], reports, critiques=shuffled[1], votes=shuffled[2], scores=dict(shuffled[3]))
-    assert again == ranking
-
-
-@given(fields(diffs=True), opinions(), scores)
-def test_no_opinion_lifts_a_failing_candidate_over_a_passing_one(given_field, opinion, scores):
-    (found, reports), (said, cast) = given_field, opinion
-    ranking = rank(found, reports, critiques=said, votes=cast, scores=scores)
-    assert [one.accepted for one in ranking] == sorted((one.accepted for one in ranking), reverse=True)
-    assert [one.score for one in ranking] == sorted((one.score for one in ranking), reverse=True)
-    assert all(0 <= part <= 1 for one in ranking for part in (one.score, one.evidence, one.review or 0, one.votes or 0))
-    assert all(0 <= one.verifier <= 1 for one in ranking if one.verifier is not None)
-    assert {one.candidate_id for one in ranking if one.accepted} <= {
-        name for name, one in reports.items() if one.accepted
-    }
-    # Among those that failed it decides nothing at all.
-    failing = [one.candidate_id for one in ranking if not one.accepted]
-    assert failing == [one.candidate_id for one in rank(found, reports) if not one.accepted]
 
 
 @given(fields(diffs=True), opinions(), st.lists(st.sampled_from(["peer", "judge", ARCHITECT]), max_size=4))
@@ -243,26 +228,31 @@ def test_a_better_review_never_stands_lower(low, high, must_fix):
     assert place(high, False) <= place(low, must_fix)
 
 
-def test_a_patch_that_does_not_apply_has_no_evidence_whatever_else_passed():
+def test_what_counts_as_evidence():
     results = [check(False, kind=CheckKind.APPLY), check(True), check(True, kind=CheckKind.COMMAND)]
     assert evidence(report("a", *results)) == 0
-
-
-def test_a_skipped_check_neither_helps_nor_harms():
-    ran = check(True)
+    # A skipped check neither helps nor harms, and a rubric, however long, weighs no more than its kind.
+    ran, item = check(True), check(False, kind=CheckKind.RUBRIC, required=False)
     assert evidence(report("a", ran, check(False, skipped=True))) == evidence(report("a", ran)) == 1
     assert not report("a", check(True, skipped=True)).accepted
+    assert evidence(report("a", ran, *[item] * 40)) == evidence(report("a", ran, item))
+    [only] = rank([candidate("a")], {})
+    assert (only.accepted, only.score, only.reason) == (False, 0.0, "no evidence could be gathered")
+    # Scores beyond their bounds, and no numbers, are bounded.
+    scored = [evidence(report("a", replace(ran, score=score))) for score in (-1.0, 0.25, 7.0, float("nan"))]
+    assert scored == [0.0, 0.25, 1.0, 0.0]
+    (first,) = rank([candidate("a")], PASSING, critiques=[critique("a", 7.0)])
+    assert (first.review, first.score, first.evidence) == (1.0, PASSING_SCORE, 1.0)
 
 
 def test_equal_evidence_falls_to_the_smaller_diff_then_the_cheaper_run_then_the_name():
-    passing = {name: report(name, check(True)) for name in ("a", "b", "c", "d")}
-    found = [
-        candidate("d", lines=1, tokens=5),
-        candidate("c", lines=1, tokens=5),
-        candidate("b", lines=1, tokens=1),
-        candidate("a", lines=9, tokens=1),
-    ]
-    assert [one.candidate_id for one in rank(found, passing)] == ["b", "c", "d", "a"]
+    sizes = {"d": (1, 5), "c": (1, 5), "b": (1, 1), "a": (9, 1)}
+    found = [candidate(name, lines=lines, tokens=tokens) for name, (lines, tokens) in sizes.items()]
+    assert best(rank(found, PASSING)) == ["b", "c", "d", "a"]
+    # Lines taken away are changed lines, too.
+    removing = [candidate("a", lines=3), candidate("b", lines=2)]
+    removing = [replace(one, artifacts=replace(one.artifacts, deletions=5 - 2 * at)) for at, one in enumerate(removing)]
+    assert rank(removing, PASSING)[0].reason.endswith("ahead of a: equal scores, 5 changed lines against 8")
 
 
 def test_the_cheapest_of_equal_diffs_stands_for_the_others():
@@ -271,21 +261,6 @@ def test_the_cheapest_of_equal_diffs_stands_for_the_others():
     ranking = {one.candidate_id: one.duplicates for one in rank(found, reports)}
     assert ranking == {"b": ("a",), "c": ()}
     assert set(representatives(found, reports)) == {"b", "c"}
-
-
-def test_evidence_is_what_a_candidate_without_a_report_lacks():
-    [only] = rank([candidate("a")], {})
-    assert (only.accepted, only.score, only.reason) == (False, 0.0, "no evidence could be gathered")
-    failing = report("a", replace(check(False), message="2 failed"))
-    assert "2 failed" in rank([candidate("a")], {"a": failing})[0].reason
-
-
-PASSING_SCORE = 0.6667
-PASSING = {name: report(name, check(True)) for name in "abcd"}
-
-
-def best(ranking) -> list[str]:
-    return [one.candidate_id for one in ranking]
 
 
 def test_reviews_change_the_order_of_equal_evidence_and_say_so():
@@ -364,6 +339,10 @@ def test_a_persuasive_candidate_that_fails_stays_behind():
     assert (first.votes, second.votes) == (None, None)
     assert "4 not counted" in first.reason
     assert second.reason.endswith("behind b: that one is unverified")
+    # What passed with the worst of scores is before what failed with the best.
+    reports = {"a": report("a", replace(check(True), score=0.0)), "b": report("b", replace(check(False), score=1.0))}
+    first, second = rank([candidate("a"), candidate("b")], reports)
+    assert (first.candidate_id, first.score, second.score) == ("a", 0.3333, 0.3333)
 
 
 def test_a_verifier_is_as_heavy_as_reviews_and_its_words_name_it() -> None:
@@ -397,21 +376,31 @@ def test_a_verifier_lifts_nothing_that_is_refuted() -> None:
     assert rank(field, reports, scores={"a": 1.0}) == rank(field, reports)
 
 
-def test_votes_are_shares_of_the_ballots_a_candidate_was_on():
-    field = [candidate(name) for name in "abc"]
-    cast = [*votes("bb", "bc", by="a"), *votes("cc", "ac", by="b"), *votes("b?", "ab", by="c")]
-    ranking = {one.candidate_id: one for one in rank(field, PASSING, votes=cast)}
-    assert {name: one.votes for name, one in ranking.items()} == {"a": 0.0, "b": 1.0, "c": 0.5}
-    assert best(ranking.values()) == ["b", "c", "a"]
-    assert "3 of 3 votes, 1 not counted" in ranking["b"].reason
-
-
-def test_nobodys_vote_about_their_own_work_counts():
-    field = [candidate("a"), candidate("b", lines=2)]
-    assert [one.votes for one in rank(field, PASSING, votes=votes("bbb", "ab", by="b"))] == [None, None]
-    # Nor does a judge lower its own candidate.
-    ranking = rank(field, PASSING, votes=votes("b", "ab", by="a"))
-    assert {one.candidate_id: one.votes for one in ranking} == {"a": None, "b": 1.0}
+@pytest.mark.parametrize(
+    ("lines", "cast", "shares"),
+    [
+        (
+            {"a": 1, "b": 1, "c": 1},
+            [*votes("bb", "bc", by="a"), *votes("cc", "ac", by="b"), *votes("b?", "ab", by="c")],
+            {"b": 1.0, "c": 0.5, "a": 0.0},
+        ),
+        # Nobody's vote about their own work counts, nor does a judge lower its own candidate.
+        ({"a": 1, "b": 2}, votes("bbb", "ab", by="b"), {"a": None, "b": None}),
+        ({"a": 1, "b": 2}, votes("b", "ab", by="a"), {"b": 1.0, "a": None}),
+        # Who stood on no ballot is neither praised nor blamed.
+        ({"a": 3, "b": 1, "c": 2}, votes("aa", "ab", by="c"), {"a": 1.0, "c": None, "b": 0.0}),
+        # What has an error, or is about nobody shown, decides nothing.
+        ({"a": 1, "b": 1}, [replace(vote, error="cut off") for vote in votes("bbb", "ab")], {"a": None, "b": None}),
+        ({"a": 1, "b": 1}, votes("bbb", "a"), {"a": None, "b": None}),
+    ],
+)
+def test_votes_are_shares_of_the_ballots_a_candidate_was_on(lines, cast, shares):
+    ranking = rank([candidate(name, lines=count) for name, count in lines.items()], PASSING, votes=cast)
+    assert [(one.candidate_id, one.votes) for one in ranking] == list(shares.items())
+    if len(cast) == 6:
+        assert "3 of 3 votes, 1 not counted" in ranking[0].reason
+    if set(shares.values()) == {None}:
+        assert {one.score for one in ranking} == {PASSING_SCORE}
 
 
 def test_the_architects_choice_decides_among_those_that_passed():
@@ -449,11 +438,6 @@ def test_equal_candidates_are_one_place_with_the_whole_score():
     assert (only.candidate_id, only.duplicates, only.score) == ("a", ("b", "c"), 0.6667)
 
 
-def test_a_rubric_however_long_weighs_no_more_than_its_kind():
-    items = [check(False, kind=CheckKind.RUBRIC, required=False) for _ in range(40)]
-    assert evidence(report("a", check(True), *items)) == evidence(report("a", check(True), items[0]))
-
-
 def test_the_reason_names_what_set_two_candidates_apart():
     field = [candidate("a", lines=2, tokens=9), candidate("b", lines=2, tokens=5), candidate("c", lines=2, tokens=9)]
     reasons = [one.reason for one in rank(field, PASSING)]
@@ -461,18 +445,6 @@ def test_the_reason_names_what_set_two_candidates_apart():
     assert reasons[2].endswith("behind a: equal in all that counts, so the names decide")
     long = report("a", replace(check(False), message="x" * 10_000))
     assert len(rank([candidate("a")], {"a": long})[0].reason) < 500
-
-
-def test_what_passed_with_the_worst_of_scores_is_before_what_failed_with_the_best():
-    reports = {"a": report("a", replace(check(True), score=0.0)), "b": report("b", replace(check(False), score=1.0))}
-    first, second = rank([candidate("a"), candidate("b")], reports)
-    assert (first.candidate_id, first.score, second.score) == ("a", 0.3333, 0.3333)
-
-
-def test_who_stood_on_no_ballot_is_neither_praised_nor_blamed():
-    field = [candidate("a", lines=3), candidate("b", lines=1), candidate("c", lines=2)]
-    ranking = rank(field, PASSING, votes=votes("aa", "ab", by="c"))
-    assert [(one.candidate_id, one.votes) for one in ranking] == [("a", 1.0), ("c", None), ("b", 0.0)]
 
 
 def test_the_architects_choice_outweighs_everything_else_together():
@@ -490,28 +462,11 @@ def test_equal_scores_fall_to_the_better_evidence():
     assert first.reason.endswith("equal scores, 1.0000 evidence against 0.7500")
 
 
-def test_opinions_with_an_error_or_about_nobody_shown_decide_nothing() -> None:
-    found, reports = [candidate("a"), candidate("b")], {name: report(name, check(True)) for name in "ab"}
-    broken = [replace(vote, error="cut off") for vote in votes("bbb", "ab")]
-    absent = votes("bbb", "a")
-    for said in (broken, absent):
-        first, second = rank(found, reports, votes=said)
-        assert (first.candidate_id, first.score, second.score) == ("a", 0.6667, 0.6667)
-    # One about others only is not lost by those that were not shown.
-    several = [*found, candidate("c")]
-    reports["c"] = report("c", check(True))
-    shown = {one.candidate_id: one.votes for one in rank(several, reports, votes=votes("bb", "ab"))}
-    assert shown == {"a": 0.0, "b": 1.0, "c": None}
-
-
 def test_the_architect_decides_alone_or_not_at_all() -> None:
-    found, reports = [candidate("a"), candidate("b")], {name: report(name, check(True)) for name in "ab"}
-    alone = votes("b", "ab", by=ARCHITECT)
-    assert rank(found, reports, votes=alone)[0].reason.startswith(
-        "unverified: dry_run: 7 passed; the architect's choice"
-    )
-    beside = [*alone, *votes("aa", "ab", by="judge")]
-    first, second = rank(found, reports, votes=beside)
+    found, alone = [candidate("a"), candidate("b")], votes("b", "ab", by=ARCHITECT)
+    (first, _) = rank(found, PASSING, votes=alone)
+    assert first.reason.startswith("unverified: dry_run: 7 passed; the architect's choice")
+    first, second = rank(found, PASSING, votes=[*alone, *votes("aa", "ab", by="judge")])
     assert (first.candidate_id, first.votes, second.votes) == ("a", 0.6667, 0.3333)
     assert "architect" not in first.reason + second.reason
 
@@ -556,24 +511,6 @@ def test_who_stands_for_equal_changes_has_the_better_evidence() -> None:
     assert list(representatives(found, reports, behaviours={"a": "k", "b": "k"})) == ["b"]
     assert set(representatives(found, reports)) == {"a", "b"}
     assert set(representatives(found)) == {"a", "b"}
-
-
-def test_lines_taken_away_are_changed_lines() -> None:
-    small, large = candidate("a", lines=3), candidate("b", lines=2)
-    small = replace(small, artifacts=replace(small.artifacts, deletions=2))
-    large = replace(large, artifacts=replace(large.artifacts, deletions=1))
-    ranking = rank([small, large], {name: report(name, check(True)) for name in "ab"})
-    assert [one.candidate_id for one in ranking] == ["b", "a"]
-    assert ranking[0].reason.endswith("ahead of a: equal scores, 3 changed lines against 5")
-
-
-def test_scores_beyond_their_bounds_and_no_numbers_are_bounded() -> None:
-    def of(score: float) -> float:
-        return evidence(report("a", replace(check(True), score=score)))
-
-    assert [of(score) for score in (-1.0, 0.25, 7.0, float("nan"))] == [0.0, 0.25, 1.0, 0.0]
-    (first,) = rank([candidate("a")], {"a": report("a", check(True))}, critiques=[critique("a", 7.0)])
-    assert (first.review, first.score, first.evidence) == (1.0, 0.6667, 1.0)
 
 
 def test_complaints_are_told_in_full_up_to_a_bound() -> None:

@@ -77,23 +77,18 @@ def test_a_graph_that_cannot_be_carried_out_says_why(subtasks, roles, reason):
     assert caught.value.field == "subtasks"
 
 
-def test_what_is_urgent_comes_first_but_never_before_what_it_needs():
+def test_a_diamond_is_carried_out_from_its_root_and_what_is_urgent_never_before_what_it_needs():
     subtasks = (a_subtask("slow"), a_subtask("first", "base", priority=9), a_subtask("base", priority=1))
     assert [one.subtask_id for one in check_graph(subtasks)] == ["base", "first", "slow"]
-
-
-def test_a_diamond_is_carried_out_from_its_root():
     assert [one.subtask_id for one in ready(DIAMOND, {})] == ["a"]
     assert ready(DIAMOND, {}, {"a"}) == ()
     outcomes = {"a": merged("a")}
     assert [one.subtask_id for one in ready(DIAMOND, outcomes)] == ["b", "c"]
+    assert doomed(DIAMOND, outcomes) == ()
     outcomes |= {"b": merged("b"), "c": failed("c")}
     assert ready(DIAMOND, outcomes) == ()
     assert [(one.subtask_id, causes) for one, causes in doomed(DIAMOND, outcomes)] == [("d", ("c",))]
-    assert doomed(DIAMOND, {"a": merged("a")}) == ()
-
-
-def test_only_the_last_of_all_is_the_whole():
+    # Only the last of all is the whole.
     assert [one.subtask_id for one in DIAMOND if needs_all_others(one, DIAMOND)] == ["d"]
     assert needs_all_others(DIAMOND[0], DIAMOND[:1])
     assert not any(needs_all_others(one, (*DIAMOND, a_subtask("alone"))) for one in DIAMOND)
@@ -152,12 +147,12 @@ def test_a_child_is_told_its_part_and_where_it_stands():
     assert child.constraints.totals.max_tokens == 12_000
     assert child.validated(max_agents=3) is child
     assert child_task(TASK, DIAMOND[1], derivation) == child
-
-
-def test_only_a_child_that_is_the_whole_is_held_to_the_checks_of_the_whole():
-    derivation = Derivation(derivation_id="x", subtasks=DIAMOND)
-    first, last = (child_task(TASK, DIAMOND[at], derivation).constraints for at in (0, 3))
-    assert (first.checks, first.rubric) == ((), "")
+    # The planner gets a quarter at most.
+    assert planner_task(TASK).constraints.limits.max_tokens == 25_000
+    assert planner_task(replace(TASK, constraints=Constraints())).constraints.limits == Limits()
+    # Only a child that is the whole is held to the checks of the whole.
+    last = child_task(TASK, DIAMOND[3], derivation).constraints
+    assert (child.constraints.checks, child.constraints.rubric) == ((), "")
     assert (last.checks, last.rubric) == (TASK.constraints.checks, "It is fast.")
 
 
@@ -191,9 +186,6 @@ def test_the_ids_of_children_are_valid_whatever_the_parent_is_called(task_id, su
     child = child_task_id(task_id, subtask_id)
     assert check_identifier(child, field="task_id").startswith(task_id[:70])
     assert child.rpartition(".")[2].rstrip("_") == subtask_id
-
-
-def test_long_ids_stay_apart():
     assert child_task_id("x" * 127 + "a", "p") != child_task_id("x" * 127 + "b", "p")
 
 
@@ -202,8 +194,3 @@ def test_parts_never_add_up_to_more_than_what_is_left(total, spent, parts):
     one = part(Totals(max_tokens=total), Usage(prompt_tokens=spent), parts, least=1)
     assert one.max_tokens * parts <= max(parts, total - spent)
     assert bool(one.max_tokens) == bool(total)
-
-
-def test_the_planner_gets_a_quarter_at_most():
-    assert planner_task(TASK).constraints.limits.max_tokens == 25_000
-    assert planner_task(replace(TASK, constraints=Constraints())).constraints.limits == Limits()

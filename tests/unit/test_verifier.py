@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errand import ScoreAssignment
 from swe_ai_fleet.domain.errors import AgentLost, InternalFault, Unavailable
-from swe_ai_fleet.domain.event import CandidateReviewed, CandidateScored, ExecutionFinished, RunLost, VotesCast
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.event import CandidateReviewed, CandidateScored, RunLost, VotesCast
+from swe_ai_fleet.domain.execution import AgentProgress
 from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
@@ -18,7 +19,7 @@ from swe_ai_fleet.orchestrator.expenses import Purpose, expenses
 from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
-from tests.unit.test_peer_review import begins_with
+from tests.unit.test_peer_review import taken_over
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
 WORDS = {ONE: 0.2, TWO: 0.9, THREE: 1.0}
@@ -97,10 +98,10 @@ async def test_judges_are_not_asked_where_the_verifiers_word_leaves_nothing_open
     world.fleet.scoring = says({ONE: 0.0, TWO: 1.0, THREE: 0.0})
     world.fleet.reviewing = lambda asked, subject: Critique(
         reviewer_id=asked.reviewer_id,
-        candidate_id=subject.candidate.candidate_id,
+        candidate_id=(name := subject.candidate.candidate_id),
         round=asked.round,
         verdict=ReviewVerdict.ACCEPT,
-        score=0.9 if subject.candidate.candidate_id == TWO else 0.5,
+        score=0.9 if name == TWO else 0.5,
     )
     state = await world.run(a_task(rounds=1))
     assert (world.fleet.judged, state.winner_id) == ([], TWO)
@@ -123,20 +124,14 @@ async def test_a_verifier_that_fails_or_is_lost_costs_its_word_only() -> None:
     assert [one.lost_agent_id for one in world.bodies(RunLost)] == [f"{TWO}-scored"]
     assert state.usage.total_tokens == 3 * 101 + 1_001
     assert len(world.fleet.scored) == 1 + 3
-
-
-async def test_what_no_verifier_can_say_is_no_score() -> None:
+    # What no verifier can say is no score, and nobody is scored when the tokens are spent.
     world = a_world()
     world.fleet.scoring = lambda asked: VerifierScore(candidate_id=THREE, raw=7.0, score=1.0)
     state = await world.run(a_task(rounds=0))
-    assert {name: (one.raw, one.score) for name, one in state.scores.items()} == {ONE: (None, None), TWO: (None, None)}
-    assert {one.error for one in state.scores.values()} == {"it has no score between 0 and 1"}
-
-
-async def test_nobody_is_scored_when_the_tokens_are_spent() -> None:
+    told = {name: (one.raw, one.score, one.error) for name, one in state.scores.items()}
+    assert told == dict.fromkeys((ONE, TWO), (None, None, "it has no score between 0 and 1"))
     world = a_world()
-    totals = Constraints(totals=Totals(max_tokens=304))
-    state = await world.run(a_task(rounds=0, constraints=totals))
+    state = await world.run(a_task(rounds=0, constraints=Constraints(totals=Totals(max_tokens=304))))
     assert (asked(world), state.winner_id) == ([], ONE)
 
 
@@ -153,44 +148,34 @@ async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> No
     assert {one.verifier for one in state.ranking if one.accepted} == {
         round(state.scores[name].score or 0.0, 4) for name in (ONE, TWO)
     }
-    few = disliked[: LEAST_OUTCOMES - 1]
-    world = a_world()
-    world.verifier = Verifier(outcomes=lambda _: few)
-    assert (await world.run(a_task(rounds=0))).scores[TWO].score == 0.9
 
-
-async def test_outcomes_that_cannot_be_had_leave_scores_as_they_are() -> None:
     def unavailable(tenant: str) -> tuple[Outcome, ...]:
         raise Unavailable("the bucket does not answer")
 
-    world = a_world()
-    world.verifier = Verifier(outcomes=unavailable)
-    state = await world.run(a_task(rounds=0))
-    assert (state.winner_id, state.scores[TWO].score) == (TWO, 0.9)
+    # Few of them, and such as cannot be had, leave scores as they are.
+    for outcomes in (lambda _: disliked[: LEAST_OUTCOMES - 1], unavailable):
+        world = a_world()
+        world.verifier = Verifier(outcomes=outcomes)
+        assert (await world.run(a_task(rounds=0))).scores[TWO].score == 0.9
 
 
 async def test_whoever_takes_over_scores_nobody_twice() -> None:
-    def scripted(world: World) -> World:
-        def says_or_fails(one: ScoreAssignment) -> VerifierScore:
-            if one.candidate.candidate_id == ONE:
-                raise InternalFault("a fault of the host's")
-            return says(WORDS)(one)
+    def says_or_fails(one: ScoreAssignment) -> VerifierScore:
+        if one.candidate.candidate_id == ONE:
+            raise InternalFault("a fault of the host's")
+        return says(WORDS)(one)
 
+    def scripted(**more: Any) -> World:
+        world = a_world(**more)
         world.fleet.scoring = says_or_fails
         return world
 
-    whole, task = scripted(a_world()), a_task(rounds=1)
+    whole, task = scripted(), a_task(rounds=1)
     done = await whole.run(task)
     assert list(done.scores) == [TWO]
-    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
-    for count in range(1, last):
-        log = begins_with(whole.log, count)
-        bodies = [event.body for event in log.events]
-        known = {body.score.candidate_id for body in bodies if isinstance(body, CandidateScored)}
-        lost = {body.lost_agent_id for body in bodies if isinstance(body, RunLost)}
-        world = scripted(a_world(log=log))
-        async with world.running() as executions:
-            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+    async for count, world, state, before in taken_over(whole.log, scripted, task):
+        known = {body.score.candidate_id for body in before if isinstance(body, CandidateScored)}
+        lost = {body.lost_agent_id for body in before if isinstance(body, RunLost)}
         again = asked(world)
         assert not known & set(again), count
         assert not lost & {f"{name}-scored" for name in again}, count
@@ -201,18 +186,6 @@ async def test_whoever_takes_over_scores_nobody_twice() -> None:
 
 
 # What an execution's tokens were spent on
-
-
-def spent_on(state: ExecutionState) -> dict[str, tuple[int, str]]:
-    return {str(one.purpose): (one.runs, one.bought) for one in expenses(state)}
-
-
-async def test_drafts_are_told_by_what_evidence_says_of_them() -> None:
-    world = World()
-    world.fleet.runs = {ONE: ScriptedRun(checks=(FAILED,)), TWO: ScriptedRun(checks=(PROVEN,))}
-    state = await world.run(a_task(num_agents=3))
-    assert spent_on(state) == {"drafts": (3, "3 candidates, 1 verified, 1 refuted")}
-    assert sum(one.usage.total_tokens for one in expenses(state)) == state.usage.total_tokens
 
 
 async def test_every_run_stands_under_what_it_was_for_while_it_is_under_way_too() -> None:

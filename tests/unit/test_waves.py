@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
-import pytest
-
-from swe_ai_fleet.domain.budget import Totals
 from swe_ai_fleet.domain.candidate import CheckResult
-from swe_ai_fleet.domain.errand import ExamineAssignment
-from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import CandidateSubmitted, ChecksFinished, ExecutionFinished, RunStopped
-from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure
-from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
+from swe_ai_fleet.domain.event import CandidateSubmitted, ChecksFinished, RunStopped
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
-from tests.unit.test_peer_review import begins_with
+from tests.unit.test_peer_review import crossed, taken_over
 
 NAMES = [f"agent-dev-{number}" for number in range(1, 6)]
 
@@ -26,42 +20,6 @@ NAMES = [f"agent-dev-{number}" for number in range(1, 6)]
 def own(name: str) -> CheckResult:
     """What a candidate's own new test shows."""
     return replace(PROVEN, shown=(f"test_{name}",), own=(f"test_{name}",))
-
-
-def agreeing(errand: ExamineAssignment) -> Examination:
-    """All tests pass on all sources."""
-    names = [one.candidate_id for one in errand.examinees]
-    return Examination(
-        sets=tuple(
-            ExaminedTests(
-                candidates=(one.candidate_id,),
-                tests=one.tests["tests"],
-                crossings=tuple(
-                    Crossing(candidate_id=name, passed=one.tests["tests"]) for name in names if name != one.candidate_id
-                ),
-            )
-            for one in errand.examinees
-            if one.tests
-        )
-    )
-
-
-def disagreeing(errand: ExamineAssignment) -> Examination:
-    """Everybody's tests fail on everybody else's source."""
-    agreed = agreeing(errand)
-    return replace(
-        agreed,
-        sets=tuple(
-            replace(
-                one,
-                crossings=tuple(
-                    Crossing(candidate_id=crossing.candidate_id, failed=(ForeignFailure(test=one.tests[0]),))
-                    for crossing in one.crossings
-                ),
-            )
-            for one in agreed.sets
-        ),
-    )
 
 
 def begun(world: World) -> list[str]:
@@ -92,51 +50,41 @@ async def test_agents_begin_as_many_as_there_are_until_there_are_no_more() -> No
 async def test_a_test_of_ones_own_convinces_once_another_author_agrees() -> None:
     world = World()
     world.fleet.runs = {name: ScriptedRun(checks=(own(name),)) for name in NAMES}
-    world.fleet.examining = agreeing
+    world.fleet.examining = crossed(lambda _: True)
     await world.run(a_task(num_agents=1, max_agents=5))
     assert begun(world) == NAMES[:2]
     world = World()
     world.fleet.runs = {name: ScriptedRun(checks=(own(name),)) for name in NAMES}
-    world.fleet.examining = disagreeing
+    world.fleet.examining = crossed(lambda _: False)
     await world.run(a_task(num_agents=1, max_agents=3))
     assert begun(world) == NAMES[:3]
 
 
 async def test_whoever_takes_over_begins_nobody_twice_and_nobody_more() -> None:
-    def scripted(world: World) -> World:
-        world.fleet.runs = {
-            NAMES[0]: ScriptedRun(checks=(FAILED,)),
-            NAMES[1]: ScriptedRun(checks=(PASSED,)),
-            NAMES[2]: ScriptedRun(checks=(PROVEN,)),
-        }
+    def scripted(**more: Any) -> World:
+        world = World(**more)
+        checks = zip(NAMES, (FAILED, PASSED, PROVEN), strict=False)
+        world.fleet.runs = {name: ScriptedRun(checks=(check,)) for name, check in checks}
         return world
 
-    whole, task = scripted(World()), a_task(num_agents=1, max_agents=5, rounds=0)
+    whole, task = scripted(), a_task(num_agents=1, max_agents=5, rounds=0)
     done = await whole.run(task)
     assert (sorted(done.candidates), done.winner_id) == (NAMES[:4], NAMES[2])
-    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
-    for count in range(1, last):
-        log = begins_with(whole.log, count)
-        there = {one.body.candidate.candidate_id for one in log.events if isinstance(one.body, CandidateSubmitted)}
-        world = scripted(World(log=log))
-        async with world.running() as executions:
-            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+    async for count, world, state, before in taken_over(whole.log, scripted, task):
+        there = {body.candidate.candidate_id for body in before if isinstance(body, CandidateSubmitted)}
         assert (sorted(state.candidates), state.winner_id) == (NAMES[:4], NAMES[2]), count
         assert not there & set(begun(world)), count
 
 
 async def test_who_has_nothing_left_to_win_is_stopped_and_the_log_says_why() -> None:
-    def scripted(world: World, second: ScriptedRun) -> World:
+    def scripted(**more: Any) -> World:
         # The third of a wave of two convinces while the fourth still works.
-        world.fleet.runs = {
-            NAMES[0]: ScriptedRun(),
-            NAMES[1]: ScriptedRun(),
-            NAMES[2]: ScriptedRun(checks=(PROVEN,)),
-            NAMES[3]: second,
-        }
+        world = World(**more)
+        runs = ScriptedRun(), ScriptedRun(), ScriptedRun(checks=(PROVEN,)), ScriptedRun(after=asyncio.Event())
+        world.fleet.runs = dict(zip(NAMES, runs, strict=False))
         return world
 
-    whole, task = scripted(World(), ScriptedRun(after=asyncio.Event())), a_task(num_agents=1, max_agents=5, rounds=0)
+    whole, task = scripted(), a_task(num_agents=1, max_agents=5, rounds=0)
     done = await whole.run(task)
     assert whole.fleet.cancelled == [NAMES[3]]
     assert (sorted(done.candidates), done.winner_id) == (NAMES[:3], NAMES[2])
@@ -145,12 +93,8 @@ async def test_who_has_nothing_left_to_win_is_stopped_and_the_log_says_why() -> 
     # Its tool operation counts among those of the execution, as those of three candidates do.
     assert done.usage.tool_calls == 4
     # Whoever takes over stops it, too, or knows that it was.
-    said = [event.body for event in whole.log.events]
-    stopped = next(n for n, body in enumerate(said, 1) if isinstance(body, RunStopped))
-    for count in range(stopped - 3, len(said) - 1):
-        world = scripted(World(log=begins_with(whole.log, count)), ScriptedRun(after=asyncio.Event()))
-        async with world.running() as executions:
-            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+    stopped = next(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, RunStopped))
+    async for count, world, state, _ in taken_over(whole.log, scripted, task, stopped - 3):
         assert (sorted(state.candidates), state.winner_id, set(state.stopped)) == (NAMES[:3], NAMES[2], {NAMES[3]})
         assert state.usage.tool_calls == 4, count
         assert NAMES[3] not in begun(world) or count < stopped, count
@@ -169,16 +113,3 @@ async def test_nobody_is_stopped_where_so_many_were_asked_for() -> None:
         state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
     assert sorted(state.candidates) == NAMES[:2]
     assert not state.stopped
-
-
-@pytest.mark.parametrize(("fields", "field"), [({"max_agents": -1}, "max_agents"), ({"max_agents": 100}, "max_agents")])
-def test_how_many_there_may_be_is_checked(fields: dict[str, int], field: str) -> None:
-    with pytest.raises(InvalidRequest) as raised:
-        a_task(**fields).validated(max_agents=16)
-    assert raised.value.field == field
-
-
-def test_totals_are_for_all_that_may_begin() -> None:
-    task = a_task(num_agents=1, max_agents=4, constraints=Constraints(totals=Totals(max_tokens=3)))
-    with pytest.raises(InvalidRequest, match="total_max_tokens"):
-        task.validated(max_agents=16)
