@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,7 +76,9 @@ def flat(body: Any) -> str:
 
 
 @given(MESSAGES, st.sampled_from([ToolProtocol.JSON, ToolProtocol.TEXT]))
-def test_a_longer_conversation_begins_with_the_shorter_one(messages: list[Message], protocol: ToolProtocol) -> None:
+def test_a_longer_conversation_begins_with_the_shorter_one_and_its_turns_alternate(
+    messages: list[Message], protocol: ToolProtocol
+) -> None:
     writer = WireWriter()
     start: list[Message] = [SystemMessage(content="s"), UserMessage(content="u")]
     before = flat(write(writer, start, protocol))
@@ -85,59 +86,30 @@ def test_a_longer_conversation_begins_with_the_shorter_one(messages: list[Messag
         after = flat(write(writer, [*start, *messages[:end]], protocol))
         assert after.startswith(before)
         before = after
-
-
-@given(MESSAGES, st.sampled_from([ToolProtocol.JSON, ToolProtocol.TEXT]))
-def test_turns_alternate_where_calls_are_text(messages: list[Message], protocol: ToolProtocol) -> None:
     roles = [message["role"] for message in write(WireWriter(), messages, protocol)["messages"]]
-    assert all(one != other for one, other in pairwise(roles))
-    assert roles[0] == "system"
-
-
-@pytest.mark.parametrize("protocol", ToolProtocol)
-def test_an_empty_system_message(protocol: ToolProtocol) -> None:
-    messages = (SystemMessage(content=""), UserMessage(content="u"))
-    with_tools = write(WireWriter(), messages, protocol)["messages"]
-    without = write(WireWriter(), messages, protocol, tools=False)["messages"]
-    if protocol is ToolProtocol.NATIVE:
-        assert with_tools == without == [{"role": "system", "content": ""}, {"role": "user", "content": "u"}]
-    else:
-        assert with_tools[0]["content"].startswith("You can call tools.")
-        assert without == [{"role": "user", "content": "u"}]
+    assert roles[0] == "system" and all(one != other for one, other in pairwise(roles))
 
 
 def test_a_message_is_written_once_until_it_is_forgotten_or_its_context_changes() -> None:
     cache = WrittenMessages(most_bytes=10)
-    written: list[str] = []
+    one, two, three = (UserMessage(content=text) for text in "123")
+    written = 0
 
-    def get(message: Message, kind: str = "k", *context: str, size: int = 4) -> bytes:
+    def get(message: Message, *context: str, size: int = 4) -> int:
+        """How often something has been written by now."""
+
         def write() -> bytes:
-            written.append(f"{message.content}{kind}{context}")
+            nonlocal written
+            written += 1
             return b"x" * size
 
-        return cache.get(message, kind, context, write)
+        assert cache.get(message, "k", context, write) == b"x" * size
+        return written
 
-    one, two, three = (UserMessage(content=text) for text in "123")
-    for _ in range(3):
-        assert get(one) == get(two) == b"xxxx"
-    assert len(written) == 2
-    get(one, "k", "other")
-    get(one, "k", "other")
-    assert len(written) == 3
+    assert [get(message) for message in (one, two, one, two)] == [1, 2, 2, 2]
+    assert [get(one, "other"), get(one, "other")] == [3, 3]
     # The one that was used longest ago goes.
-    get(three)
-    get(one, "k", "other")
-    assert len(written) == 4
-    get(two)
-    assert len(written) == 5
-    assert get(UserMessage(content="1"), "k", size=100) == b"x" * 100
-    assert len(written) == 6
-
-
-def test_the_json_of_a_message_goes_with_the_message() -> None:
-    cache = WrittenMessages(most_bytes=1000)
-    message = UserMessage(content="1")
-    assert cache.get(message, "native", (), lambda: b"x" * 10) == b"x" * 10
-    assert (cache.entries, cache.bytes) == (1, 10)
-    del message
+    assert [get(three), get(one, "other"), get(two)] == [4, 4, 5]
+    assert get(UserMessage(content="1"), size=100) == 6
+    del one, two, three
     assert (cache.entries, cache.bytes) == (0, 0)
