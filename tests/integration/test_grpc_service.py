@@ -18,6 +18,7 @@ from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.errors import (
     AgentLost,
+    ModelUnavailable,
     PreconditionFailed,
     ResourceExhausted,
     Unavailable,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from tests.plan_script import PLAN_GOAL
 from tests.tenants import (
     NORTH,
     SOUTH,
+    Caller,
     World,
     refused,
     tenants,
@@ -75,47 +76,33 @@ async def test_one_task_id_is_another_task_in_each_tenant(world: World) -> None:
     assert (await world.by(NORTH, "ann").submit(name)) == ids[0]
 
 
-def foreign_calls(told: pb.Execution, digest: str) -> list[tuple[str, Callable[[str], Any]]]:
-    approval = {"decision": pb.APPROVAL_DECISION_REJECTED}
-    return [
-        ("GetExecution", lambda name: pb.GetExecutionRequest(execution_id=name)),
-        ("CancelExecution", lambda name: pb.CancelExecutionRequest(execution_id=name)),
-        ("ResolveApproval", lambda name: pb.ResolveApprovalRequest(execution_id=name, **approval)),
-        ("StreamExecution", lambda name: pb.StreamExecutionRequest(execution_id=name)),
-        ("GetArtifact", lambda name: pb.GetArtifactRequest(execution_id=name, digest=digest)),
-        ("GetRun", lambda name: workflow.GetRunRequest(execution_id=name)),
-        (
-            "SteerWorkflow",
-            lambda name: workflow.SteerWorkflowRequest(execution_id=name, action=workflow.STEER_ACTION_PAUSE),
-        ),
-    ]
-
-
 async def test_an_execution_of_another_tenant_is_one_that_nobody_knows(world: World) -> None:
     zoe, eve = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe")
-    mine = await zoe.submit(a_name())
+    mine, unknown = await zoe.submit(a_name()), str(uuid.uuid4())
     told = await zoe.ended(mine)
     digest = hashlib.sha256(told.results[0].patch.text).hexdigest()
-    unknown = str(uuid.uuid4())
-    for method, request in foreign_calls(told, digest):
+    steer = {"action": workflow.STEER_ACTION_PAUSE}
+    for method, kind, fields in (
+        ("GetExecution", pb.GetExecutionRequest, {}),
+        ("CancelExecution", pb.CancelExecutionRequest, {}),
+        ("ResolveApproval", pb.ResolveApprovalRequest, {"decision": pb.APPROVAL_DECISION_REJECTED}),
+        ("StreamExecution", pb.StreamExecutionRequest, {}),
+        ("GetArtifact", pb.GetArtifactRequest, {"digest": digest}),
+        ("GetRun", workflow.GetRunRequest, {}),
+        ("SteerWorkflow", workflow.SteerWorkflowRequest, steer),
+    ):
         ways = []
         for name in (mine, unknown):
             calling = eve.stream if method in ("StreamExecution", "GetArtifact") else eve.call
-            code, words = await refused(calling(method, request(name)))
+            code, words = await refused(calling(method, kind(execution_id=name, **fields)))
             ways.append((code, words.replace(name, "?")))
         assert ways[0] == ways[1], method
         assert ways[0][0] is grpc.StatusCode.NOT_FOUND, method
     # The same digest is there for its own tenant.
     assert await zoe.stream("GetArtifact", pb.GetArtifactRequest(execution_id=mine, digest=digest))
-    for method, request in (
-        ("GetDeliberationResult", pb.GetDeliberationResultRequest(task_id=told.task_id)),
-        ("GetDeliberationResult", pb.GetDeliberationResultRequest(task_id="nobodys")),
-    ):
-        code, words = await refused(eve.call(method, request))
-        assert (code, words.replace(request.task_id, "?")) == (
-            grpc.StatusCode.NOT_FOUND,
-            "no execution of task '?'",
-        )
+    for name in (told.task_id, "nobodys"):
+        code, words = await refused(eve.call("GetDeliberationResult", pb.GetDeliberationResultRequest(task_id=name)))
+        assert (code, words) == (grpc.StatusCode.NOT_FOUND, f"no execution of task '{name}'")
 
 
 async def test_a_submitter_cancels_a_colleagues_execution_and_a_viewer_none(world: World) -> None:
@@ -135,25 +122,17 @@ async def test_a_submitter_cancels_a_colleagues_execution_and_a_viewer_none(worl
 
 
 async def test_tokens_of_pages_do_not_cross_tenants(world: World) -> None:
-    for tenant in (NORTH, SOUTH):
-        for _ in range(2):
-            await world.by(tenant, "ann").submit(a_name())
-    first = await world.by(NORTH, "eve").call("ListExecutions", pb.ListExecutionsRequest(page_size=1))
-    again = pb.ListExecutionsRequest(page_size=1, page_token=first.next_page_token)
-    assert (await world.by(NORTH, "eve").call("ListExecutions", again)).executions
-    code, _ = await refused(world.by(SOUTH, "eve").call("ListExecutions", again))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
     for number in range(2):
         for tenant in (NORTH, SOUTH):
+            await world.by(tenant, "ann").submit(a_name())
             story = context.Story(story_id=f"P-{number}", title="A page")
             await world.by(tenant, "ann").call("CreateStory", context.CreateStoryRequest(story=story))
-    page = await world.by(NORTH, "eve").call("ListStories", context.ListStoriesRequest(page_size=1))
-    code, _ = await refused(
-        world.by(SOUTH, "eve").call(
-            "ListStories", context.ListStoriesRequest(page_size=1, page_token=page.next_page_token)
-        )
-    )
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    for method, kind in (("ListExecutions", pb.ListExecutionsRequest), ("ListStories", context.ListStoriesRequest)):
+        first = await world.by(NORTH, "eve").call(method, kind(page_size=1))
+        following = kind(page_size=1, page_token=first.next_page_token)
+        assert (await world.by(NORTH, "eve").call(method, following)).ByteSize()
+        code, _ = await refused(world.by(SOUTH, "eve").call(method, following))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT, method
 
 
 async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> None:
@@ -250,9 +229,8 @@ async def test_councils_and_where_their_agents_may_be(world: World) -> None:
     await zoe.call("CreateCouncil", pb.CreateCouncilRequest(role="DEVOPS", num_agents=2))
     assert not (await other.call("ListCouncils", pb.ListCouncilsRequest())).councils
     assert not (await other.call("DeleteCouncil", pb.DeleteCouncilRequest(role="DEVOPS"))).success
-    assert not (
-        await other.call("UnregisterAgent", pb.UnregisterAgentRequest(role="DEVOPS", agent_id="agent-devops-1"))
-    ).success
+    leaving = pb.UnregisterAgentRequest(role="DEVOPS", agent_id="agent-devops-1")
+    assert not (await other.call("UnregisterAgent", leaving)).success
     await other.call("CreateCouncil", pb.CreateCouncilRequest(role="DEVOPS", num_agents=1))
     [mine] = (await zoe.call("ListCouncils", pb.ListCouncilsRequest())).councils
     assert mine.num_agents == 2
@@ -262,56 +240,49 @@ async def test_councils_and_where_their_agents_may_be(world: World) -> None:
         return pb.RegisterAgentRequest(role="DATA", agent_id="theirs", endpoint=endpoint)
 
     assert (await other.call("RegisterAgent", agent(allowed))).success
-    for caller, endpoint in ((other, elsewhere), (other, "stranger.example.org:50060"), (zoe, allowed)):
-        assert (await refused(caller.call("RegisterAgent", agent(endpoint))))[0] is grpc.StatusCode.INVALID_ARGUMENT
-    code, _ = await refused(world.by(SOUTH, "bob").call("RegisterAgent", agent(allowed)))
-    assert code is grpc.StatusCode.PERMISSION_DENIED
+    for caller, endpoint, code in (
+        (other, elsewhere, grpc.StatusCode.INVALID_ARGUMENT),
+        (other, "stranger.example.org:50060", grpc.StatusCode.INVALID_ARGUMENT),
+        (zoe, allowed, grpc.StatusCode.INVALID_ARGUMENT),
+        (world.by(SOUTH, "bob"), allowed, grpc.StatusCode.PERMISSION_DENIED),
+    ):
+        assert (await refused(caller.call("RegisterAgent", agent(endpoint))))[0] is code, endpoint
     for caller in (zoe, other):
         await caller.call("DeleteCouncil", pb.DeleteCouncilRequest(role="DEVOPS"))
 
 
 async def test_a_webhook_hears_of_its_own_tenant_only(world: World) -> None:
-    zoe, other, name = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe"), a_name()
+    zoe, other, name, only_north = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe"), a_name(), a_name()
+
+    async def made(caller: Caller, webhook_id: str, path: str, **fields: Any) -> Any:
+        url = f"http://{world.receiver.address}/{path}"
+        request = notification.CreateWebhookRequest(webhook_id=webhook_id, url=url, **fields)
+        return await caller.call("CreateWebhook", request)
+
     for caller, path in ((zoe, "north"), (other, "south")):
-        made = await caller.call(
-            "CreateWebhook",
-            notification.CreateWebhookRequest(
-                webhook_id=name, url=f"http://{world.receiver.address}/{path}", events=["execution.finished"]
-            ),
-        )
-        assert not made.already_existed
-        assert [
-            one.webhook_id for one in (await caller.call("ListWebhooks", notification.ListWebhooksRequest())).webhooks
-        ] == [name]
-    only_north = a_name()
-    await zoe.call(
-        "CreateWebhook",
-        notification.CreateWebhookRequest(webhook_id=only_north, url=f"http://{world.receiver.address}/more"),
-    )
-    for method, request in (
-        ("TestWebhook", notification.TestWebhookRequest(webhook_id=only_north)),
-        ("ListDeliveries", notification.ListDeliveriesRequest(webhook_id=only_north)),
+        assert not (await made(caller, name, path, events=["execution.finished"])).already_existed
+        listed = (await caller.call("ListWebhooks", notification.ListWebhooksRequest())).webhooks
+        assert [one.webhook_id for one in listed] == [name]
+    await made(zoe, only_north, "more")
+    for method, kind in (
+        ("TestWebhook", notification.TestWebhookRequest),
+        ("ListDeliveries", notification.ListDeliveriesRequest),
     ):
-        code, words = await refused(other.call(method, request))
-        assert (code, words) == (
-            grpc.StatusCode.NOT_FOUND,
-            f"there is no webhook {only_north} (see `fleet webhooks list`)",
-        )
+        code, words = await refused(other.call(method, kind(webhook_id=only_north)))
+        assert (code, f"no webhook {only_north}" in words) == (grpc.StatusCode.NOT_FOUND, True)
     gone = await other.call("DeleteWebhook", notification.DeleteWebhookRequest(webhook_id=only_north))
     assert not gone.existed
     task = a_name()
     ids = {tenant: await world.by(tenant, "ann").submit(task) for tenant in (NORTH, SOUTH)}
-    for caller, path, tenant in ((zoe, "north", NORTH), (other, "south", SOUTH)):
+    for caller, tenant in ((zoe, NORTH), (other, SOUTH)):
         request = notification.ListDeliveriesRequest(webhook_id=name)
         while not (deliveries := (await caller.call("ListDeliveries", request)).deliveries):
             await asyncio.sleep(0.02)
         assert {one.execution_id for one in deliveries} == {ids[tenant]}
-        bodies = [json.loads(one.body) for one in world.receiver.received if one.path == f"/{path}"]
-        assert ids[tenant] in json.dumps(bodies)
-        assert not any(theirs in json.dumps(bodies) for theirs in ids.values() if theirs != ids[tenant])
-    for caller, names in ((zoe, (name, only_north)), (other, (name,))):
-        for one in names:
-            assert (await caller.call("DeleteWebhook", notification.DeleteWebhookRequest(webhook_id=one))).existed
+        bodies = json.dumps([json.loads(one.body) for one in world.receiver.received if one.path == f"/{tenant}"])
+        assert {other for other in ids if ids[other] in bodies} == {tenant}
+    for caller, one in ((zoe, name), (zoe, only_north), (other, name)):
+        assert (await caller.call("DeleteWebhook", notification.DeleteWebhookRequest(webhook_id=one))).existed
 
 
 async def test_one_session_id_is_another_one_in_each_tenant_and_who_starts_a_plan_does_not_approve(
