@@ -142,13 +142,9 @@ def a_deliberation(*, agents: int = 3, steps: int = 20, output: str = _OUTPUT) -
         num_agents=agents,
         rounds=0,
     )
+    pinned = PinnedRepository(tenant="default", location="r", commit="c" * 40)
     return [
-        (
-            "_",
-            ExecutionStarted(
-                task=task, repository=PinnedRepository(tenant="default", location="r", commit="c" * 40), fingerprint="f"
-            ),
-        ),
+        ("_", ExecutionStarted(task=task, repository=pinned, fingerprint="f")),
         ("_", ExecutionClaimed(generation=1, owner="orchestrator")),
         *(event for together in zip(*runs, strict=True) for event in together),
         ("_", CandidatesRanked(ranking=(), winner_id=names[0])),
@@ -186,18 +182,8 @@ def _run(agent_id: str, steps: int, output: str) -> list[tuple[str, EventBody]]:
             result = ToolResult(success=True, operation="files_read_file", content=output)
             started = outcome is Outcome.STARTED
             bodies.append(ToolStarted(entry=entry) if started else ToolFinished(entry=entry, result=result))
-    bodies.append(
-        RunFinished(stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head=previous)
-    )
-    candidate = Candidate(
-        candidate_id=agent_id,
-        agent_id=agent_id,
-        role=Role.DEV,
-        summary="Done.",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head=previous,
-        submitted_at="2026-01-01T00:00:00+00:00",
-    )
+    ended = {"stop_reason": StopReason.FINAL_ANSWER, "usage": Usage(), "audit_head": previous}
+    bodies.append(RunFinished(artifacts=Artifacts(), **ended))
+    own = {"candidate_id": agent_id, "agent_id": agent_id, "role": Role.DEV, "artifacts": Artifacts()}
+    candidate = Candidate(summary="Done.", submitted_at="2026-01-01T00:00:00+00:00", **own, **ended)
     return [*((agent_id, body) for body in bodies), ("_", CandidateSubmitted(candidate=candidate))]
