@@ -88,19 +88,6 @@ async def test_deliberate_answers_with_ranked_candidates(service: Service):
     assert (reply.usage.prompt_tokens, service.workspaces.deliveries) == (400, [])
 
 
-async def test_no_winner_and_failure_are_answers(service: Service):
-    service.fleet.default = ScriptedRun(checks=(FAILED,))
-    reply = await service.stub.Deliberate(deliberation())
-    assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_NO_WINNER, "")
-    assert "exit code 1" in reply.metadata["error"]
-    assert len(reply.results) == 3
-    service.fleet.default = ScriptedRun(fault=AgentLost("its host died"))
-    reply = await service.stub.Orchestrate(orchestration("task-2"))
-    assert reply.status == pb.DELIBERATION_STATUS_FAILED
-    assert not reply.HasField("winner")
-    assert "its host died" in reply.metadata["error"]
-
-
 async def test_orchestrate_delivers_the_winner(service: Service):
     reply = await service.stub.Orchestrate(
         orchestration(
@@ -203,20 +190,16 @@ async def test_the_end_of_a_call_ends_only_the_wait(service: Service, ending: st
             call = stub.Deliberate(deliberation(), timeout=0.2 if ending == "deadline" else None)
             waiting = asyncio.ensure_future(call)
             await service.fleet.started(3)
-            if ending == "deadline":
-                with pytest.raises(grpc.aio.AioRpcError) as expired:
-                    await waiting
-                assert expired.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            elif ending == "cancel":
+            if ending == "cancel":
                 call.cancel()
-            else:
+            elif ending == "drop":
                 await channel.close(None)
-            await asyncio.gather(waiting, return_exceptions=True)
+            await asyncio.wait([waiting])
+            assert ending != "deadline" or await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await service.fleet.started(3)
     gate.set()
     reply = await service.stub.Deliberate(deliberation())
-    assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert service.fleet.cancelled == []
+    assert (reply.status, service.fleet.cancelled) == (pb.DELIBERATION_STATUS_COMPLETED, [])
     assert len(service.fleet.begun) == 3
 
 
@@ -263,24 +246,23 @@ async def test_stream_execution_is_the_log(service: Service):
 async def test_large_patches_come_by_reference_and_as_artifacts(service: Service):
     large = bytes(range(256)) * 1200
     service.fleet.runs = {"agent-dev-1": ScriptedRun(patch=large)}
-    reply = await service.stub.Deliberate(deliberation(num_agents=1))
-    ref = reply.results[0].patch.artifact
+    ref = (await service.stub.Deliberate(deliberation(num_agents=1))).results[0].patch.artifact
     assert (ref.size_bytes, ref.media_type) == (len(large), "text/x-diff")
 
-    async def fetch(offset: int) -> list[pb.GetArtifactResponse]:
-        request = pb.GetArtifactRequest(execution_id=ref.execution_id, digest=ref.digest, offset_bytes=offset)
-        return [part async for part in service.stub.GetArtifact(request)]
+    def asked(offset: int = 0, execution_id: str = ref.execution_id):
+        fields = {"execution_id": execution_id, "digest": ref.digest, "offset_bytes": offset}
+        return service.stub.GetArtifact(pb.GetArtifactRequest(**fields))
 
-    first, *chunks = await fetch(0)
-    assert (first.artifact.digest, first.artifact.size_bytes) == (ref.digest, len(large))
-    assert len(chunks) > 1
-    assert b"".join(part.chunk for part in chunks) == large
-    assert b"".join(part.chunk for part in (await fetch(300_000))[1:]) == large[300_000:]
-    assert len(await fetch(len(large))) == 1
-    beyond = pb.GetArtifactRequest(execution_id=ref.execution_id, digest=ref.digest, offset_bytes=len(large) + 1)
-    assert (await refusal(service.stub.GetArtifact(beyond)))[0] is grpc.StatusCode.INVALID_ARGUMENT
-    other = pb.GetArtifactRequest(execution_id=NOWHERE, digest=ref.digest)
-    assert (await refusal(service.stub.GetArtifact(other)))[0] is grpc.StatusCode.NOT_FOUND
+    for offset in (0, 300_000, len(large)):
+        first, *chunks = [part async for part in asked(offset)]
+        assert (first.artifact.digest, first.artifact.size_bytes) == (ref.digest, len(large))
+        assert b"".join(part.chunk for part in chunks) == large[offset:]
+        assert len(chunks) > 1 or offset
+    for call, code in (
+        (asked(len(large) + 1), grpc.StatusCode.INVALID_ARGUMENT),
+        (asked(execution_id=NOWHERE), grpc.StatusCode.NOT_FOUND),
+    ):
+        assert (await refusal(call))[0] is code
 
 
 @pytest.mark.parametrize("kind", ["patches", "texts"])
@@ -353,25 +335,16 @@ async def test_lists_are_filtered_and_paged(service: Service):
 
 
 async def test_status_tells_components_and_counts(service: Service):
-    service.components = [
-        Component(name="nats", state=ComponentState.UP, version="2.15", latency_ms=0.5),
-        Component(name="model", state=ComponentState.DEGRADED, message="slow"),
-    ]
     await service.stub.Deliberate(deliberation(role="QA"))
     await service.stub.Orchestrate(orchestration())
-    reply = await service.stub.GetStatus(pb.GetStatusRequest(include_stats=True))
-    assert reply.status == "degraded"
-    assert [(one.name, one.state, one.version) for one in reply.components] == [
-        ("nats", pb.COMPONENT_STATE_UP, "2.15"),
-        ("model", pb.COMPONENT_STATE_DEGRADED, ""),
-    ]
+    up, slow, down = ComponentState.UP, ComponentState.DEGRADED, ComponentState.DOWN
+    for states, status in (([], "healthy"), ([up, slow], "degraded"), ([down, slow], "unhealthy")):
+        service.components[:] = [Component(name=f"c{number}", state=one) for number, one in enumerate(states)]
+        reply = await service.stub.GetStatus(pb.GetStatusRequest(include_stats=True))
+        assert (reply.status, [one.name for one in reply.components]) == (status, ["c0", "c1"][: len(states)])
     assert (reply.stats.total_deliberations, reply.stats.total_orchestrations) == (1, 1)
     assert dict(reply.stats.role_counts) == {"QA": 1, "DEV": 1}
-    service.components[0] = Component(name="nats", state=ComponentState.DOWN, message="refused")
-    reply = await service.stub.GetStatus(pb.GetStatusRequest())
-    assert (reply.status, reply.HasField("stats")) == ("unhealthy", False)
-    service.components.clear()
-    assert (await service.stub.GetStatus(pb.GetStatusRequest())).status == "healthy"
+    assert not (await service.stub.GetStatus(pb.GetStatusRequest())).HasField("stats")
 
 
 async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):

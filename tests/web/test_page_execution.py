@@ -260,12 +260,10 @@ async def test_a_workflow_is_written_checked_run_and_steered(page: Page, stage: 
     fault = page.locator(".faults li")
     await expect(fault.first).to_contain_text("aproval")
     await fault.first.get_by_role("button").click()
-    assert await editor.evaluate("(area) => area.value.slice(area.selectionStart, area.selectionEnd)") == next(
-        line.replace("type: approval", "type: aproval") for line in _NODES.split("\n") if "agree, type" in line
-    )
+    marked = await editor.evaluate("(area) => area.value.slice(area.selectionStart, area.selectionEnd)")
+    assert marked.startswith("  - {id: agree, type: aproval") and "\n" not in marked
     await editor.fill(_NODES)
     await expect(page.get_by_text("nothing is wrong with it")).to_be_visible()
-    await expect(page.locator("[data-node=agree]")).to_be_visible()
     # Tab writes; Escape and Tab leave.
     await editor.press("Control+End")
     await editor.press("Tab")
@@ -275,7 +273,6 @@ async def test_a_workflow_is_written_checked_run_and_steered(page: Page, stage: 
     await editor.press("Tab")
     await expect(editor).not_to_be_focused()
     await page.get_by_label("number", exact=True).fill("21")
-    await _sound(page)
     await page.get_by_role("button", name="Run").click()
     await page.wait_for_url(re.compile("/executions/"))
     gate = page.locator(".gate")
@@ -291,19 +288,14 @@ async def test_a_workflow_is_written_checked_run_and_steered(page: Page, stage: 
 
 async def test_a_plan_session_from_the_goal_to_the_result(page: Page, stage: Stage) -> None:
     await _open(page, stage, "/plans")
-    await page.get_by_role("button", name="Make a plan").click()
-    await expect(page.get_by_text("Say what is to be reached.")).to_be_visible()
     await page.get_by_label("Goal").fill(f"{PROPOSING} twice <img src=x>")
-    for name in ("utils", "unheard-of"):
-        await page.get_by_label("Search memory").fill(name)
-        await page.get_by_role("button", name="Add as typed").click()
-    await expect(page.get_by_role("button", name="Remove unheard-of")).to_be_visible()
+    await page.get_by_label("Search memory").fill("unheard-of")
+    await page.get_by_role("button", name="Add as typed").click()
     await page.get_by_role("button", name="Make a plan").click()
     await page.wait_for_url(re.compile("/plans/plan-"))
     proposal = page.get_by_label("The proposal")
     await expect(proposal).to_contain_text("Append hello_world to utils.py", timeout=_LONG)
     await expect(proposal).to_contain_text("It is missing.")
-    await expect(proposal.locator("progress").first).to_be_visible()
     await expect(proposal.locator(".gaps")).to_contain_text("unheard-of")
     await _sound(page)
     await page.get_by_label("Comment or adjustment").fill("With a docstring")
@@ -312,19 +304,14 @@ async def test_a_plan_session_from_the_goal_to_the_result(page: Page, stage: Sta
     await page.reload()
     await page.get_by_role("button", name="Approve").click()
     await page.get_by_role("button", name="Carry it out").click(timeout=_LONG)
-    await expect(page.get_by_role("heading", name="Result")).to_be_visible(timeout=_LONG)
-    await expect(page.get_by_text("Approved twice.").first).to_be_visible()
-    await expect(page.get_by_role("heading", name=re.compile(r"\d+ tool call"))).to_be_visible()
+    await expect(page.get_by_text("Approved twice.").first).to_be_visible(timeout=_LONG)
     await page.get_by_role("button", name="5 of 5: as it should be").click()
     await expect(page.locator(".rating")).to_contain_text("Rated 5 of 5")
     await expect(page.locator("#view img")).to_have_count(0)
-
-
-async def test_what_is_not_there_is_said_to_be_not_there(page: Page, stage: Stage) -> None:
-    await _watch(page, stage, "00000000-0000-4000-8000-000000000000")
-    await expect(page.get_by_role("heading", name="No such execution")).to_be_visible()
     await _open(page, stage, "/plans/never-made")
     await expect(page.get_by_text("There is no such session.")).to_be_visible()
+    await _watch(page, stage, "00000000-0000-4000-8000-000000000000")
+    await expect(page.get_by_role("heading", name="No such execution")).to_be_visible()
 
 
 async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Page, stage: Stage) -> None:
@@ -358,7 +345,8 @@ async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Pa
 
     async def send(socket: WebSocketRoute) -> None:
         for number, (agent, kind, payload) in enumerate(told, start=1):
-            socket.send(_message(number, agent, kind, payload))
+            event = {"sequence": number, "event_id": str(number), "agent_id": agent, "type": kind, "at_ms": number}
+            socket.send(json.dumps({"type": "log", "sequence": number, "event": {**event, "payload": payload}}))
 
     await page.route_web_socket(re.compile("/api/ws/executions/names"), send)
     for width in (1360, 390):
@@ -374,39 +362,3 @@ async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Pa
             if tab == "candidates":
                 saved = await page.get_by_text("Download the patch").get_attribute("download")
                 assert saved is not None and re.fullmatch(r"[A-Za-z0-9._-]+\.patch", saved)
-
-
-async def test_a_log_without_its_beginning_and_one_that_is_refused(page: Page, stage: Stage) -> None:
-    async def late(socket: WebSocketRoute) -> None:
-        socket.send(
-            _message(500, "agent-dev-1", "model_replied", {"step": 7, "reply": {"message": {"content": "Hm."}}})
-        )
-        socket.send(_message(501, "_", "execution_finished", {"status": "failed", "error": "out of <b>luck</b>"}))
-        await socket.close(code=1000)
-
-    async def refusing(socket: WebSocketRoute) -> None:
-        await socket.close(code=int(socket.url.partition("code-")[2][:4]), reason="<b>because</b>\u202e")
-
-    await page.route_web_socket(re.compile("/api/ws/executions/late"), late)
-    await page.route_web_socket(re.compile("/api/ws/executions/code-"), refusing)
-    await _open(page, stage, "/executions/late")
-    await expect(page.get_by_text("The beginning of this log is not kept")).to_be_visible()
-    await expect(page.get_by_text("out of <b>luck</b>")).to_be_visible()
-    await expect(page.get_by_text("Step 7", exact=True)).to_be_visible()
-    for code, shown in (
-        (4400, "<b>because</b>⟨U+202E⟩"),
-        (4403, "<b>because</b>⟨U+202E⟩"),
-        (4404, "There is no execution with this id."),
-        (1001, "Reconnecting …"),
-        (1013, "Reconnecting …"),
-        (4408, "Reconnecting …"),
-        (4429, "Reconnecting …"),
-        (4401, "To the fleet at this address."),
-    ):
-        await _open(page, stage, f"/executions/code-{code}")
-        await expect(page.locator("#view")).to_contain_text(shown)
-
-
-def _message(sequence: int, agent_id: str, kind: str, payload: dict[str, Any]) -> str:
-    event = {"sequence": sequence, "event_id": str(sequence), "agent_id": agent_id, "type": kind, "at_ms": sequence}
-    return json.dumps({"type": "log", "sequence": sequence, "event": {**event, "payload": payload}})

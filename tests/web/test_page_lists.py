@@ -36,18 +36,6 @@ _VIEWS = {
 }
 
 
-_ADVICE = {
-    "goal_type": "feature",
-    "outcomes": 12,
-    **{
-        choice: {"choice": choice, "value": value, "options": [], "reason": "It went well."}
-        for choice, value in (
-            ("approach", "deliberate/hybrid"), ("agents", "4"), ("model_profile", "careful"), ("council", "reviewers"),
-        )
-    },
-}  # fmt: skip
-
-
 async def _open(page: Page, stage: Stage, path: str) -> None:
     await page.goto(f"{stage.running.http}{path}")
     await expect(page.locator("h1")).to_be_visible()
@@ -135,23 +123,6 @@ class TestExecutions:
         await page.get_by_role("button", name="Try again").click()
         await expect(page.get_by_role("alert")).to_have_count(0)
 
-    async def test_pages_lead_to_older_ones_and_back(self, page: Page, stage: Stage) -> None:
-        for number in range(3):
-            await stage.submit(f"paged-{number}", HELLO, stage.repository("paged", HELLO_FILES))
-        url = "**/api/executions?*"
-        await page.route(url, lambda route: route.continue_(url=route.request.url.replace("_size=50", "_size=2")))
-        await _open(page, stage, "/executions")
-        links = page.locator(".execution-name a")
-        await expect(links).to_have_count(2)
-        first = await links.evaluate_all("(all) => all.map((one) => one.href)")
-        await page.get_by_role("button", name="Older").click()
-        await expect(page.get_by_text("Page 2")).to_be_visible()
-        await expect(links.first).not_to_have_attribute("href", first[0].removeprefix(stage.running.http or ""))
-        assert not set(first) & set(await links.evaluate_all("(all) => all.map((one) => one.href)"))
-        await page.get_by_role("button", name="Newer").click()
-        await expect(page.get_by_role("button", name="Newer")).to_be_disabled()
-        await expect(links).to_have_count(2)
-
 
 class TestSubmit:
     async def test_what_is_wrong_is_said_at_its_field(self, page: Page, stage: Stage) -> None:
@@ -196,22 +167,6 @@ class TestSubmit:
         assert (sent["num_agents"], sent["enable_peer_review"], sent["repo"]) == (1, False, {"path": str(repository)})
         await expect(page).to_have_url(re.compile(r"/executions/[0-9a-f-]{36}"))
         assert (await _told(page, page.url.rpartition("/")[2]))["task_id"] == sent["task_id"]
-
-    async def test_a_recommendation_is_taken_over_into_the_form(self, page: Page, stage: Stage) -> None:
-        await page.route("**/api/recommendations", lambda route: route.fulfill(json=_ADVICE))
-        councils = {"councils": [{"council_id": "reviewers", "role": "ROLE_QA"}]}
-        await page.route("**/api/councils*", lambda route: route.fulfill(json=councils))
-        await _open(page, stage, "/submit")
-        await page.get_by_label("What is to be done").fill(HELLO)
-        await page.get_by_role("button", name="Recommend").click()
-        dialog = page.get_by_role("dialog")
-        await expect(dialog).to_contain_text("It is the council of the role QA")
-        await dialog.get_by_role("button", name="Take it").click()
-        await expect(page.get_by_label("Mode", exact=True)).to_have_value("deliberate")
-        await expect(page.get_by_role("spinbutton", name="Agents")).to_have_value("4")
-        await expect(page.get_by_label("Model profile")).to_have_value("careful")
-        await expect(page.get_by_label("Planning", exact=True)).to_have_value("HYBRID")
-        await expect(page.get_by_label("Role", exact=True)).to_have_value("QA")
 
 
 class TestChat:
@@ -326,27 +281,6 @@ class TestMemory:
 
 
 class TestOperating:
-    async def test_a_council_is_created_and_deleted(self, page: Page, stage: Stage) -> None:
-        await _open(page, stage, "/councils")
-        await page.get_by_role("button", name="Create a council").click()
-        await page.get_by_label("Role", exact=True).select_option("Data")
-        await page.get_by_role("spinbutton", name="Agents").fill("2")
-        await page.get_by_role("button", name="Create", exact=True).click()
-        council = page.get_by_role("region", name="Council DATA")
-        try:
-            await expect(council.get_by_role("rowheader")).to_have_count(2)
-            await page.get_by_role("button", name="Create a council").click()
-            await page.get_by_label("Role", exact=True).select_option("Data")
-            await page.get_by_role("button", name="Create", exact=True).click()
-            await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
-            await page.keyboard.press("Escape")
-            await expect(page.get_by_role("dialog")).to_be_hidden()
-            await expect(page.get_by_role("button", name="Create a council")).to_be_focused()
-        finally:
-            await page.get_by_role("button", name="Delete the council DATA").click()
-            await page.get_by_role("button", name="Delete it").click()
-        await expect(council).to_have_count(0)
-
     async def test_a_webhook_is_kept_and_tells_of_its_test(self, page: Page, stage: Stage) -> None:
         await _open(page, stage, "/webhooks")
         await page.get_by_role("button", name="Add a webhook").click()
