@@ -254,28 +254,26 @@ def test_every_rpc_has_a_role_and_every_role_an_rpc() -> None:
     assert served - ours == set(), "without a row in services/access/roles.py only admins may call it"
     assert ours - served == set(), "there is no such RPC"
     assert set(ROLES.values()) == {AccessRole(role) for role in _PEOPLE}
-
-
-def test_an_http_operation_takes_the_role_of_each_rpc_behind_it() -> None:
+    # An HTTP operation takes the role of each RPC behind it.
     for operation in OPERATIONS:
         assert not operation.events or ROLES[operation.events] is ROLES[operation.rpc], operation.path
 
 
-async def test_no_stranger_reaches_any_rpc(house: House) -> None:
-    methods = [*METHODS, REFLECTION]
-    for what, metadata in shown(house.world).items():
-        codes = await house.codes(methods, metadata)
-        assert set(codes.values()) == {grpc.StatusCode.UNAUTHENTICATED}, (what, codes)
-    assert house.seen == []
-
-
-async def test_no_stranger_reaches_any_route(house: House) -> None:
-    doors = house.doors()
+async def test_no_stranger_reaches_any_rpc_route_or_socket(house: House) -> None:
+    methods, doors, sockets = [*METHODS, REFLECTION], house.doors(), house.sockets()
     assert {path for _, path in doors} >= {f"/api/executions/{EXECUTION}/events", "/api/openapi.json", SESSION_PATH}
+    assert sockets
     for what, headers in shown(house.world).items():
+        codes = await house.codes(methods, headers)
+        assert set(codes.values()) == {grpc.StatusCode.UNAUTHENTICATED}, (what, codes)
         for accept in ("application/json", "text/event-stream"):
             statuses = await house.statuses([*headers, ("accept", accept)], doors)
             assert set(statuses.values()) == {401}, (what, statuses)
+        for url in sockets:
+            async with connect(url, additional_headers=headers) as socket:
+                with pytest.raises(ConnectionClosed):
+                    await asyncio.wait_for(socket.recv(), _SECONDS)
+                assert socket.close_code == 4401, what
     assert house.seen == []
 
 
@@ -287,18 +285,6 @@ async def test_no_foreign_page_or_name_reaches_any_route(house: House) -> None:
             assert set(statuses.values()) == {status}, (header, statuses)
     for url in house.sockets():
         assert await closed(url, origin="http://evil.example", **dict(good)) == 4403
-    assert house.seen == []
-
-
-async def test_no_stranger_opens_any_socket(house: House) -> None:
-    sockets = house.sockets()
-    assert sockets
-    for url in sockets:
-        for what, headers in shown(house.world).items():
-            async with connect(url, additional_headers=headers) as socket:
-                with pytest.raises(ConnectionClosed):
-                    await asyncio.wait_for(socket.recv(), _SECONDS)
-                assert socket.close_code == 4401, what
     assert house.seen == []
 
 
