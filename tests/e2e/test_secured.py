@@ -18,10 +18,10 @@ import nats
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet import DeliberateAsync
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.runtime.channels import ChannelTls
-from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer

@@ -11,7 +11,6 @@ import pytest
 
 from swe_ai_fleet import DeliberateAsync
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.runtime.deliberate_async import constraints_message
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -81,13 +80,3 @@ async def test_what_is_malformed_names_its_field(fleet: FleetUnderTest, reposito
     assert refusal.value.field == "constraints.repo_url"
     with pytest.raises(InvalidRequest, match="chef"):
         DeliberateAsync(role="chef", settings=nowhere)
-
-
-def test_what_is_not_given_is_left_to_the_fleet() -> None:
-    assert not constraints_message({}).ListFields()
-    message = constraints_message(
-        {"max_tokens": 5, "timeout_seconds": 1.5, "checks": ["make"], "allowed_hosts": [], "case": "C-1"}
-    )
-    assert (message.max_tokens, message.timeout_seconds, message.max_iterations) == (5, 2, 0)
-    assert message.checks[0].command == "make" and message.checks[0].required
-    assert message.HasField("network") and dict(message.metadata) == {"case": "C-1"}

@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -422,40 +422,41 @@ async def _who(_: bytes, __: Any) -> bytes:
 
 async def test_a_certificate_lets_in_over_grpc_and_a_token_beside_it_counts(world: AccessWorld) -> None:
     world.write(more=CERTIFICATES)
-    book = await AccessBook.open(world.path)
-    authority = Authority()
+    book, authority = await AccessBook.open(world.path), Authority()
     certificate, secret = authority.issue("localhost", x509.DNSName("localhost"))
-    server: Any = grpc.aio.server(interceptors=[AccessInterceptor(book), ErrorInterceptor()])
+    served: Any = grpc.aio.server(interceptors=[AccessInterceptor(book), ErrorInterceptor()])
     handlers = {name: grpc.unary_unary_rpc_method_handler(_who, bytes, bytes) for name in ("Recall", "ClearMemory")}
-    served = grpc.method_handlers_generic_handler("fleet.context.v1.ContextService", handlers)
-    server.add_generic_rpc_handlers((served,))
+    named = grpc.method_handlers_generic_handler("fleet.context.v1.ContextService", handlers)
+    served.add_generic_rpc_handlers((named,))
     credentials = grpc.ssl_server_credentials([(secret, certificate)], authority.pem, require_client_auth=True)
-    port = server.add_secure_port("localhost:0", credentials)
-    await server.start()
+    port = served.add_secure_port("localhost:0", credentials)
+    await served.start()
 
-    async def call(shown: tuple[bytes, bytes] | None, method: str = "Recall", *metadata: tuple[str, str]) -> str:
-        chain = (shown[1], shown[0]) if shown else (None, None)
-        tls = grpc.ssl_channel_credentials(authority.pem, *chain)
+    async def call(shown: tuple[bytes, bytes] | None, method: str, metadata: Mapping[str, str]) -> str:
+        tls = grpc.ssl_channel_credentials(authority.pem, *((shown[1], shown[0]) if shown else (None, None)))
         async with grpc.aio.secure_channel(f"localhost:{port}", tls) as channel:
+            asked = channel.unary_unary(f"/fleet.context.v1.ContextService/{method}")
             try:
-                answer = await channel.unary_unary(f"/fleet.context.v1.ContextService/{method}")(b"", metadata=metadata)
+                return (await asked(b"", metadata=tuple(metadata.items()))).decode()
             except grpc.aio.AioRpcError as error:
                 return error.code().name
-            return answer.decode()
 
+    gateway, builder = authority.issue("x", GATEWAY), authority.issue("x", BUILDER)
+    token = {"authorization": f"Bearer {world.tokens['umbrella-viewer']}"}
     try:
-        gateway, builder = authority.issue("x", GATEWAY), authority.issue("x", BUILDER)
-        assert await call(gateway) == "acme/gateway"
-        named = (("fleet-tenant", "umbrella"), ("fleet-caller", "ada"))
-        assert await call(gateway, "ClearMemory", *named) == "umbrella/ada"
-        assert await call(builder) == "acme/builder"
-        assert await call(builder, "ClearMemory") == "PERMISSION_DENIED"
-        assert await call(builder, "Recall", ("fleet-tenant", "umbrella")) == "PERMISSION_DENIED"
-        assert await call(authority.issue("nobody")) == "UNAUTHENTICATED"
-        assert await call(None) == "UNAVAILABLE"
-        assert await call(Authority().issue("x", GATEWAY)) == "UNAVAILABLE", "another authority's"
-        token = ("authorization", f"Bearer {world.tokens['umbrella-viewer']}")
-        assert await call(gateway, "Recall", token) == "umbrella/umbrella-viewer"
-        assert await call(gateway, "Recall", ("authorization", "Bearer wrong")) == "UNAUTHENTICATED"
+        for shown, method, metadata, answer in (
+            (gateway, "Recall", {}, "acme/gateway"),
+            (gateway, "ClearMemory", {"fleet-tenant": "umbrella", "fleet-caller": "ada"}, "umbrella/ada"),
+            (gateway, "Recall", token, "umbrella/umbrella-viewer"),
+            (gateway, "Recall", {"authorization": "Bearer wrong"}, "UNAUTHENTICATED"),
+            (builder, "Recall", {}, "acme/builder"),
+            (builder, "ClearMemory", {}, "PERMISSION_DENIED"),
+            (builder, "Recall", {"fleet-tenant": "umbrella"}, "PERMISSION_DENIED"),
+            (authority.issue("nobody"), "Recall", {}, "UNAUTHENTICATED"),
+            (None, "Recall", {}, "UNAVAILABLE"),
+            # Another authority's.
+            (Authority().issue("x", GATEWAY), "Recall", {}, "UNAVAILABLE"),
+        ):
+            assert await call(shown, method, metadata) == answer, (method, metadata)
     finally:
-        await server.stop(None)
+        await served.stop(None)

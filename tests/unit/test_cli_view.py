@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.documents import execution_document
+from swe_ai_fleet.cli.exits import exit_of_state
 from swe_ai_fleet.cli.live import SILENT_SECONDS, Progress, View, view
 from swe_ai_fleet.cli.outcome import print_outcome
 from swe_ai_fleet.cli.screen import Screen
@@ -146,6 +146,9 @@ def outcome(state: ExecutionState) -> list[str]:
 
 def test_rows_tell_step_tool_tokens_seconds_and_standing_as_they_change() -> None:
     progress = Progress(now=lambda: START_MS / 1000 + 60)
+    # Events that cannot be read stop nobody.
+    for number, kind in enumerate(("run_finished", "of_a_later_version")):
+        progress.add(pb.ExecutionEvent(sequence=-number, execution_id="e", type=kind, payload_json="{"))
     seen: dict[int, list[tuple[str, ...]]] = {}
     for event in events():
         progress.add(event)
@@ -239,15 +242,6 @@ def test_a_line_says_why_there_is_no_context_why_a_run_failed_and_what_was_check
         assert printed(shown.err).strip().removeprefix("00:00:00 ") == line
 
 
-def test_an_event_that_cannot_be_read_stops_nobody() -> None:
-    progress, log = Progress(), events()
-    log[6].payload_json = "{"
-    log[7].type = "of_a_later_version"
-    for event in log:
-        progress.add(event)
-    assert progress.state is not None and progress.state.status is ExecutionStatus.COMPLETED
-
-
 def test_the_exit_code_tells_the_verdict() -> None:
     done, unverified, refuted = ended(), Verdict.UNVERIFIED, Verdict.REFUTED
     lost, judged = ExecutionStatus.NO_WINNER, TaskKind.JUDGE
@@ -272,7 +266,7 @@ def test_the_exit_code_tells_the_verdict() -> None:
             winner_id="a" if won else "",
             ranking=(replace(done.ranking[0], verdict=verdict, accepted=won),),
         )
-        assert execution_document(state, diff="")["exit_code"] == code, (verdict, status, kind)
+        assert exit_of_state(state) == code, (verdict, status, kind)
 
 
 def test_no_name_of_a_file_or_a_person_is_a_line_of_its_own() -> None:

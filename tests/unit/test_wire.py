@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.openai_model.wire import WireWriter, head_fields, wire_ids
-from swe_ai_fleet.adapters.openai_model.written import WrittenMessages
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -88,28 +87,3 @@ def test_a_longer_conversation_begins_with_the_shorter_one_and_its_turns_alterna
         before = after
     roles = [message["role"] for message in write(WireWriter(), messages, protocol)["messages"]]
     assert roles[0] == "system" and all(one != other for one, other in pairwise(roles))
-
-
-def test_a_message_is_written_once_until_it_is_forgotten_or_its_context_changes() -> None:
-    cache = WrittenMessages(most_bytes=10)
-    one, two, three = (UserMessage(content=text) for text in "123")
-    written = 0
-
-    def get(message: Message, *context: str, size: int = 4) -> int:
-        """How often something has been written by now."""
-
-        def write() -> bytes:
-            nonlocal written
-            written += 1
-            return b"x" * size
-
-        assert cache.get(message, "k", context, write) == b"x" * size
-        return written
-
-    assert [get(message) for message in (one, two, one, two)] == [1, 2, 2, 2]
-    assert [get(one, "other"), get(one, "other")] == [3, 3]
-    # The one that was used longest ago goes.
-    assert [get(three), get(one, "other"), get(two)] == [4, 4, 5]
-    assert get(UserMessage(content="1"), size=100) == 6
-    del one, two, three
-    assert (cache.entries, cache.bytes) == (0, 0)
