@@ -89,21 +89,6 @@ async def test_run_ends_with_the_candidate_that_the_evidence_prefers(solved: tup
     assert git(repository, "status", "--porcelain") == ""
 
 
-async def test_run_prints_progress_and_a_comparison_without_a_terminal(shell: Shell, repository: Path) -> None:
-    task = f"{HELLO} \x1b]0;owned\x07 [bold]now[/bold]"
-    ran = await shell.fleet(
-        *("run", "--repo", str(repository), "--agents", "1", "--branch", "greet", "--check", CHECK, task)
-    )
-    assert ran.code == 0, ran.err
-    assert "\x1b" not in ran.out + ran.err
-    assert "[bold]now[/bold]" in ran.out
-    for shown in ("rank", "verified", "+def hello_world():", "branch greet", "agent-dev-1 won"):
-        assert shown in ran.out
-    for shown in ("agent-dev-1: files_append_file utils.py -> success", "delivered as", "ended: completed"):
-        assert shown in ran.err
-    assert "hello_world" in git(repository, "show", "greet:utils.py")
-
-
 async def test_how_a_run_ends_is_its_exit_code(shell: Shell, tmp_path: Path) -> None:
     places = [make_repository(tmp_path / name, HELLO_FILES) for name in "abc"]
     before = git(places[0], "for-each-ref")
@@ -246,29 +231,6 @@ async def test_an_event_taken_out_of_the_log_is_found(
     assert "BROKEN at entry 4: entry 3 is missing or out of order" in broken.out
     document = (await shell.fleet("audit", "verify", "--json", name)).document
     assert not document["intact"] and document["chains"][0]["fault"]["entry"] == 4
-
-
-@pytest.mark.slow
-async def test_doctor_tells_what_is_there_and_what_is_not(shell: Shell, elsewhere: Shell) -> None:
-    well, unwell, odd, table = await asyncio.gather(
-        shell.fleet("doctor", "--json"),
-        elsewhere.fleet("doctor", "--json", FLEET_MODEL_URL="http://127.0.0.1:1/v1"),
-        elsewhere.fleet("doctor", "--json", FLEET_GIT_REMOTES='[{"name": "o", "url": "ssh://h/p"}]'),
-        elsewhere.fleet("doctor"),
-    )
-    states = {finding["part"]: finding["state"] for finding in well.document["findings"]}
-    assert well.code == 0, well.out
-    for part in ("python", "git", "nats-server", "sandbox", "ray", "model server", "fleet", "fleet: nats"):
-        assert states[part] == "ok"
-    findings = {finding["part"]: finding for finding in unwell.document["findings"]}
-    assert (unwell.code, unwell.document["ok"]) == (3, False)
-    assert findings["fleet"]["state"] == "absent"
-    model = findings["model server"]
-    assert model["state"] == "fault" and "127.0.0.1:1" in model["cause"] and model["mend"]
-    tools = next(finding for finding in odd.document["findings"] if finding["part"] == "tools")
-    assert (tools["state"], tools["mend"]) == ("fault", "mend FLEET_GIT_REMOTES")
-    assert "http" in tools["cause"]
-    assert table.code == 0 and "native tool calls" in table.out
 
 
 @pytest.mark.slow  # the demo, which CI runs, starts a fleet of its own as well

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -15,16 +14,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.grpc_server import serve_grpc
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionFinished
-from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.fleet import ScriptedRun
 from tests.orchestrator_service import (
     Service,
     deliberation,
     field_named,
-    orchestration,
     refusal,
 )
 
@@ -93,39 +89,6 @@ async def test_stopping_ends_the_calls_and_not_the_executions_and_a_port_that_is
     with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
         await waiting
     assert not any(isinstance(event.body, ExecutionFinished) for event in service.log.events)
-
-
-async def test_over_a_real_log_a_second_server_goes_on_where_the_first_stopped(tmp_path: Path):
-    async with (
-        EmbeddedNats(tmp_path) as nats_server,
-        JetStream.connect(
-            nats_server.address.url, credentials=Credentials(token=nats_server.address.token)
-        ) as jetstream,
-    ):
-        await jetstream.ensure_streams()
-        gate = asyncio.Event()
-        service = Service(log=jetstream)
-        service.fleet.default = ScriptedRun(after=gate, operations=2)
-        large = b"x" * 300_000
-        service.fleet.runs = {"agent-dev-1": ScriptedRun(after=gate, patch=large)}
-        async with service.running():
-            submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=orchestration()))
-            listed = await service.stub.ListExecutions(pb.ListExecutionsRequest(task_id="task-1"))
-            assert [one.execution_id for one in listed.executions] == [submitted.execution_id]
-            await service.fleet.started(3)
-        gate.set()
-        async with service.running():
-            updates = [update async for update in service.stub.StreamOrchestration(orchestration())]
-            assert [update.sequence for update in updates] == sorted({update.sequence for update in updates})
-            final = updates[-1].final
-            assert (final.status, final.execution_id) == (pb.DELIBERATION_STATUS_COMPLETED, submitted.execution_id)
-            assert [update.event.type for update in updates].count("execution_claimed") == 2
-            references = [one.patch.WhichOneof("content") for one in final.candidates]
-            assert sorted(references) == ["artifact", "text", "text"]
-            digest = hashlib.sha256(large).hexdigest()
-            parts = service.stub.GetArtifact(pb.GetArtifactRequest(execution_id=submitted.execution_id, digest=digest))
-            assert b"".join([part.chunk async for part in parts]) == large
-            assert await service.stub.Orchestrate(orchestration()) == final
 
 
 async def curl(service: Service, method: str, data: str, *flags: str) -> tuple[int, str]:
