@@ -98,8 +98,10 @@ async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> 
     yes = pb.ResolveApprovalRequest(
         execution_id=mine, approval_id=approval.approval_id, decision=pb.APPROVAL_DECISION_APPROVED
     )
-    code, words = await refused(bob.call("ResolveApproval", yes))
-    assert (code, "does not approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
+    otherwise = pb.ResolveApprovalRequest(execution_id=mine, adjustment="x", decision=pb.APPROVAL_DECISION_ADJUSTED)
+    for answer in (yes, otherwise):
+        code, words = await refused(bob.call("ResolveApproval", answer))
+        assert (code, "does not approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
     assert (await refused(world.by(NORTH, "ann").call("ResolveApproval", yes)))[0] is grpc.StatusCode.PERMISSION_DENIED
     assert (await refused(world.by(SOUTH, "bob").call("ResolveApproval", yes)))[0] is grpc.StatusCode.NOT_FOUND
     # A service asks in the name of whoever it serves; that it is a service changes nothing for them.
@@ -115,6 +117,12 @@ async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> 
     # Told once, however often it is tried.
     refusals = [(body.approval_id, body.caller) for body in bodies if isinstance(body, ApprovalRefused)]
     assert refusals == [(approval.approval_id, "bob.north")]
+    # Who handed it in may still say no.
+    again = await bob.submit(a_name(), role="QA")
+    await bob.waits(again)
+    no = pb.ResolveApprovalRequest(execution_id=again, decision=pb.APPROVAL_DECISION_REJECTED)
+    await bob.call("ResolveApproval", no)
+    assert (await bob.ended(again)).status == pb.DELIBERATION_STATUS_REJECTED
 
 
 async def test_what_evidence_refused_is_delivered_by_somebody_else_and_the_log_says_who(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus, RunLost
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository
 from swe_ai_fleet.orchestrator.executions import Room
 from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS, DayTokens
-from swe_ai_fleet.orchestrator.queue import Waiting, in_order
+from swe_ai_fleet.orchestrator.queue import Waiting, check_room, in_order
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.orchestrator.seats import Seats
 from swe_ai_fleet.orchestrator.tenant_turns import LEAST_WEIGHT, Passes, TenantTurns, weights
@@ -132,6 +133,13 @@ def test_with_one_place_shares_decide_over_time_and_who_was_away_does_not_get_ev
         passes.given("steady", 1, 1.0)
     found = passes.waiting({"steady", "back"})
     assert found["steady"] - found["back"] <= 1.0
+
+
+def test_a_queue_that_one_tenant_filled_still_takes_another_in() -> None:
+    bounds = {"max_queued": 100, "max_queued_per_caller": 1_000, "tenants": 2}
+    for total, of_tenant, refused in ((100, 100, True), (100, 0, False), (149, 49, False), (150, 50, True)):
+        with pytest.raises(ResourceExhausted) if refused else nullcontext():
+            check_room(total, 0, queued_of_tenant=of_tenant, **bounds)
 
 
 # --- seats --------------------------------------------------------------------------------------------------------
