@@ -26,16 +26,12 @@ from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, ResourceExh
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.drive import Surroundings
-from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.conftest import FleetUnderTest
+from tests.orchestrator_service import Service
 from tests.scripts import HELLO_FILES, SLEEP
 
 SECONDS = 30
@@ -307,8 +303,7 @@ async def test_a_killed_server_loses_no_work(tmp_path: Path) -> None:
 class Orchestrator:
     """An orchestrator whose agents are scripted, and a stranger who speaks NATS."""
 
-    executions: Executions
-    planner: ScriptedFleet
+    service: Service
     store: MemoryKeyValue
     client: Client
 
@@ -320,35 +315,26 @@ class Orchestrator:
         """Wait until nothing is left of what was put into a stream."""
         await nothing_in(self.client, stream)
 
-    async def dead_letter(self, consumer: str, sequence: int) -> str:
+    async def refused(self, consumer: str, sequence: int) -> str:
         """Why the message at a sequence number was given up."""
         return (await dead_letter(self.client, consumer, sequence))[1]["Fleet-Reason"]
 
 
 @pytest.fixture
 async def orchestrator(nats_server: EmbeddedNats) -> AsyncIterator[Orchestrator]:
-    memory, store = MemoryLog(), MemoryKeyValue()
-    fleet, workspaces = ScriptedFleet(storage=memory), ScriptedWorkspaces()
-    surroundings = Surroundings(
-        log=memory,
-        blobs=memory,
-        results=memory,
-        fleet=fleet,
-        workspaces=workspaces,
-        model=ScriptedModel(),
-        owner="intake",
-    )
+    service, store = Service(), MemoryKeyValue()
     async with (
         connected(nats_server.address) as log,
         foreign(nats_server.address) as client,
-        Executions(surroundings) as executions,
-        Derivations(fleet=fleet, log=memory, workspaces=workspaces) as derivations,
+        service.running(),
+        Derivations(fleet=service.fleet, log=service.log, workspaces=service.workspaces) as derivations,
     ):
         await log.ensure_streams()
-        planning = PlanningEvents(executions=executions, derivations=derivations, store=store)
+        planning = PlanningEvents(executions=service.executions, derivations=derivations, store=store)
         quick = {"first_delay_seconds": 0.02, "last_delay_seconds": 0.1}
-        async with open_intake(log, executions, planning, tasks=replace(TASKS, **quick), plans=replace(PLANS, **quick)):
-            yield Orchestrator(executions=executions, planner=fleet, store=store, client=client)
+        tasks, plans = replace(TASKS, **quick), replace(PLANS, **quick)
+        async with open_intake(log, service.executions, planning, tasks=tasks, plans=plans):
+            yield Orchestrator(service=service, store=store, client=client)
 
 
 def a_task(task_id: str, description: str = "Greet") -> pb.SubmitTaskRequest:
@@ -363,11 +349,11 @@ async def test_a_task_on_nats_runs_once_however_often_it_is_sent(orchestrator: O
     for subject in ("agent.cmd.execute", "agent.cmd.execute.default.high", "agent.cmd.execute"):
         await orchestrator.put(subject, a_task(task_id))
         await orchestrator.taken("AGENT_COMMANDS")
-    found = orchestrator.executions.projection.select(DEFAULT_TENANT, task_id=task_id)
+    found = orchestrator.service.executions.projection.select(DEFAULT_TENANT, task_id=task_id)
     assert len(found) == 1
-    ended = await orchestrator.executions.wait(DEFAULT_TENANT, found[0].execution_id)
+    ended = await orchestrator.service.executions.wait(DEFAULT_TENANT, found[0].execution_id)
     assert (ended.status, ended.task.caller) == (ExecutionStatus.COMPLETED, "nats")
-    assert len(orchestrator.planner.begun) == 1
+    assert len(orchestrator.service.fleet.begun) == 1
     # What can never be a task is a dead letter with the reason.
     for subject, message, reason in (
         ("", b"{", "no JSON of a SubmitTaskRequest"),
@@ -376,7 +362,7 @@ async def test_a_task_on_nats_runs_once_however_often_it_is_sent(orchestrator: O
         (".acme.high", a_task(f"{task_id}-2"), "no tenant 'acme'"),
     ):
         sequence = await orchestrator.put(f"agent.cmd.execute{subject}", message)
-        assert reason in await orchestrator.dead_letter("orchestrator-tasks", sequence)
+        assert reason in await orchestrator.refused("orchestrator-tasks", sequence)
     await orchestrator.taken("AGENT_COMMANDS")
 
 
@@ -387,16 +373,16 @@ async def test_a_plan_on_nats_is_split_and_kept_or_an_execution(orchestrator: Or
     for subject in ("agent.plans", "agent.plans.default"):
         await orchestrator.put(subject, event)
         await orchestrator.taken("AGENT_PLANS")
-    assert len(orchestrator.planner.derived) == 1
+    assert len(orchestrator.service.fleet.derived) == 1
     assert [entry.key for entry in await orchestrator.store.entries()] == [f"event.default.{event.event_id}"]
     event.task_description = "Insult"
     sequence = await orchestrator.put("agent.plans", event)
-    assert "another event was taken" in await orchestrator.dead_letter("orchestrator-plans", sequence)
+    assert "another event was taken" in await orchestrator.refused("orchestrator-plans", sequence)
     event.event_id, event.dispatch = f"{event.event_id}-2", True
     event.repo.path = "/srv/app"
     await orchestrator.put("agent.plans.default", event)
     await orchestrator.taken("AGENT_PLANS")
-    state = await orchestrator.executions.latest(DEFAULT_TENANT, f"event-{event.event_id}")
+    state = await orchestrator.service.executions.latest(DEFAULT_TENANT, f"event-{event.event_id}")
     assert state.task.derive_subtasks and state.task.kind is TaskKind.ORCHESTRATE
 
 

@@ -98,7 +98,9 @@ async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> 
     yes = pb.ResolveApprovalRequest(
         execution_id=mine, approval_id=approval.approval_id, decision=pb.APPROVAL_DECISION_APPROVED
     )
-    otherwise = pb.ResolveApprovalRequest(execution_id=mine, adjustment="x", decision=pb.APPROVAL_DECISION_ADJUSTED)
+    otherwise = pb.ResolveApprovalRequest(adjustment="x")
+    otherwise.MergeFrom(yes)
+    otherwise.decision = pb.APPROVAL_DECISION_ADJUSTED
     for answer in (yes, otherwise):
         code, words = await refused(bob.call("ResolveApproval", answer))
         assert (code, "does not approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
