@@ -133,10 +133,7 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         {
             "execution_id": IDS,
             "decision": (0, 9),
-            "adjustment": (
-                "otherwise",
-                {"decision": "APPROVAL_DECISION_ADJUSTED"},
-            ),
+            "adjustment": ("otherwise", {"decision": "APPROVAL_DECISION_ADJUSTED"}),
             "comment": ({"decision": "APPROVAL_DECISION_ADJUSTED", "adjustment": "x", "comment": "y"},),
         },
     ),
@@ -300,10 +297,7 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         {"namespace": ("a b", ""), "text": ("", LONG), "source": ("me",)},
     ),
     "Recall": ({"query": "x"}, {"query": (LONG,), "limit": (100_000,), "namespaces[0]": ({"namespaces": ["a b"]},)}),
-    "ClearMemory": (
-        {},
-        {"namespaces": ({},), "everywhere": ({"namespaces": ["agent:x"], "everywhere": True},)},
-    ),
+    "ClearMemory": ({}, {"namespaces": ({},), "everywhere": ({"namespaces": ["agent:x"], "everywhere": True},)}),
     "RecordOutcome": ({}, {"outcome": ({},), "rating.rating": ({"rating": {"subject_id": "x", "rating": 9}},)}),
     "GetOutcome": ({}, {"subject_id": ("",)}),
     "RecommendApproach": ({"goal": "x"}, {"goal": ("", LONG), "agents[0]": ({"agents": [0]}, {"agents": [100_000]})}),

@@ -31,15 +31,7 @@ from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.plan_script import PLAN_GOAL
-from tests.tenants import (
-    NORTH,
-    SOUTH,
-    Caller,
-    World,
-    refused,
-    tenants,
-    token_of,
-)
+from tests.tenants import NORTH, SOUTH, Caller, World, refused, tenants, token_of
 
 SECONDS = 60
 

@@ -85,10 +85,7 @@ def told() -> list[tuple[str, EventBody]]:
         ("a", events_of.ToolFinished(entry=entry, result=ToolResult(success=True, operation="files_read_file"))),
         ("a", replace(ENDED, audit_head=entry.hash)),
         ("_", events_of.RunLost(lost_agent_id="b", reason=HOSTILE)),
-        (
-            "_",
-            events_of.BaselineFinished(baseline=Baseline(commit="c" * 40, suites=(suite,), duration_ms=2_500)),
-        ),
+        ("_", events_of.BaselineFinished(baseline=Baseline(commit="c" * 40, suites=(suite,), duration_ms=2_500))),
         ("_", events_of.CandidateSubmitted(candidate=candidate)),
         ("_", events_of.ChecksStarted(candidate_id="a", command=HOSTILE)),
         ("_", events_of.ChecksFinished(report=report)),

@@ -189,10 +189,7 @@ async def test_only_one_of_two_decides_and_the_other_is_told(page: Page, context
 
 async def test_a_plan_is_adjusted_and_then_approved(page: Page, stage: Stage) -> None:
     execution_id = await stage.submit(
-        "twice",
-        f"{PROPOSING} twice",
-        stage.repository("twice", HELLO_FILES),
-        approval=pb.APPROVAL_POLICY_PLAN,
+        "twice", f"{PROPOSING} twice", stage.repository("twice", HELLO_FILES), approval=pb.APPROVAL_POLICY_PLAN
     )
     await _watch(page, stage, execution_id)
     gate = page.locator(".gate")
