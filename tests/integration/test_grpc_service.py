@@ -347,7 +347,7 @@ async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):
         (3, "bad", pb.EVIDENCE_VERDICT_REFUTED),
     ]
     assert list(reply.results[0].verdict_reasons) == ["tests: 1 test fails without the change and passes with it"]
-    assert (reply.HasField("baseline"), reply.results[0].patch.text) == (True, b"diff\ngood")
+    assert (reply.HasField("baseline"), reply.results[0].patch.text) == (True, b"diff\ngood\n")
     assert (service.fleet.begun, service.workspaces.deliveries) == ([], [])
     again = await service.stub.SubmitTask(pb.SubmitTaskRequest(judge=request))
     assert (again.already_existed, again.execution_id) == (True, reply.execution_id)
@@ -401,8 +401,8 @@ async def test_faults_have_their_codes_and_say_when_to_try_again(service: Servic
     # A bug is logged once and keeps its secrets.
     service.workspaces.faults = {"main": KeyError("password hunter2")}
     with structlog.testing.capture_logs() as logs:
-        for call in (service.stub.Deliberate(deliberation()), service.stub.StreamDeliberation(deliberation())):
-            code, message, _ = await refusal(call)
+        for rpc in (service.stub.Deliberate, service.stub.StreamDeliberation):
+            code, message, _ = await refusal(rpc(deliberation()))
             assert code is grpc.StatusCode.INTERNAL
             assert "KeyError" in message and "hunter2" not in message
     methods = [entry["method"].rpartition("/")[2] for entry in logs if entry["log_level"] == "error"]
