@@ -274,6 +274,8 @@ class TestMemory:
         await page.get_by_role("button", name="Move to a phase").click()
         await page.get_by_role("button", name="Move", exact=True).click()
         await expect(page.locator("[aria-current=step]")).to_have_text("design")
+        await page.get_by_role("tab", name="Tasks (1)").press("End")
+        await expect(page.get_by_role("tabpanel")).to_contain_text("Greet the world")
         await page.get_by_role("tab", name="Context").press("ArrowLeft")
         await expect(page.get_by_role("tab", name="Relations")).to_be_focused()
         await expect(page.get_by_role("tabpanel")).to_contain_text(f"task:{case}-own")
