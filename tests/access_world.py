@@ -69,16 +69,8 @@ def jwk(key: Any, kid: str, algorithm: str) -> dict[str, Any]:
 def claims(**more: Any) -> dict[str, Any]:
     """Those of a token that is let in; None takes one out."""
     now = int(time.time())
-    told = {
-        "iss": ISSUER,
-        "aud": AUDIENCE,
-        "sub": "ada",
-        "iat": now - 5,
-        "exp": now + 600,
-        "org": {"tenant": "acme"},
-        "realm": {"roles": ["submitter"]},
-        **more,
-    }
+    told = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ada", "iat": now - 5, "exp": now + 600}
+    told |= {"org": {"tenant": "acme"}, "realm": {"roles": ["submitter"]}, **more}
     return {name: value for name, value in told.items() if value is not None}
 
 
@@ -212,19 +204,8 @@ class Authority:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
         if authority:
-            usage = dict.fromkeys(
-                [
-                    "digital_signature",
-                    "content_commitment",
-                    "key_encipherment",
-                    "data_encipherment",
-                    "key_agreement",
-                    "encipher_only",
-                    "decipher_only",
-                ],
-                False,
-            )
-            draft = draft.add_extension(x509.KeyUsage(**usage, key_cert_sign=True, crl_sign=True), critical=True)
+            usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+            draft = draft.add_extension(usage, critical=True)
         if names:
             draft = draft.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return draft.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)

@@ -54,6 +54,10 @@ class EventSource(pb_grpc.OrchestratorServiceServicer):
     streams: int = 0
     opened: int = 0
     tokens: list[str] = field(default_factory=list[str])
+    answers: asyncio.Event | None = None
+    """What has to be set before anything is streamed."""
+    ends_early: bool = False
+    """Ends the first stream after one event, as if there were no more."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, *events: pb.ExecutionEvent) -> None:
@@ -66,8 +70,11 @@ class EventSource(pb_grpc.OrchestratorServiceServicer):
     async def StreamExecution(
         self, request: pb.StreamExecutionRequest, context: Any
     ) -> AsyncIterator[pb.ExecutionEvent]:
+        if self.answers is not None:
+            await self.answers.wait()
         if request.execution_id not in self.executions:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such execution")
+        early = self.ends_early and not self.opened
         self.tokens.append(dict(context.invocation_metadata()).get("authorization", ""))
         self.streams, self.opened = self.streams + 1, self.opened + 1
         events, position = self.executions[request.execution_id], 0
@@ -77,7 +84,7 @@ class EventSource(pb_grpc.OrchestratorServiceServicer):
                     position += 1
                     if event.sequence >= request.from_sequence and (event.sequence or request.include_text):
                         yield event
-                    if event.type == "execution_finished":
+                    if event.type == "execution_finished" or early:
                         return
                 if position == len(events):
                     await self._changed.wait()
@@ -135,13 +142,9 @@ def a_deliberation(*, agents: int = 3, steps: int = 20, output: str = _OUTPUT) -
         num_agents=agents,
         rounds=0,
     )
+    pinned = PinnedRepository(tenant="default", location="r", commit="c" * 40)
     return [
-        (
-            "_",
-            ExecutionStarted(
-                task=task, repository=PinnedRepository(tenant="default", location="r", commit="c" * 40), fingerprint="f"
-            ),
-        ),
+        ("_", ExecutionStarted(task=task, repository=pinned, fingerprint="f")),
         ("_", ExecutionClaimed(generation=1, owner="orchestrator")),
         *(event for together in zip(*runs, strict=True) for event in together),
         ("_", CandidatesRanked(ranking=(), winner_id=names[0])),
@@ -179,18 +182,8 @@ def _run(agent_id: str, steps: int, output: str) -> list[tuple[str, EventBody]]:
             result = ToolResult(success=True, operation="files_read_file", content=output)
             started = outcome is Outcome.STARTED
             bodies.append(ToolStarted(entry=entry) if started else ToolFinished(entry=entry, result=result))
-    bodies.append(
-        RunFinished(stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head=previous)
-    )
-    candidate = Candidate(
-        candidate_id=agent_id,
-        agent_id=agent_id,
-        role=Role.DEV,
-        summary="Done.",
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head=previous,
-        submitted_at="2026-01-01T00:00:00+00:00",
-    )
+    ended = {"stop_reason": StopReason.FINAL_ANSWER, "usage": Usage(), "audit_head": previous}
+    bodies.append(RunFinished(artifacts=Artifacts(), **ended))
+    own = {"candidate_id": agent_id, "agent_id": agent_id, "role": Role.DEV, "artifacts": Artifacts()}
+    candidate = Candidate(summary="Done.", submitted_at="2026-01-01T00:00:00+00:00", **own, **ended)
     return [*((agent_id, body) for body in bodies), ("_", CandidateSubmitted(candidate=candidate))]

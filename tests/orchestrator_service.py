@@ -169,7 +169,7 @@ async def refusal(call) -> tuple[grpc.StatusCode, str, dict[str, Message]]:
         else:
             async for _ in call:
                 pass
-    status = await rpc_status.aio.from_call(_Ended(refused.value))
+    status = rpc_status.from_call(refused.value)
     details: dict[str, Message] = {}
     for packed in status.details if status else ():
         for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo):
@@ -177,22 +177,6 @@ async def refusal(call) -> tuple[grpc.StatusCode, str, dict[str, Message]]:
                 details[kind.__name__] = kind()
                 packed.Unpack(details[kind.__name__])
     return refused.value.code(), refused.value.details() or "", details
-
-
-class _Ended:
-    """An error in the shape of the call that `from_call` asks."""
-
-    def __init__(self, error: grpc.aio.AioRpcError) -> None:
-        self._error = error
-
-    async def code(self):
-        return self._error.code()
-
-    async def details(self):
-        return self._error.details()
-
-    async def trailing_metadata(self):
-        return self._error.trailing_metadata()
 
 
 def field_named(details: dict[str, Message]) -> str:

@@ -35,14 +35,7 @@ HELLO_FILES = {
         "def test_one():\n    assert utils.one() == 1\n"
     ),
 }
-HELLO_OPERATIONS = (
-    "files_read_file",
-    "files_append_file",
-    "tests_run",
-    "git_add",
-    "git_commit",
-    "git_status",
-)
+HELLO_OPERATIONS = ("files_read_file", "files_append_file", "tests_run", "git_add", "git_commit", "git_status")
 
 
 def _append(code: str) -> Turn:
@@ -123,11 +116,7 @@ SCRIPT = Script(
         *PLAN_CONVERSATIONS,
         *WEB_CONVERSATIONS,
         *ENVIRONMENT_CONVERSATIONS,
-        Conversation(
-            match=REVIEWED,
-            regex=rf"(?s){REVIEWER}.*return 'Hi'",
-            turns=(_LOOK, _answer(json.dumps(_BLAME))),
-        ),
+        Conversation(match=REVIEWED, regex=rf"(?s){REVIEWER}.*return 'Hi'", turns=(_LOOK, _answer(json.dumps(_BLAME)))),
         Conversation(match=REVIEWED, regex=REVIEWER, turns=(_LOOK, _answer(accepting("As asked.")))),
         Conversation(match=REVIEWED, regex=_REVISER, turns=(_MEND, _answer("Mended what the reviewer found."))),
         Conversation(match=REVIEWED, seed=1, turns=(_append(_WRONG), _answer("It greets."))),
@@ -145,8 +134,7 @@ SCRIPT = Script(
             ),
         ),
         Conversation(
-            match=SLEEP,
-            turns=(Turn(tool_calls=(("shell_run_command", {"command": SLEEPING}),)), _answer("slept")),
+            match=SLEEP, turns=(Turn(tool_calls=(("shell_run_command", {"command": SLEEPING}),)), _answer("slept"))
         ),
         Conversation(
             match=SLOW,

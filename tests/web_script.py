@@ -39,9 +39,7 @@ def _paced(code: str, answer: str, *, seconds: float) -> tuple[Turn, ...]:
 
 WEB_CONVERSATIONS = (
     Conversation(
-        match=BUSY,
-        seed=1,
-        turns=_paced("\n\ndef hello_world():\n    return 'Hi'\n", "It greets.", seconds=0.5),
+        match=BUSY, seed=1, turns=_paced("\n\ndef hello_world():\n    return 'Hi'\n", "It greets.", seconds=0.5)
     ),
     Conversation(
         match=BUSY,

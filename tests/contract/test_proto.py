@@ -1,14 +1,10 @@
 """The proto keeps the names, numbers and types that clients already rely on."""
 
-import importlib.util
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType
 
-import pytest
-from google.protobuf import struct_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -25,25 +21,6 @@ PROMISED, RPCS = (ROOT / "tests/contract/promised.txt").read_text().split("# Eve
 
 # buf.yaml excepts the file from the naming rules of requests and replies; these alone may use that.
 UNUSUAL_NAMES = {"StreamDeliberation", "StreamOrchestration", "StreamExecution", "UploadRepository"}
-
-STATUSES = {
-    "UNKNOWN": 0,
-    "PENDING": 1,
-    "IN_PROGRESS": 2,
-    "COMPLETED": 3,
-    "FAILED": 4,
-    "TIMEOUT": 5,
-    "CANCELLED": 6,
-    "AWAITING_APPROVAL": 7,
-    "REJECTED": 8,
-    "NO_WINNER": 20,
-}
-
-NAMED_FIELDS = {
-    "ToolOperation": "tool operation params success output error exit_code duration_ms started_at step audit_seq",
-    "EnvironmentSpec": "setup_commands variables path_directories container_image",
-    "RepoRef": "url path ref commit subdirectory credential_ref",
-}
 
 
 def kept_messages() -> dict[str, dict[str, tuple[int, str]]]:
@@ -87,15 +64,6 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_proto", GENERATOR)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_kept_messages_keep_names_numbers_and_types() -> None:
     assert len(kept_messages()) == 39
     for name, kept in kept_messages().items():
@@ -106,19 +74,11 @@ def test_kept_messages_keep_names_numbers_and_types() -> None:
 
 
 def test_statuses_keep_their_numbers() -> None:
-    expected = {f"DELIBERATION_STATUS_{name}": number for name, number in STATUSES.items()}
-    found = dict(pb.DeliberationStatus.items())
-    assert {name: found.get(name) for name in expected} == expected
-
-
-def test_orchestration_updates_are_shaped_as_deliberation_updates() -> None:
-    expected = fields_of(MESSAGES["DeliberationUpdate"]) | {"final": (22, "OrchestrateResponse")}
-    assert fields_of(MESSAGES["OrchestrationUpdate"]) == expected
-
-
-def test_new_messages_have_the_promised_fields() -> None:
-    for name, fields in NAMED_FIELDS.items():
-        assert set(fields.split()) <= set(fields_of(MESSAGES[name])), name
+    told = [f"{name.removeprefix('DELIBERATION_STATUS_')}={number}" for name, number in pb.DeliberationStatus.items()]
+    first = (
+        "UNKNOWN=0 PENDING=1 IN_PROGRESS=2 COMPLETED=3 FAILED=4 TIMEOUT=5 CANCELLED=6 AWAITING_APPROVAL=7 REJECTED=8"
+    )
+    assert told[:10] == [*first.split(), "NO_WINNER=20"]
 
 
 def test_every_rpc_has_its_kind_request_and_reply() -> None:
@@ -144,12 +104,6 @@ def test_only_the_listed_rpcs_use_the_naming_exceptions() -> None:
     assert unusual == UNUSUAL_NAMES
 
 
-def test_only_the_kept_enum_starts_with_unknown() -> None:
-    first = {enum.name: enum.value[0].name for enum in FILE.enum_type}
-    assert first.pop("DeliberationStatus") == "DELIBERATION_STATUS_UNKNOWN"
-    assert all(name.endswith("_UNSPECIFIED") for name in first.values()), first
-
-
 def test_a_request_written_by_an_old_client_still_loads() -> None:
     wire = (
         b"\x0a\x02t1\x12\x03fix\x1a\x09DEVELOPER"
@@ -166,23 +120,9 @@ def test_a_request_written_by_an_old_client_still_loads() -> None:
     assert request.SerializeToString(deterministic=True) == wire
 
 
-def test_tool_arguments_keep_nested_values() -> None:
-    arguments = {"files": [{"path": "a.py", "lines": [1, 2]}], "force": False}
-    operation = pb.ToolOperation(params=struct_pb2.Struct())
-    operation.params.update(arguments)
-    assert pb.ToolOperation.FromString(operation.SerializeToString()).params == arguments
-
-
 def test_generated_code_is_up_to_date() -> None:
     done = run(sys.executable, GENERATOR, "--check")
     assert done.returncode == 0, done.stderr
-
-
-def test_drift_names_what_is_missing_left_over_and_different(generator: ModuleType) -> None:
-    assert generator.drift({"a": "x\n"}, {"a": "x\n"}) == []
-    lines = generator.drift({"a": "x\n", "old": ""}, {"a": "y\n", "new": ""})
-    assert lines[0] == "differs: a"
-    assert {"  -x", "  +y", "missing: new", "left over: old"} <= set(lines)
 
 
 def test_buf_lint_passes() -> None:

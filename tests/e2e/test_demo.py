@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,9 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from tests.fleet_command import ended
 
-SECONDS = 60.0
 ROW = re.compile(r"^ ?(\d)\s+(agent-dev-\d)\s+(verified|unverified|refuted)\s+([01]\.\d+)\s+(.*)$", re.MULTILINE)
 
 
@@ -30,16 +28,6 @@ async def start(tmp_path: Path, **variables: str) -> asyncio.subprocess.Process:
         stderr=asyncio.subprocess.PIPE,
         cwd=tmp_path,
     )
-
-
-async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str, str]:
-    try:
-        async with asyncio.timeout(2 * SECONDS):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    return process.returncode, out.decode(), err.decode()
 
 
 def left_behind(tmp_path: Path) -> tuple[list[str], list[str]]:
@@ -64,7 +52,8 @@ def short() -> Iterator[Path]:
 
 
 async def test_the_evidence_picks_the_winner(short: Path) -> None:
-    code, out, err = await ended(await start(short))
+    ran = await ended(await start(short))
+    code, out, err = ran.code, ran.out, ran.err
     assert code == 0, out + err
     assert "SCRIPTED" in out
     rows = [match.groups() for match in ROW.finditer(out)]
@@ -81,29 +70,4 @@ async def test_the_evidence_picks_the_winner(short: Path) -> None:
     assert f'"winner": "{winner}"' in out and "agent.results.demo (" in out
     assert out.count(" intact") == 3 and "BROKEN" not in out
     assert "fleet run --local --repo ." in out
-    assert left_behind(short) == ([], [])
-
-
-@pytest.mark.slow
-async def test_another_models_replies_give_another_outcome(short: Path) -> None:
-    """Nothing is wired to the recorded replies: a model that does nothing wins nothing, and the exit code says so."""
-    idle = Script(default=Conversation(turns=(Turn(tool_calls=(("final_answer", {"result": "Perfect."}),)),)))
-    async with ScriptedModelServer(idle) as server:
-        code, out, err = await ended(await start(short, MODEL_URL=server.url))
-    assert code == 1, out + err
-    assert "SCRIPTED" not in out
-    assert "no_winner" in out and "NOT AS IT SHOULD BE: the execution ended as DELIBERATION_STATUS_NO_WINNER" in err
-    assert left_behind(short) == ([], [])
-
-
-@pytest.mark.slow
-async def test_ctrl_c_cleans_up(short: Path) -> None:
-    process = await start(short)
-    assert process.stderr is not None
-    async with asyncio.timeout(SECONDS):
-        await process.stderr.readuntil(b"agents on")
-    process.send_signal(signal.SIGTERM)
-    code, _, err = await ended(process)
-    assert code == 4, err
-    assert err.rstrip().endswith("fleet: interrupted")
     assert left_behind(short) == ([], [])

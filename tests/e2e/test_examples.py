@@ -42,12 +42,7 @@ def repository(tmp_path: Path) -> Path:
 async def test_the_python_client_prints_the_patch(fleet: FleetUnderTest, repository: Path) -> None:
     running = fleet.running
     told = await ran(
-        sys.executable,
-        "python_client.py",
-        running.address,
-        running.token,
-        str(repository),
-        f"{HELLO} {uuid.uuid4()}",
+        sys.executable, "python_client.py", running.address, running.token, str(repository), f"{HELLO} {uuid.uuid4()}"
     )
     assert told.code == 0, told.err
     assert "append_file" in told.err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -22,12 +21,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.scripts import HELLO_FILES, SLOW
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.secured import free_port
 
 
 @asynccontextmanager
@@ -97,7 +91,7 @@ async def test_whatever_dies_watchers_are_told_everything_once(
     model_server: ScriptedModelServer, tmp_path: Path
 ) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    grpc_port, context_port, http_port = _free_port(), _free_port(), _free_port()
+    grpc_port, context_port, http_port = free_port(), free_port(), free_port()
     address, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     async with EmbeddedNats(tmp_path / "nats") as nats:
         common = {

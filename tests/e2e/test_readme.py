@@ -75,14 +75,3 @@ async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: 
         del os.environ["FLEET_HOME"]
     assert names["result"].success
     assert names["result"].artifacts["files_changed"] == ["utils.py"]
-
-
-def test_make_help_lists_what_the_readme_names() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"^make ([a-z-]+)", README, re.MULTILINE):
-        assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
-
-
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target

@@ -21,7 +21,7 @@ from swe_ai_fleet.adapters.git_workspace.upload_header import read_upload_header
 from swe_ai_fleet.agents import raw_tool_calls
 from swe_ai_fleet.agents.judging.reading import read_choice
 from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
-from swe_ai_fleet.agents.repair.arguments import read_arguments
+from swe_ai_fleet.agents.repair import read_arguments
 from swe_ai_fleet.domain.endpoint import AgentEndpoint
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import Event
@@ -87,73 +87,45 @@ ALONE = f"# v2 git bundle\n{'2' * 40} refs/heads/main\n\nPACK"
 BUNDLE = ALONE.replace("bundle\n", f"bundle\n-{'1' * 40} base\n")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Target:
     """A parser, texts that it reads, and what it may raise."""
 
     name: str
     read: Callable[[str], object]
     corpus: Sequence[str]
-    raises: tuple[type[Exception], ...] = ()
+    raises: type[Exception] | tuple[type[Exception], ...] = ()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def _sealed(text: str) -> bytes:
-    return b"\n".join(sealed(line, "k") for line in text.encode("utf-8", "replace").split(b"\n"))
+    return b"\n".join(sealed(line, "k") for line in _bytes(text).split(b"\n"))
 
 
-def targets() -> list[Target]:
-    events = [path.read_text() for path in sorted(GOLDEN.rglob("*.json"))]
-    workflows = [path.read_text() for path in sorted(TEMPLATES.glob("*.yaml"))]
-    return [
-        Target(name="event codec", read=lambda text: codec.from_json(Event, text), corpus=events, raises=(ValueError,)),
-        Target(name="patch", read=parse_patch, corpus=(PATCH,), raises=(ToolFailure, ToolRefusal)),
-        Target(name="plan", read=read_draft, corpus=(PLAN, f"Sure:\n```json\n{PLAN}\n```\nDone.")),
-        Target(name="verdict", read=read_verdict, corpus=('{"met": true, "answer": "a", "missing": ""}', PLAN)),
-        Target(
-            name="choice",
-            read=lambda text: read_choice((text,), "ABC"),
-            corpus=('{"choice": "B"}',),
-            raises=(ValueError,),
-        ),
-        Target(name="tool calls", read=raw_tool_calls.parse, corpus=CALLS),
-        Target(
-            name="arguments", read=read_arguments, corpus=(PLAN, "{'a': 1, b: [1,2,],}", "{}"), raises=(ValueError,)
-        ),
-        Target(name="workflow", read=read_workflow, corpus=workflows, raises=(FleetError,)),
-        Target(
-            name="test events",
-            read=lambda text: read_events(_sealed(text), "k"),
-            corpus=(TEST_EVENTS,),
-        ),
-        Target(name="pytest output", read=parse_pytest_output, corpus=(OUTPUT,)),
-        Target(
-            name="bundle",
-            read=lambda text: read_header(text.encode("utf-8", "replace")),
-            corpus=(BUNDLE,),
-            raises=(FleetError,),
-        ),
-        Target(
-            name="uploaded bundle",
-            read=lambda text: read_upload_header(text.encode("utf-8", "replace")),
-            corpus=(ALONE,),
-            raises=(FleetError,),
-        ),
-        Target(
-            name="endpoint",
-            read=AgentEndpoint.parse,
-            corpus=("agents.example.org:50060", "[::1]:80", "https://a.b:443"),
-            raises=(FleetError,),
-        ),
-        Target(
-            name="host",
-            read=HostPattern.parse,
-            corpus=("*.example.org", "10.0.0.1:80", "[::1]:443"),
-            raises=(FleetError,),
-        ),
-    ]
+EVENTS = [path.read_text() for path in sorted(GOLDEN.rglob("*.json"))]
+WORKFLOWS = [path.read_text() for path in sorted(TEMPLATES.glob("*.yaml"))]
+TARGETS = (
+    Target("event codec", lambda text: codec.from_json(Event, text), EVENTS, ValueError),
+    Target("patch", parse_patch, (PATCH,), (ToolFailure, ToolRefusal)),
+    Target("plan", read_draft, (PLAN, f"Sure:\n```json\n{PLAN}\n```\nDone.")),
+    Target("verdict", read_verdict, ('{"met": true, "answer": "a", "missing": ""}', PLAN)),
+    Target("choice", lambda text: read_choice((text,), "ABC"), ('{"choice": "B"}',), ValueError),
+    Target("tool calls", raw_tool_calls.parse, CALLS),
+    Target("arguments", read_arguments, (PLAN, "{'a': 1, b: [1,2,],}", "{}"), ValueError),
+    Target("workflow", read_workflow, WORKFLOWS, FleetError),
+    Target("test events", lambda text: read_events(_sealed(text), "k"), (TEST_EVENTS,)),
+    Target("pytest output", parse_pytest_output, (OUTPUT,)),
+    Target("bundle", lambda text: read_header(_bytes(text)), (BUNDLE,), FleetError),
+    Target("uploaded bundle", lambda text: read_upload_header(_bytes(text)), (ALONE,), FleetError),
+    Target("endpoint", AgentEndpoint.parse, ("agents.example.org:50060", "[::1]:80", "https://a.b:443"), FleetError),
+    Target("host", HostPattern.parse, ("*.example.org", "10.0.0.1:80", "[::1]:443"), FleetError),
+)
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda target: target.name.replace(" ", "-"))
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name.replace(" ", "-"))
 @pytest.mark.timeout(120 + 2 * SECONDS)
 def test_it_reads_or_says_no(target: Target) -> None:
     dice = random.Random(f"{SEED} {target.name}")

@@ -254,28 +254,26 @@ def test_every_rpc_has_a_role_and_every_role_an_rpc() -> None:
     assert served - ours == set(), "without a row in services/access/roles.py only admins may call it"
     assert ours - served == set(), "there is no such RPC"
     assert set(ROLES.values()) == {AccessRole(role) for role in _PEOPLE}
-
-
-def test_an_http_operation_takes_the_role_of_each_rpc_behind_it() -> None:
+    # An HTTP operation takes the role of each RPC behind it.
     for operation in OPERATIONS:
         assert not operation.events or ROLES[operation.events] is ROLES[operation.rpc], operation.path
 
 
-async def test_no_stranger_reaches_any_rpc(house: House) -> None:
-    methods = [*METHODS, REFLECTION]
-    for what, metadata in shown(house.world).items():
-        codes = await house.codes(methods, metadata)
-        assert set(codes.values()) == {grpc.StatusCode.UNAUTHENTICATED}, (what, codes)
-    assert house.seen == []
-
-
-async def test_no_stranger_reaches_any_route(house: House) -> None:
-    doors = house.doors()
+async def test_no_stranger_reaches_any_rpc_route_or_socket(house: House) -> None:
+    methods, doors, sockets = [*METHODS, REFLECTION], house.doors(), house.sockets()
     assert {path for _, path in doors} >= {f"/api/executions/{EXECUTION}/events", "/api/openapi.json", SESSION_PATH}
+    assert sockets
     for what, headers in shown(house.world).items():
+        codes = await house.codes(methods, headers)
+        assert set(codes.values()) == {grpc.StatusCode.UNAUTHENTICATED}, (what, codes)
         for accept in ("application/json", "text/event-stream"):
             statuses = await house.statuses([*headers, ("accept", accept)], doors)
             assert set(statuses.values()) == {401}, (what, statuses)
+        for url in sockets:
+            async with connect(url, additional_headers=headers) as socket:
+                with pytest.raises(ConnectionClosed):
+                    await asyncio.wait_for(socket.recv(), _SECONDS)
+                assert socket.close_code == 4401, what
     assert house.seen == []
 
 
@@ -287,18 +285,6 @@ async def test_no_foreign_page_or_name_reaches_any_route(house: House) -> None:
             assert set(statuses.values()) == {status}, (header, statuses)
     for url in house.sockets():
         assert await closed(url, origin="http://evil.example", **dict(good)) == 4403
-    assert house.seen == []
-
-
-async def test_no_stranger_opens_any_socket(house: House) -> None:
-    sockets = house.sockets()
-    assert sockets
-    for url in sockets:
-        for what, headers in shown(house.world).items():
-            async with connect(url, additional_headers=headers) as socket:
-                with pytest.raises(ConnectionClosed):
-                    await asyncio.wait_for(socket.recv(), _SECONDS)
-                assert socket.close_code == 4401, what
     assert house.seen == []
 
 
@@ -334,27 +320,27 @@ async def test_who_has_no_role_or_no_tenant_of_the_file_may_do_nothing(house: Ho
 
 
 async def test_only_services_name_a_tenant(house: House) -> None:
-    tokens = house.world.tokens
+    tokens, ok, denied = house.world.tokens, {grpc.StatusCode.OK}, grpc.StatusCode.PERMISSION_DENIED
     foreign = ("fleet-tenant", "umbrella")
+
+    async def codes(metadata: Sequence[tuple[str, str]]) -> set[grpc.StatusCode]:
+        return set((await house.codes(METHODS, metadata)).values())
+
     for role in _PEOPLE:
-        codes = await house.codes(METHODS, [*bearer(tokens[f"acme-{role}"]), foreign])
-        assert set(codes.values()) == {grpc.StatusCode.PERMISSION_DENIED}, role
-        statuses = await house.statuses([*bearer(tokens[f"acme-{role}"]), foreign])
-        assert set(statuses.values()) == {403}, role
+        shown = [*bearer(tokens[f"acme-{role}"]), foreign]
+        assert await codes(shown) == {denied}, role
+        assert set((await house.statuses(shown)).values()) == {403}, role
     assert house.seen == []
     own = [*bearer(tokens["acme-admin"]), ("fleet-tenant", "acme"), ("fleet-caller", "somebody-else")]
-    codes = await house.codes(METHODS, own)
-    assert set(codes.values()) == {grpc.StatusCode.OK}
+    assert await codes(own) == ok
     assert {(who.tenant, who.name) for who in house.seen} == {("acme", "acme-admin")}
     house.calls.clear()
     for token in (tokens["acme-service"], LOCAL):
-        codes = await house.codes(METHODS, [*bearer(token), foreign, ("fleet-caller", "ada")])
-        assert set(codes.values()) == {grpc.StatusCode.OK}
+        assert await codes([*bearer(token), foreign, ("fleet-caller", "ada")]) == ok
     assert {(who.tenant, who.name) for who in house.seen} == {("umbrella", "ada")}
     house.calls.clear()
     for wrong in ("nowhere", "Umbrella", "a b", "../x", ""):
-        codes = await house.codes(METHODS[:3], [*bearer(LOCAL), ("fleet-tenant", wrong)])
-        assert set(codes.values()) <= {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT}, wrong
+        assert await codes([*bearer(LOCAL), ("fleet-tenant", wrong)]) <= {denied, grpc.StatusCode.INVALID_ARGUMENT}
     twice = [*bearer(tokens["acme-service"]), foreign, ("fleet-tenant", "acme")]
     assert await house.code(METHODS[0], twice) is grpc.StatusCode.INVALID_ARGUMENT
     assert house.seen == []
@@ -368,20 +354,18 @@ async def test_the_local_token_is_the_default_tenants_and_health_is_everybodys(h
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     for path in OPEN_PATHS:
         assert (await house.client.get(path, headers=bearer("wrong"))).status_code == 200
+    # Behind a proxy that ends TLS a redirection would lead to plain HTTP, the token with it.
+    for path in ("/api/status/", "/api/session/"):
+        assert (await house.client.get(path, headers=bearer(LOCAL))).status_code == 404
 
 
 async def test_a_jwt_is_let_in_as_who_it_names(house: House) -> None:
     token = house.world.jwt(aud=["other", "fleet"], realm={"roles": ["submitter", "approver", "boss"]})
     told = (await house.client.get(SESSION_PATH, headers=dict(bearer(token)))).json()
     expires = told.pop("expires_at_ms")
-    assert told == {
-        "authenticated": True,
-        "by": "bearer",
-        "tenant": "acme",
-        "name": "ada",
-        "roles": ["approver", "submitter"],
-    }
     assert expires > 1_700_000_000_000
+    named = {"tenant": "acme", "name": "ada", "roles": ["approver", "submitter"]}
+    assert told == {"authenticated": True, "by": "bearer", **named}
     session = await sign_in(house, token)
     assert (await house.client.get(SESSION_PATH, headers=session)).json()["expires_at_ms"] == expires
     expired = {"token": house.world.strangers()["expired JWT"]}
@@ -389,8 +373,7 @@ async def test_a_jwt_is_let_in_as_who_it_names(house: House) -> None:
     huge = {"token": house.world.jwt(filler="x" * 2_000)}
     refusal = await house.client.post(SESSION_PATH, json=huge, headers={"Origin": house.url})
     assert (refusal.status_code, refusal.json()["field"]) == (413, "token")
-    answer = await house.client.get("/api/executions", headers=dict(bearer(token)))
-    assert answer.status_code == 200
+    assert (await house.client.get("/api/executions", headers=dict(bearer(token)))).status_code == 200
     assert {(who.tenant, who.name) for who in house.seen} == {("acme", "ada")}
 
 
@@ -431,6 +414,12 @@ async def test_streams_end_when_the_token_of_their_watcher_does(house: House) ->
     session = await sign_in(house, world.tokens["acme-viewer"])
     [url] = house.sockets()
     stays = bearer(world.tokens["acme-admin"])
+    # What one tenant watches is not shown to another: each has its own stream.
+    for tenant in ("acme", "umbrella"):
+        token = bearer(world.tokens[f"{tenant}-viewer"])
+        async with connect(url.replace(EXECUTION, ANOTHER), additional_headers=token) as socket:
+            await asyncio.wait_for(socket.recv(), _SECONDS)
+        assert (tenant, f"{tenant}-viewer") in house.callers("StreamExecution")
     async with (
         connect(url, additional_headers=bearer(world.tokens["acme-viewer"])) as by_bearer,
         connect(url, additional_headers=session) as by_cookie,
@@ -450,36 +439,26 @@ async def test_streams_end_when_the_token_of_their_watcher_does(house: House) ->
             told = b"".join([piece async for piece in events.aiter_bytes()])
             assert b"event: end" not in told
             await other.send('{"type": "ping"}')
-            answers = [json.loads(await asyncio.wait_for(other.recv(), _SECONDS)) for _ in range(1)]
-            while answers[-1]["type"] != "pong":
-                answers.append(json.loads(await asyncio.wait_for(other.recv(), _SECONDS)))
+            while json.loads(await asyncio.wait_for(other.recv(), _SECONDS))["type"] != "pong":
+                pass
         finally:
             world.write()
 
 
 async def test_idempotency_keys_are_a_tenants_own(house: House) -> None:
-    key = {"idempotency-key": "the-same", "content-type": "application/json"}
-    tokens = house.world.tokens
-    for name in ("acme-admin", "umbrella-admin", "acme-submitter"):
-        answer = await house.client.post(
-            "/api/workflows/validate", headers={**dict(bearer(tokens[name])), **key}, json={}
-        )
-        assert answer.status_code == 200 and "idempotency-replayed" not in answer.headers, name
-    answer = await house.client.post(
-        "/api/workflows/validate", headers={**dict(bearer(tokens["acme-admin"])), **key}, json={}
-    )
-    assert answer.headers["idempotency-replayed"] == "true"
+    async def again(token: str) -> bool:
+        """Whether an answer to the same key was given again."""
+        headers = dict(bearer(token)) | {"idempotency-key": "the-same", "content-type": "application/json"}
+        answer = await house.client.post("/api/workflows/validate", headers=headers, json={})
+        assert answer.status_code == 200
+        return answer.headers.get("idempotency-replayed") == "true"
+
+    names = ("acme-admin", "umbrella-admin", "acme-submitter", "acme-admin")
+    assert [await again(house.world.tokens[name]) for name in names] == [False, False, False, True]
     # A token that was renewed is still the same caller's.
-    for _ in range(2):
-        token = house.world.jwt(jti=str(len(house.calls)))
-        answer = await house.client.post("/api/workflows/validate", headers={**dict(bearer(token)), **key}, json={})
-    assert answer.headers["idempotency-replayed"] == "true"
-    assert house.callers("ValidateWorkflow") == [
-        ("acme", "acme-admin"),
-        ("umbrella", "umbrella-admin"),
-        ("acme", "acme-submitter"),
-        ("acme", "ada"),
-    ]
+    assert [await again(house.world.jwt(jti=number)) for number in "12"] == [False, True]
+    callers = [("acme", "acme-admin"), ("umbrella", "umbrella-admin"), ("acme", "acme-submitter"), ("acme", "ada")]
+    assert house.callers("ValidateWorkflow") == callers
 
 
 async def test_an_answer_is_not_given_again_to_who_has_lost_the_role(house: House) -> None:
@@ -498,12 +477,3 @@ async def test_an_answer_is_not_given_again_to_who_has_lost_the_role(house: Hous
         again = await ask(*roles)
         assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
     assert house.callers("SubmitTask") == [("acme", "eve")]
-
-
-async def test_what_one_tenant_watches_is_not_shown_to_another(house: House) -> None:
-    [url] = house.sockets()
-    for tenant in ("acme", "umbrella"):
-        token = house.world.tokens[f"{tenant}-viewer"]
-        async with connect(url.replace(EXECUTION, ANOTHER), additional_headers=bearer(token)) as socket:
-            await asyncio.wait_for(socket.recv(), _SECONDS)
-        assert (tenant, f"{tenant}-viewer") in house.callers("StreamExecution")

@@ -1,4 +1,4 @@
-"""Streams over gRPC end soon after what let their caller in, and only then."""
+"""Streams over gRPC end soon after what let their caller in, and only then; connections are renewed under them."""
 
 from __future__ import annotations
 
@@ -38,18 +38,23 @@ class Room:
         finally:
             self.open -= 1
 
+    async def peer(self, _: bytes, context: Any) -> bytes:
+        """Where it is called from."""
+        return context.peer().encode()
+
     async def fail(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
         raise TimeoutError
         yield b""
 
 
 @asynccontextmanager
-async def serving(room: Room, book: Authenticator) -> AsyncGenerator[grpc.aio.Channel]:
+async def serving(room: Room, book: Authenticator, **how: float) -> AsyncGenerator[grpc.aio.Channel]:
     async def ready() -> bool:
         return True
 
     handlers = {
         "StreamExecution": grpc.unary_stream_rpc_method_handler(room.stream, bytes, bytes),
+        "GetStatus": grpc.unary_unary_rpc_method_handler(room.peer, bytes, bytes),
         "StreamDeliberation": grpc.unary_stream_rpc_method_handler(room.fail, bytes, bytes),
     }
     service = Service(
@@ -58,7 +63,7 @@ async def serving(room: Room, book: Authenticator) -> AsyncGenerator[grpc.aio.Ch
         servicer=grpc.method_handlers_generic_handler(_NAME, handlers),
     )
     async with (
-        serve_grpc([service], "127.0.0.1:0", book, ready, grace_seconds=0.1, check_seconds=0.05) as address,
+        serve_grpc([service], "127.0.0.1:0", book, ready, grace_seconds=0.1, check_seconds=0.05, **how) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         yield channel
@@ -105,29 +110,40 @@ async def test_a_stream_ends_with_its_token_and_with_its_role(world: AccessWorld
         assert await refused(moved) is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_who_may_stay_stays_and_streams_end_as_they_did(world: AccessWorld) -> None:
-    room, book, looks = Room(), await AccessBook.open(world.path), asyncio.Semaphore(0)
+async def test_who_may_stay_stays_and_streams_end_as_they_did() -> None:
+    room, looks = Room(), asyncio.Semaphore(0)
 
-    class Counting:
-        takes_certificates = False
-
+    class Counting(OneToken):
         async def authenticate(self, presented: Any) -> Any:
             looks.release()
-            return await book.authenticate(presented)
+            return await super().authenticate(presented)
 
-    async with serving(room, Counting()) as channel:
-        call = opened(channel, world.tokens["acme-viewer"])
+    async with serving(room, Counting("x")) as channel:
+        call = opened(channel, "x")
         async with asyncio.timeout(_SECONDS):
             for _ in range(4):
                 await looks.acquire()
         for item in (b"one", b"two", b""):
             room.items.put_nowait(item)
-        assert [await call.read(), await call.read()] == [b"one", b"two"]
-        assert await call.read() is grpc.aio.EOF
+        assert [await call.read(), await call.read(), await call.read()] == [b"one", b"two", grpc.aio.EOF]
         assert await call.code() is grpc.StatusCode.OK
+        # A timeout of ours is not taken for a refusal.
+        assert await refused(opened(channel, "x", f"/{_NAME}/StreamDeliberation")) is grpc.StatusCode.INTERNAL
 
 
-async def test_a_timeout_of_ours_is_not_taken_for_a_refusal() -> None:
-    async with serving(Room(), OneToken("x")) as channel:
-        call = opened(channel, "x", f"/{_NAME}/StreamDeliberation")
-        assert await refused(call) is grpc.StatusCode.INTERNAL
+async def test_a_connection_that_is_old_ends_for_new_calls_and_not_for_those_it_has() -> None:
+    room = Room()
+    async with serving(room, OneToken("x"), age_seconds=0.3) as channel, asyncio.timeout(20):
+        watching = opened(channel, "x")
+        room.items.put_nowait(b"one")
+        assert await watching.read() == b"one"
+
+        async def peer() -> bytes:
+            ask: Any = channel.unary_unary(f"/{_NAME}/GetStatus")
+            return await ask(b"", metadata=(("authorization", "Bearer x"),))
+
+        first = await peer()
+        while await peer() == first:
+            await asyncio.sleep(0.02)
+        room.items.put_nowait(b"two")
+        assert await watching.read() == b"two"

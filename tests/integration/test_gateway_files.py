@@ -67,23 +67,18 @@ async def test_the_page_is_packed_for_those_who_take_it(tmp_path: Path, monkeypa
         async def asked(encodings: str, path: str = "/app.js", **headers: str) -> Response:
             return await built.client.get(path, headers={"Accept-Encoding": encodings} | headers)
 
-        plain = await asked("identity")
-        assert plain.text == script and "content-encoding" not in plain.headers
-        for encodings in ("gzip", "br, GZIP;q=0.5", "*", "deflate, *;q=0.1"):
-            packed = await asked(encodings)
-            assert packed.headers["content-encoding"] == "gzip", encodings
-            assert packed.text == script
-            assert int(packed.headers["content-length"]) < len(script) / 10
-        for encodings in ("", "br", "gzip;q=0", "gzip; q=0.000, *", "identity;q=1", "*;q=0", "gzipped"):
-            assert "content-encoding" not in (await asked(encodings)).headers, encodings
-        assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
-        assert plain.headers["etag"] != packed.headers["etag"]
-        for shown, encodings, status in (
-            (packed, "gzip", 304), (plain, "identity", 304), (plain, "gzip", 200), (packed, "identity", 200),
-        ):  # fmt: skip
-            answer = await asked(encodings, **{"If-None-Match": shown.headers["etag"]})
-            assert answer.status_code == status
+        tags: dict[bool, str] = {}
+        for encodings in ("gzip", "br, GZIP;q=0.5", "*", "", "br", "gzip;q=0", "gzip; q=0.000, *", "*;q=0", "gzipped"):
+            packed = encodings in ("gzip", "br, GZIP;q=0.5", "*")
+            answer = await asked(encodings)
+            assert (answer.headers.get("content-encoding") == "gzip", answer.text) == (packed, script), encodings
+            assert not packed or int(answer.headers["content-length"]) < len(script) / 10
             assert answer.headers["vary"] == "Accept-Encoding"
-        assert "content-encoding" not in (await asked("gzip", "/small.js")).headers
+            tags[packed] = answer.headers["etag"]
+        for packed, encodings, status in (
+            (True, "gzip", 304), (False, "identity", 304), (False, "gzip", 200), (True, "identity", 200)
+        ):  # fmt: skip
+            assert (await asked(encodings, **{"If-None-Match": tags[packed]})).status_code == status
         # Of what is made for a caller nothing is packed: its size would tell what is secret in it.
-        assert "content-encoding" not in (await asked("gzip", "/api/who", **BEARER)).headers
+        for answer in (await asked("gzip", "/small.js"), await asked("gzip", "/api/who", **BEARER)):
+            assert "content-encoding" not in answer.headers

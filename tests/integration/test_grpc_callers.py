@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -16,58 +14,35 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.grpc_server import serve_grpc
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionFinished
-from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.fleet import ScriptedRun
-from tests.orchestrator_service import (
-    NOWHERE,
-    Service,
-    deliberation,
-    field_named,
-    orchestration,
-    refusal,
-)
+from tests.orchestrator_service import Service, deliberation, field_named, refusal
 
 TOKEN = "a-token-for-tests"
 SERVICE = "fleet.orchestrator.v1.OrchestratorService"
 
 
-@pytest.fixture
-async def service() -> AsyncIterator[Service]:
-    async with Service().running() as running:
-        yield running
-
-
 async def test_with_the_token_everything_is_served_and_without_it_nothing():
-    wrong = ("Bearer wrong", TOKEN, f"Basic {TOKEN}", "Bearer ", f"Bearer {TOKEN}x")
     async with Service().running(TOKEN) as service:
         for metadata in (
             (),
-            *((("authorization", shown),) for shown in wrong),
+            (("authorization", "Bearer wrong"),),
             (("authorization", "Bearer wrong"), ("authorization", f"Bearer {TOKEN}")),
-            (("x-authorization", f"Bearer {TOKEN}"),),
         ):
             for call in (
                 service.stub.GetStatus(pb.GetStatusRequest(), metadata=metadata),
                 service.stub.StreamDeliberation(deliberation(), metadata=metadata),
                 service.stub.UploadRepository(iter([pb.UploadRepositoryRequest()]), metadata=metadata),
+                service.channel.unary_unary(f"/{SERVICE}/Nothing")(b"", metadata=metadata),
             ):
                 code, message, details = await refusal(call)
-                assert code is grpc.StatusCode.UNAUTHENTICATED
+                assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
                 assert TOKEN not in message
-                assert details["ErrorInfo"].reason == "UNAUTHENTICATED"
-            unknown = service.channel.unary_unary("/fleet.orchestrator.v1.OrchestratorService/Nothing")
-            assert (await refusal(unknown(b"", metadata=metadata)))[0] is grpc.StatusCode.UNAUTHENTICATED
-        assert service.log.events == []
         check = health_pb2_grpc.HealthStub(service.channel).Check
         assert (await check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
-        for scheme in ("Bearer", "bearer"):
-            metadata = (("authorization", f"{scheme} {TOKEN}"),)
-            reply = await service.stub.GetStatus(pb.GetStatusRequest(), metadata=metadata)
-            assert reply.status == "healthy"
         # A caller has one name.
+        metadata = (("authorization", f"bearer {TOKEN}"),)
         for names in (("a b",), ("x" * 65,), ("ada", "bob"), ("",)):
             named = (*metadata, *(("fleet-caller", name) for name in names))
             code, _, details = await refusal(service.stub.Deliberate(deliberation(), metadata=named))
@@ -111,83 +86,28 @@ async def test_stopping_ends_the_calls_and_not_the_executions_and_a_port_that_is
     assert not any(isinstance(event.body, ExecutionFinished) for event in service.log.events)
 
 
-async def test_over_a_real_log_a_second_server_goes_on_where_the_first_stopped(tmp_path: Path):
-    async with (
-        EmbeddedNats(tmp_path) as nats_server,
-        JetStream.connect(
-            nats_server.address.url, credentials=Credentials(token=nats_server.address.token)
-        ) as jetstream,
-    ):
-        await jetstream.ensure_streams()
-        gate = asyncio.Event()
-        service = Service(log=jetstream)
-        service.fleet.default = ScriptedRun(after=gate, operations=2)
-        large = b"x" * 300_000
-        service.fleet.runs = {"agent-dev-1": ScriptedRun(after=gate, patch=large)}
-        async with service.running():
-            submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=orchestration()))
-            request = pb.GetDeliberationResultRequest(task_id="task-1")
-            known = await service.stub.GetDeliberationResult(request)
-            assert known.metadata["execution_id"] == submitted.execution_id
-            listed = await service.stub.ListExecutions(pb.ListExecutionsRequest(task_id="task-1"))
-            assert [one.execution_id for one in listed.executions] == [submitted.execution_id]
-            await service.fleet.started(3)
-        gate.set()
-        async with service.running():
-            updates = [update async for update in service.stub.StreamOrchestration(orchestration())]
-            assert [update.sequence for update in updates] == sorted({update.sequence for update in updates})
-            final = updates[-1].final
-            assert (final.status, final.execution_id) == (pb.DELIBERATION_STATUS_COMPLETED, submitted.execution_id)
-            assert [update.event.type for update in updates].count("execution_claimed") == 2
-            references = [one.patch.WhichOneof("content") for one in final.candidates]
-            assert sorted(references) == ["artifact", "text", "text"]
-            digest = hashlib.sha256(large).hexdigest()
-            parts = service.stub.GetArtifact(pb.GetArtifactRequest(execution_id=submitted.execution_id, digest=digest))
-            assert b"".join([part.chunk async for part in parts]) == large
-            assert await service.stub.Orchestrate(orchestration()) == final
-            cancelled = await service.stub.CancelExecution(
-                pb.CancelExecutionRequest(execution_id=submitted.execution_id)
-            )
-            assert cancelled.already_ended
-            missing = pb.GetExecutionRequest(execution_id=NOWHERE)
-            assert (await refusal(service.stub.GetExecution(missing)))[0] is grpc.StatusCode.NOT_FOUND
-
-
-async def curl(service: Service, method: str, data: str, *flags: str) -> tuple[int, str, str]:
+async def curl(service: Service, method: str, data: str, *flags: str) -> tuple[int, str]:
     """A foreign client, which learns the schema from the server's reflection."""
     process = await asyncio.create_subprocess_exec(
-        str(Path(sys.executable).parent / "buf"),
-        "curl",
-        "--http2-prior-knowledge",
-        "--protocol=grpc",
-        "--reflect",
-        *flags,
-        "--data",
-        data,
-        f"http://{service.address}/{method}",
+        *(str(Path(sys.executable).parent / "buf"), "curl", "--http2-prior-knowledge", "--protocol=grpc", "--reflect"),
+        *(*flags, "--data", data, f"http://{service.address}/{method}"),
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
-    out, err = await process.communicate()
-    return process.returncode or 0, out.decode(), err.decode()
+    out, _ = await process.communicate()
+    return process.returncode or 0, out.decode()
 
 
 async def test_a_foreign_client_gets_along_with_reflection():
     async with Service().running(TOKEN) as service:
         auth = ("--header", f"authorization: Bearer {TOKEN}", "--reflect-header", f"authorization: Bearer {TOKEN}")
-        status, out, err = await curl(service, "grpc.health.v1.Health/Check", "{}", *auth)
-        assert (status, json.loads(out or "{}")) == (0, {"status": "SERVING"}), err
         request = json.dumps({"taskId": "task-1", "taskDescription": "Add a greeting", "repo": {"path": "/srv/app"}})
-        status, out, err = await curl(service, f"{SERVICE}/Deliberate", request, *auth)
-        assert status == 0, err
-        assert json.loads(out)["winnerId"] == "agent-dev-1"
-        status, out, err = await curl(service, f"{SERVICE}/StreamDeliberation", request, *auth)
-        assert status == 0, err
-        assert '"final"' in out
-        status, _, err = await curl(service, f"{SERVICE}/Deliberate", '{"taskId": "a b"}', *auth)
-        assert status != 0
-        assert "invalid_argument" in err
-        assert "not a valid id" in err
-        status, _, err = await curl(service, f"{SERVICE}/GetStatus", "{}", *auth[2:])
-        assert status != 0
-        assert "unauthenticated" in err.lower()
+        for method, asked, shown, code, said in (
+            ("grpc.health.v1.Health/Check", "{}", auth, 0, '"SERVING"'),
+            (f"{SERVICE}/Deliberate", request, auth, 0, '"winnerId":"agent-dev-1"'),
+            (f"{SERVICE}/StreamDeliberation", request, auth, 0, '"final"'),
+            (f"{SERVICE}/Deliberate", '{"taskId": "a b"}', auth, 3, "not a valid id"),
+            (f"{SERVICE}/GetStatus", "{}", auth[2:], 16, "unauthenticated"),
+        ):
+            status, out = await curl(service, method, asked, *shown)
+            assert (bool(status), said in out.replace('": ', '":')) == (bool(code), True), (status, out)

@@ -12,11 +12,7 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import to_plain
-from tests.orchestrator_service import (
-    Service,
-    deliberation,
-    orchestration,
-)
+from tests.orchestrator_service import Service, deliberation, orchestration
 
 EVERY_FIELD = Path(__file__).with_name("every_field.json")
 """A request with a value in every field, and the task that is stored of it."""

@@ -14,27 +14,13 @@ import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from swe_ai_fleet.codec import from_json, to_plain
+from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
-from swe_ai_fleet.domain.errors import (
-    AgentLost,
-    ModelUnavailable,
-    PreconditionFailed,
-    ResourceExhausted,
-    Unavailable,
-)
-from swe_ai_fleet.domain.event import ExecutionFinished
+from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
-from tests.orchestrator_service import (
-    NOWHERE,
-    Service,
-    deliberation,
-    field_named,
-    orchestration,
-    refusal,
-)
+from tests.orchestrator_service import NOWHERE, Service, deliberation, field_named, orchestration, refusal
 
 
 @pytest.fixture
@@ -57,60 +43,36 @@ async def test_deliberate_answers_with_ranked_candidates(service: Service):
         "agent-qa-3": ScriptedRun(fault=AgentLost("its host died")),
     }
     reply = await service.stub.Deliberate(deliberation(role="qa", rounds=2))
-    assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert reply.task_id == "task-1"
-    assert reply.winner_id == "agent-qa-1"
+    assert (reply.status, reply.task_id, reply.winner_id) == (
+        *(pb.DELIBERATION_STATUS_COMPLETED, "task-1"),
+        "agent-qa-1",
+    )
     assert [(one.rank, one.candidate_id, one.checks.all_passed) for one in reply.results] == [
         (1, "agent-qa-1", True),
         (2, "agent-qa-2-r2", False),
     ]
-    second = reply.results[1]
+    winner, second = reply.results
     assert (second.proposal.author_id, second.revises, second.round) == ("agent-qa-2", "agent-qa-2-r1", 2)
     assert list(second.proposal.revisions) == ["done", "done"]
-    winner = reply.results[0]
-    assert (winner.proposal.author_id, winner.proposal.author_role, winner.proposal.content) == (
-        "agent-qa-1",
-        "QA",
-        "done",
-    )
-    assert winner.proposal.created_at_ms > 1_700_000_000_000
+    proposal, checks = winner.proposal, winner.checks
+    assert (proposal.author_id, proposal.author_role, proposal.content) == ("agent-qa-1", "QA", "done")
+    assert proposal.created_at_ms > 1_700_000_000_000
     assert winner.patch.text == b"diff of agent-qa-1\n"
     assert winner.patch.base_commit == reply.metadata["base_commit"]
     assert winner.artifacts.patch.artifact.digest == hashlib.sha256(winner.patch.text).hexdigest()
     assert winner.stop_reason == pb.STOP_REASON_FINAL_ANSWER
-    assert [(one.reviewer_id, one.round, one.verdict) for one in winner.critiques] == [
-        ("agent-qa-2", 1, pb.VERDICT_ACCEPT)
-    ]
-    assert 0 < winner.evidence_score < 1
-    assert winner.review_score == 1.0
-    assert winner.checks.policy.passed
-    assert winner.checks.policy.duration_ms == 3
-    assert (winner.checks.lint.error_count, winner.checks.lint.warning_count) == (1, 2)
-    assert winner.checks.dryrun.output == "1 passed"
-    assert [one.check_type for one in winner.checks.additional_checks] == ["patch applies", "build"]
-    assert [(one.step, one.audit_seq, one.operation) for one in winner.operations] == [
-        (1, 2, "write_file"),
-        (2, 4, "write_file"),
-        (3, 6, "write_file"),
-    ]
+    critiques = [(one.reviewer_id, one.round, one.verdict) for one in winner.critiques]
+    assert critiques == [("agent-qa-2", 1, pb.VERDICT_ACCEPT)]
+    assert (0 < winner.evidence_score < 1, winner.review_score) == (True, 1.0)
+    assert (checks.policy.passed, checks.policy.duration_ms) == (True, 3)
+    assert (checks.lint.error_count, checks.lint.warning_count, checks.dryrun.output) == (1, 2, "1 passed")
+    assert [one.check_type for one in checks.additional_checks] == ["patch applies", "build"]
+    operations = [(one.step, one.audit_seq, one.operation) for one in winner.operations]
+    assert operations == [(number, 2 * number, "write_file") for number in (1, 2, 3)]
     assert dict(winner.operations[0].params) == {"path": "file-1.py", "lines": 1}
     assert not winner.operations[0].HasField("exit_code")
     assert reply.audit_head == winner.audit_head != ""
-    assert reply.usage.prompt_tokens == 400
-    assert service.workspaces.deliveries == []
-
-
-async def test_no_winner_and_failure_are_answers(service: Service):
-    service.fleet.default = ScriptedRun(checks=(FAILED,))
-    reply = await service.stub.Deliberate(deliberation())
-    assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_NO_WINNER, "")
-    assert "exit code 1" in reply.metadata["error"]
-    assert len(reply.results) == 3
-    service.fleet.default = ScriptedRun(fault=AgentLost("its host died"))
-    reply = await service.stub.Orchestrate(orchestration("task-2"))
-    assert reply.status == pb.DELIBERATION_STATUS_FAILED
-    assert not reply.HasField("winner")
-    assert "its host died" in reply.metadata["error"]
+    assert (reply.usage.prompt_tokens, service.workspaces.deliveries) == (400, [])
 
 
 async def test_orchestrate_delivers_the_winner(service: Service):
@@ -140,82 +102,65 @@ async def test_a_stream_tells_every_step_in_order_and_ends_with_the_reply(servic
         call, unary = service.stub.StreamOrchestration(orchestration()), service.stub.Orchestrate(orchestration())
     updates = [update async for update in call]
     sequences = [update.sequence for update in updates]
-    assert sequences == sorted(set(sequences))
-    assert sequences == [update.event.sequence for update in updates]
+    assert sequences == sorted(set(sequences)) == [update.event.sequence for update in updates]
     percents = [update.progress_percent for update in updates]
-    assert percents == sorted(percents)
-    assert (percents[0], percents[-1]) == (0, 100)
-    assert [update.HasField("final") for update in updates] == [False] * (len(updates) - 1) + [True]
-    assert updates[0].current_step == "accepted"
-    assert updates[-1].current_step == "finished"
-    assert "solving" in {update.current_step for update in updates}
+    assert (percents, percents[0], percents[-1]) == (sorted(percents), 0, 100)
+    steps = [update.current_step for update in updates]
+    assert (steps[0], steps[-1], "solving" in steps) == ("accepted", "finished", True)
     shown = [(update.event.type, update.current_agent, update.partial_result) for update in updates]
-    lost = [agent for event, agent, _ in shown if event == "run_lost"]
-    assert lost == ["agent-dev-2"]
+    assert [agent for event, agent, _ in shown if event == "run_lost"] == ["agent-dev-2"]
     checked = {agent: partial for event, agent, partial in shown if event == "checks_finished"}
     assert sorted(checked) == ["agent-dev-1", "agent-dev-3"]
     assert checked["agent-dev-1"].checks.all_passed
     assert checked["agent-dev-1"].patch.text == b"diff of agent-dev-1\n"
     [ranked] = [partial for event, _, partial in shown if event == "candidates_ranked"]
     assert (ranked.rank, ranked.candidate_id) == (1, "agent-dev-1")
+    assert [update for update in updates if update.HasField("final")] == updates[-1:]
     assert updates[-1].final == await unary
 
 
 async def test_submit_then_fetch_by_task_and_by_execution(service: Service):
     gate = asyncio.Event()
     service.fleet.default = ScriptedRun(after=gate)
+    by_task = pb.GetDeliberationResultRequest(task_id="task-1")
+    # The result of a task is its deliberation's before its orchestration's.
+    first = await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=orchestration(attempt=5)))
+    known = await service.stub.GetDeliberationResult(by_task)
+    assert known.metadata["execution_id"] == first.execution_id
     submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=deliberation(attempt=3)))
     assert (submitted.task_id, submitted.already_existed) == ("task-1", False)
-    pending = await service.stub.GetDeliberationResult(pb.GetDeliberationResultRequest(task_id="task-1"))
+    by_id = pb.GetExecutionRequest(execution_id=submitted.execution_id)
+    pending = await service.stub.GetDeliberationResult(by_task)
     assert pending.status in (pb.DELIBERATION_STATUS_PENDING, pb.DELIBERATION_STATUS_IN_PROGRESS)
-    assert list(pending.results) == []
-    assert pending.metadata["execution_id"] == submitted.execution_id
-    await service.fleet.started(3)
-    running = await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=submitted.execution_id))
-    assert running.execution.status == pb.DELIBERATION_STATUS_IN_PROGRESS
-    assert running.execution.kind == pb.EXECUTION_KIND_DELIBERATION
-    assert {one.status for one in running.execution.agents} == {pb.AGENT_STATUS_RUNNING}
-    assert {(one.step, one.last_tool) for one in running.execution.agents} == {(1, "files_write_file")}
+    assert (list(pending.results), pending.metadata["execution_id"]) == ([], submitted.execution_id)
+    await service.fleet.started(6)
+    running = (await service.stub.GetExecution(by_id)).execution
+    assert (running.status, running.kind) == (pb.DELIBERATION_STATUS_IN_PROGRESS, pb.EXECUTION_KIND_DELIBERATION)
+    agents = {(one.status, one.step, one.last_tool) for one in running.agents}
+    assert agents == {(pb.AGENT_STATUS_RUNNING, 1, "files_write_file")}
     gate.set()
     await service.stub.Deliberate(deliberation(attempt=3))
-    done = (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=submitted.execution_id))).execution
+    done = (await service.stub.GetExecution(by_id)).execution
     assert (done.status, done.winner_id, done.attempt) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1", 3)
     assert done.finished_at_ms >= done.created_at_ms > 0
     assert len(done.audit_heads) == len(done.results) == len(done.agents) == 3
     assert {one.stop_reason for one in done.agents} == {pb.STOP_REASON_FINAL_ANSWER}
-    fetched = await service.stub.GetDeliberationResult(pb.GetDeliberationResultRequest(task_id="task-1"))
+    fetched = await service.stub.GetDeliberationResult(by_task)
     assert (fetched.status, fetched.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1")
     assert list(fetched.results) == list(done.results)
 
 
-async def test_the_result_of_a_task_is_its_deliberations_before_its_orchestrations(service: Service):
-    orchestrated = await service.stub.Orchestrate(orchestration(attempt=5))
-    request = pb.GetDeliberationResultRequest(task_id="task-1")
-    assert (await service.stub.GetDeliberationResult(request)).metadata["execution_id"] == orchestrated.execution_id
-    deliberated = await service.stub.Deliberate(deliberation())
-    assert (await service.stub.GetDeliberationResult(request)).metadata["execution_id"] == deliberated.execution_id
-
-
 async def test_the_same_task_twice_and_other_content(service: Service):
+    replies = await asyncio.gather(*(service.stub.Deliberate(deliberation()) for _ in range(12)))
     first = await service.stub.Deliberate(deliberation())
-    again = await service.stub.Deliberate(deliberation())
-    assert again == first
+    assert all(reply == first for reply in replies)
     assert len(service.fleet.begun) == 3
     resubmitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=deliberation()))
     assert (resubmitted.already_existed, resubmitted.status) == (True, pb.DELIBERATION_STATUS_COMPLETED)
     code, message, details = await refusal(service.stub.Deliberate(deliberation(context="more")))
-    assert code is grpc.StatusCode.ALREADY_EXISTS
-    assert "attempt" in message
-    assert details["ErrorInfo"].reason == "ALREADY_EXISTS"
-    assert field_named(details) == "task_id"
-    other = await service.stub.Orchestrate(orchestration())
-    assert other.execution_id != first.execution_id
-
-
-async def test_concurrent_duplicates_share_one_execution(service: Service):
-    replies = await asyncio.gather(*(service.stub.Deliberate(deliberation()) for _ in range(12)))
-    assert len({reply.SerializeToString(deterministic=True) for reply in replies}) == 1
-    assert len(service.fleet.begun) == 3
+    assert (code, field_named(details)) == (grpc.StatusCode.ALREADY_EXISTS, "task_id")
+    assert "attempt" in message and details["ErrorInfo"].reason == "ALREADY_EXISTS"
+    assert (await service.stub.Orchestrate(orchestration())).execution_id != first.execution_id
 
 
 @pytest.mark.parametrize("ending", ["cancel", "deadline", "drop", "stream"])
@@ -232,20 +177,16 @@ async def test_the_end_of_a_call_ends_only_the_wait(service: Service, ending: st
             call = stub.Deliberate(deliberation(), timeout=0.2 if ending == "deadline" else None)
             waiting = asyncio.ensure_future(call)
             await service.fleet.started(3)
-            if ending == "deadline":
-                with pytest.raises(grpc.aio.AioRpcError) as expired:
-                    await waiting
-                assert expired.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            elif ending == "cancel":
+            if ending == "cancel":
                 call.cancel()
-            else:
+            elif ending == "drop":
                 await channel.close(None)
-            await asyncio.gather(waiting, return_exceptions=True)
+            await asyncio.wait([waiting])
+            assert ending != "deadline" or await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await service.fleet.started(3)
     gate.set()
     reply = await service.stub.Deliberate(deliberation())
-    assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert service.fleet.cancelled == []
+    assert (reply.status, service.fleet.cancelled) == (pb.DELIBERATION_STATUS_COMPLETED, [])
     assert len(service.fleet.begun) == 3
 
 
@@ -280,60 +221,54 @@ async def test_stream_execution_is_the_log(service: Service):
     gate.set()
     whole, *others = await asyncio.gather(*watchers)
     assert others == [whole, whole]
-    assert whole[0].type == "execution_started"
-    assert whole[-1].type == "execution_finished"
-    assert from_json(ExecutionFinished, whole[-1].payload_json).winner_id == "agent-dev-1"
+    assert (whole[0].type, whole[-1].type) == ("execution_started", "execution_finished")
     stored = {event.id: event for event in service.log.events}
     assert [json.loads(one.payload_json) for one in whole] == [to_plain(stored[one.event_id].body) for one in whole]
     assert {one.agent_id for one in whole} == {"_", "agent-dev-1", "agent-dev-2", "agent-dev-3"}
-    middle = whole[7].sequence
-    assert await watch(middle) == whole[7:]
-    assert await watch(whole[-1].sequence) == whole[-1:]
+    for place in (7, len(whole) - 1):
+        assert await watch(whole[place].sequence) == whole[place:]
     assert await watch(whole[-1].sequence + 1) == []
 
 
 async def test_large_patches_come_by_reference_and_as_artifacts(service: Service):
     large = bytes(range(256)) * 1200
     service.fleet.runs = {"agent-dev-1": ScriptedRun(patch=large)}
-    reply = await service.stub.Deliberate(deliberation(num_agents=1))
-    ref = reply.results[0].patch.artifact
+    ref = (await service.stub.Deliberate(deliberation(num_agents=1))).results[0].patch.artifact
     assert (ref.size_bytes, ref.media_type) == (len(large), "text/x-diff")
 
-    async def fetch(offset: int) -> list[pb.GetArtifactResponse]:
-        request = pb.GetArtifactRequest(execution_id=ref.execution_id, digest=ref.digest, offset_bytes=offset)
-        return [part async for part in service.stub.GetArtifact(request)]
+    def asked(offset: int = 0, execution_id: str = ref.execution_id):
+        fields = {"execution_id": execution_id, "digest": ref.digest, "offset_bytes": offset}
+        return service.stub.GetArtifact(pb.GetArtifactRequest(**fields))
 
-    first, *chunks = await fetch(0)
-    assert (first.artifact.digest, first.artifact.size_bytes) == (ref.digest, len(large))
-    assert len(chunks) > 1
-    assert b"".join(part.chunk for part in chunks) == large
-    assert b"".join(part.chunk for part in (await fetch(300_000))[1:]) == large[300_000:]
-    assert len(await fetch(len(large))) == 1
-    beyond = pb.GetArtifactRequest(execution_id=ref.execution_id, digest=ref.digest, offset_bytes=len(large) + 1)
-    assert (await refusal(service.stub.GetArtifact(beyond)))[0] is grpc.StatusCode.INVALID_ARGUMENT
-    other = pb.GetArtifactRequest(execution_id=NOWHERE, digest=ref.digest)
-    assert (await refusal(service.stub.GetArtifact(other)))[0] is grpc.StatusCode.NOT_FOUND
+    for offset in (0, 300_000, len(large)):
+        first, *chunks = [part async for part in asked(offset)]
+        assert (first.artifact.digest, first.artifact.size_bytes) == (ref.digest, len(large))
+        assert b"".join(part.chunk for part in chunks) == large[offset:]
+        assert len(chunks) > 1 or offset
+    for call, code in (
+        (asked(len(large) + 1), grpc.StatusCode.INVALID_ARGUMENT),
+        (asked(execution_id=NOWHERE), grpc.StatusCode.NOT_FOUND),
+    ):
+        assert (await refusal(call))[0] is code
 
 
 @pytest.mark.parametrize("kind", ["patches", "texts"])
 async def test_replies_stay_small_enough_for_default_clients(service: Service, kind: str):
-    if kind == "patches":
-        names = [f"agent-dev-{number}" for number in range(1, 41)]
-        runs = {name: ScriptedRun(patch=name.encode() * 18_000, operations=20) for name in names}
-    else:
-        names = [f"agent-dev-{number}" for number in range(1, 101)]
-        words = tuple(f"problem {number} " * 20 for number in range(100))
-        fat = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, output="x" * 30_000, problems=words)
-        more = CheckResult(kind=CheckKind.COMMAND, name="build", passed=True, output="y" * 30_000, problems=words)
-        runs = {name: ScriptedRun(checks=(fat, more), summary="z" * 20_000) for name in names}
-    service.fleet.runs = runs
+    names = [f"agent-dev-{number}" for number in range(1, 41 if kind == "patches" else 101)]
+    words = tuple(f"problem {number} " * 20 for number in range(100))
+    fat = tuple(
+        CheckResult(kind=sort, name=name, passed=True, output=name * 6_000, problems=words)
+        for sort, name in ((CheckKind.DRY_RUN, "tests"), (CheckKind.COMMAND, "build"))
+    )
+    for name in names:
+        large = ScriptedRun(patch=name.encode() * 18_000, operations=20)
+        service.fleet.runs[name] = large if kind == "patches" else ScriptedRun(checks=fat, summary="z" * 20_000)
     options = pb.OrchestratorOptions(num_agents=len(names))
     reply = await service.stub.Orchestrate(orchestration(options=options))
     assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
     assert 512 * 1024 < reply.ByteSize() < 3 * 1024 * 1024
     assert sorted(one.candidate_id for one in reply.candidates) == sorted(names)
-    assert reply.winner.patch.text
-    assert reply.winner.audit_head == reply.audit_head
+    assert reply.winner.patch.text and reply.winner.audit_head == reply.audit_head
     execution = await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=reply.execution_id))
     assert execution.ByteSize() < 3 * 1024 * 1024
     assert len(execution.execution.results) == len(names)
@@ -341,7 +276,7 @@ async def test_replies_stay_small_enough_for_default_clients(service: Service, k
         assert {one.patch.WhichOneof("content") for one in reply.candidates} == {"text", "artifact"}
         assert len(reply.winner.operations) == 20
     else:
-        assert reply.winner.checks.dryrun.output.startswith("xxx")
+        assert reply.winner.checks.dryrun.output.startswith("tests")
 
 
 async def test_lists_are_filtered_and_paged(service: Service):
@@ -360,72 +295,51 @@ async def test_lists_are_filtered_and_paged(service: Service):
         return found
 
     newest_first = ["task-0", *(f"task-{number}" for number in reversed(range(7)))]
-    assert await pages() == [newest_first]
-    assert await pages(page_size=3) == [newest_first[:3], newest_first[3:6], newest_first[6:]]
-    assert await pages(page_size=4) == [newest_first[:4], newest_first[4:]]
-    assert await pages(task_id="task-0") == [["task-0", "task-0"]]
-    assert await pages(role=pb.ROLE_QA) == [["task-5", "task-3", "task-1"]]
-    assert await pages(statuses=[pb.DELIBERATION_STATUS_NO_WINNER]) == [["task-0"]]
-    assert await pages(statuses=[pb.DELIBERATION_STATUS_FAILED, pb.DELIBERATION_STATUS_CANCELLED]) == [[]]
     listed = (await service.stub.ListExecutions(pb.ListExecutionsRequest())).executions
     assert all(not one.results for one in listed)
     middle = listed[3].created_at_ms
-    assert await pages(created_after_ms=middle + 1, created_before_ms=middle + 1) == [[]]
-    around = await pages(created_after_ms=middle, created_before_ms=middle + 1)
-    assert listed[3].task_id in around[0]
-    assert await pages(created_after_ms=10**14) == [[]]
+    for fields, expected in (
+        ({}, [newest_first]),
+        ({"page_size": 3}, [newest_first[:3], newest_first[3:6], newest_first[6:]]),
+        ({"page_size": 4}, [newest_first[:4], newest_first[4:]]),
+        ({"task_id": "task-0"}, [["task-0", "task-0"]]),
+        ({"role": pb.ROLE_QA}, [["task-5", "task-3", "task-1"]]),
+        ({"statuses": [pb.DELIBERATION_STATUS_NO_WINNER]}, [["task-0"]]),
+        ({"statuses": [pb.DELIBERATION_STATUS_FAILED, pb.DELIBERATION_STATUS_CANCELLED]}, [[]]),
+        ({"created_after_ms": middle + 1, "created_before_ms": middle + 1}, [[]]),
+        ({"created_after_ms": 10**14}, [[]]),
+    ):
+        assert await pages(**fields) == expected, fields
+    assert listed[3].task_id in (await pages(created_after_ms=middle, created_before_ms=middle + 1))[0]
+    # What is newer moves no page, and a token is of its own filter.
     token = (await service.stub.ListExecutions(pb.ListExecutionsRequest(page_size=2))).next_page_token
     await service.stub.Deliberate(deliberation("newer", num_agents=1))
     second = await service.stub.ListExecutions(pb.ListExecutionsRequest(page_size=2, page_token=token))
     assert [one.task_id for one in second.executions] == newest_first[2:4]
-    for bad in (
-        pb.ListExecutionsRequest(page_token="nonsense"),
-        pb.ListExecutionsRequest(page_token="WzEsMiwzXQ"),
-        pb.ListExecutionsRequest(page_token=token, task_id="task-0"),
-    ):
-        code, _, details = await refusal(service.stub.ListExecutions(bad))
-        assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "page_token")
+    other = pb.ListExecutionsRequest(page_token=token, task_id="task-0")
+    code, _, details = await refusal(service.stub.ListExecutions(other))
+    assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "page_token")
 
 
 async def test_status_tells_components_and_counts(service: Service):
-    service.components = [
-        Component(name="nats", state=ComponentState.UP, version="2.15", latency_ms=0.5),
-        Component(name="model", state=ComponentState.DEGRADED, message="slow"),
-    ]
     await service.stub.Deliberate(deliberation(role="QA"))
     await service.stub.Orchestrate(orchestration())
-    reply = await service.stub.GetStatus(pb.GetStatusRequest(include_stats=True))
-    assert reply.status == "degraded"
-    assert [(one.name, one.state, one.version) for one in reply.components] == [
-        ("nats", pb.COMPONENT_STATE_UP, "2.15"),
-        ("model", pb.COMPONENT_STATE_DEGRADED, ""),
-    ]
+    up, slow, down = ComponentState.UP, ComponentState.DEGRADED, ComponentState.DOWN
+    for states, status in (([], "healthy"), ([up, slow], "degraded"), ([down, slow], "unhealthy")):
+        service.components[:] = [Component(name=f"c{number}", state=one) for number, one in enumerate(states)]
+        reply = await service.stub.GetStatus(pb.GetStatusRequest(include_stats=True))
+        assert (reply.status, [one.name for one in reply.components]) == (status, ["c0", "c1"][: len(states)])
     assert (reply.stats.total_deliberations, reply.stats.total_orchestrations) == (1, 1)
     assert dict(reply.stats.role_counts) == {"QA": 1, "DEV": 1}
-    service.components[0] = Component(name="nats", state=ComponentState.DOWN, message="refused")
-    reply = await service.stub.GetStatus(pb.GetStatusRequest())
-    assert (reply.status, reply.HasField("stats")) == ("unhealthy", False)
-    service.components.clear()
-    assert (await service.stub.GetStatus(pb.GetStatusRequest())).status == "healthy"
-
-
-def judgement(*patches: pb.SubmittedPatch, task_id: str = "judged", **constraints: object) -> pb.JudgePatchesRequest:
-    return pb.JudgePatchesRequest(
-        task_id=task_id,
-        repo=pb.RepoRef(path="/srv/app"),
-        patches=patches,
-        constraints=pb.TaskConstraints(**constraints),  # type: ignore[arg-type]
-    )
-
-
-def a_patch(name: str, diff: bytes = b"diff\n") -> pb.SubmittedPatch:
-    return pb.SubmittedPatch(name=name, diff=diff + name.encode(), summary="It helps.")
+    assert not (await service.stub.GetStatus(pb.GetStatusRequest())).HasField("stats")
 
 
 async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):
     service.model.fault = ModelUnavailable("no model server")
     service.fleet.runs = {"good": ScriptedRun(checks=(PROVEN,)), "bad": ScriptedRun(checks=(FAILED,))}
-    reply = await service.stub.JudgePatches(judgement(a_patch("bad"), a_patch("good"), a_patch("idle")))
+    patches = [pb.SubmittedPatch(name=name, diff=f"diff\n{name}".encode()) for name in ("bad", "good", "idle")]
+    request = pb.JudgePatchesRequest(task_id="judged", repo=pb.RepoRef(path="/srv/app"), patches=patches)
+    reply = await service.stub.JudgePatches(request)
     assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "good")
     assert [(one.rank, one.candidate_id, one.verdict) for one in reply.results] == [
         (1, "good", pb.EVIDENCE_VERDICT_VERIFIED),
@@ -433,84 +347,67 @@ async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):
         (3, "bad", pb.EVIDENCE_VERDICT_REFUTED),
     ]
     assert list(reply.results[0].verdict_reasons) == ["tests: 1 test fails without the change and passes with it"]
-    assert reply.HasField("baseline")
+    assert (reply.HasField("baseline"), reply.results[0].patch.text) == (True, b"diff\ngood\n")
     assert (service.fleet.begun, service.workspaces.deliveries) == ([], [])
-    assert reply.results[0].patch.text == b"diff\ngood\n"
-    execution = (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=reply.execution_id))).execution
-    assert (execution.kind, execution.verdict) == (pb.EXECUTION_KIND_JUDGEMENT, pb.EVIDENCE_VERDICT_VERIFIED)
-    again = await service.stub.SubmitTask(
-        pb.SubmitTaskRequest(judge=judgement(a_patch("bad"), a_patch("good"), a_patch("idle")))
-    )
+    again = await service.stub.SubmitTask(pb.SubmitTaskRequest(judge=request))
     assert (again.already_existed, again.execution_id) == (True, reply.execution_id)
-    wanting = await service.stub.JudgePatches(judgement(a_patch("idle"), task_id="wanting", require_verified=True))
-    assert (wanting.status, wanting.winner_id) == (pb.DELIBERATION_STATUS_NO_WINNER, "")
 
 
 async def test_a_person_has_a_candidate_delivered(service: Service):
     service.fleet.default = ScriptedRun(checks=(FAILED,))
-    ended = await service.stub.Orchestrate(orchestration("refused"))
-    execution_id = ended.execution_id
-    execution = (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id))).execution
+    execution_id = (await service.stub.Orchestrate(orchestration("refused"))).execution_id
+
+    async def told() -> pb.Execution:
+        return (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id))).execution
+
+    execution = await told()
     assert (execution.verdict, execution.refused_ref) == (pb.EVIDENCE_VERDICT_REFUTED, "")
-    asked = pb.DeliverCandidateRequest(
-        execution_id=execution_id, candidate_id="agent-dev-1", reason="The test is wrong.", approver="ana  maria"
-    )
-    reply = await service.stub.DeliverCandidate(asked)
+    asked = {"execution_id": execution_id, "candidate_id": "agent-dev-1", "reason": "Wrong.", "approver": "ana  maria"}
+    reply = await service.stub.DeliverCandidate(pb.DeliverCandidateRequest(**asked))
     assert (reply.branch, reply.commit_sha) == ("fleet/refused-agent-dev-1", DELIVERED_COMMIT)
-    assert await service.stub.DeliverCandidate(asked) == reply
-    execution = (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id))).execution
+    assert await service.stub.DeliverCandidate(pb.DeliverCandidateRequest(**asked)) == reply
+    execution = await told()
     (done,) = execution.hand_deliveries
     assert (done.candidate_id, done.by, done.branch, done.reason) == (
         *("agent-dev-1", "ana maria", reply.branch),
-        "The test is wrong.",
+        "Wrong.",
     )
     assert execution.status == pb.DELIBERATION_STATUS_NO_WINNER
     for changes, field, code in (
         ({"candidate_id": "nobody"}, "candidate_id", grpc.StatusCode.NOT_FOUND),
         ({"branch": "refs/../x"}, "branch", grpc.StatusCode.INVALID_ARGUMENT),
     ):
-        request = pb.DeliverCandidateRequest(**{"execution_id": execution_id, "candidate_id": "agent-dev-1"} | changes)
-        refused, _, details = await refusal(service.stub.DeliverCandidate(request))
+        refused, _, details = await refusal(
+            service.stub.DeliverCandidate(pb.DeliverCandidateRequest(**asked | changes))
+        )
         assert (refused, field_named(details)) == (code, field)
 
 
-FAULTS = (
-    (Unavailable("the remote does not answer", field="repo.url"), grpc.StatusCode.UNAVAILABLE, True),
-    (ResourceExhausted("the store is full"), grpc.StatusCode.RESOURCE_EXHAUSTED, True),
-    (PreconditionFailed("uncommitted changes", field="repo.uncommitted"), grpc.StatusCode.FAILED_PRECONDITION, False),
-    (
-        PreconditionFailed("😀" * 50_000, field="ä" * 5_000, hint="h" * 50_000),
-        grpc.StatusCode.FAILED_PRECONDITION,
-        False,
-    ),
-)
-
-
 async def test_faults_have_their_codes_and_say_when_to_try_again(service: Service):
-    for fault, code, retry in FAULTS:
+    failed = grpc.StatusCode.FAILED_PRECONDITION
+    for fault, code, retry in (
+        (Unavailable("the remote does not answer", field="repo.url"), grpc.StatusCode.UNAVAILABLE, True),
+        (ResourceExhausted("the store is full"), grpc.StatusCode.RESOURCE_EXHAUSTED, True),
+        (PreconditionFailed("uncommitted changes", field="repo.uncommitted"), failed, False),
+        (PreconditionFailed("😀" * 50_000, field="ä" * 5_000, hint="h" * 50_000), failed, False),
+    ):
         service.workspaces.faults = {"main": fault}
         told, message, details = await refusal(service.stub.Deliberate(deliberation()))
-        assert told is code
+        assert (told, "RetryInfo" in details) == (code, retry)
         # What is long is cut, so that its headers still arrive.
         assert str(fault).startswith(message.removesuffix("…")) and len(message) > 15
         assert not fault.field or fault.field.startswith(field_named(details).removesuffix("…"))
-        assert ("RetryInfo" in details) is retry
         assert not retry or details["RetryInfo"].retry_delay.seconds > 0
+    # A bug is logged once and keeps its secrets.
+    service.workspaces.faults = {"main": KeyError("password hunter2")}
+    with structlog.testing.capture_logs() as logs:
+        for rpc in (service.stub.Deliberate, service.stub.StreamDeliberation):
+            code, message, _ = await refusal(rpc(deliberation()))
+            assert code is grpc.StatusCode.INTERNAL
+            assert "KeyError" in message and "hunter2" not in message
+    methods = [entry["method"].rpartition("/")[2] for entry in logs if entry["log_level"] == "error"]
+    assert methods == ["Deliberate", "StreamDeliberation"]
     service.workspaces.faults = {}
     memory = pb.MemoryOptions(read=True)
     assert field_named((await refusal(service.stub.Deliberate(deliberation(memory=memory))))[2]) == "memory"
     assert (await service.stub.Deliberate(deliberation())).status == pb.DELIBERATION_STATUS_COMPLETED
-
-
-async def test_a_bug_is_internal_logged_once_and_keeps_its_secrets(service: Service):
-    service.workspaces.faults = {"main": KeyError("password hunter2")}
-    with structlog.testing.capture_logs() as logs:
-        code, message, _ = await refusal(service.stub.Deliberate(deliberation()))
-        stream_code, _, _ = await refusal(service.stub.StreamDeliberation(deliberation()))
-    assert code is stream_code is grpc.StatusCode.INTERNAL
-    assert "KeyError" in message
-    assert "hunter2" not in message
-    assert [entry["method"].rpartition("/")[2] for entry in logs if entry["log_level"] == "error"] == [
-        "Deliberate",
-        "StreamDeliberation",
-    ]

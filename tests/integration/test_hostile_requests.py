@@ -18,7 +18,6 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
-from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import FILES
 from tests.conftest import FleetUnderTest
 
@@ -134,10 +133,7 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         {
             "execution_id": IDS,
             "decision": (0, 9),
-            "adjustment": (
-                "otherwise",
-                {"decision": "APPROVAL_DECISION_ADJUSTED"},
-            ),
+            "adjustment": ("otherwise", {"decision": "APPROVAL_DECISION_ADJUSTED"}),
             "comment": ({"decision": "APPROVAL_DECISION_ADJUSTED", "adjustment": "x", "comment": "y"},),
         },
     ),
@@ -301,10 +297,7 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         {"namespace": ("a b", ""), "text": ("", LONG), "source": ("me",)},
     ),
     "Recall": ({"query": "x"}, {"query": (LONG,), "limit": (100_000,), "namespaces[0]": ({"namespaces": ["a b"]},)}),
-    "ClearMemory": (
-        {},
-        {"namespaces": ({},), "everywhere": ({"namespaces": ["agent:x"], "everywhere": True},)},
-    ),
+    "ClearMemory": ({}, {"namespaces": ({},), "everywhere": ({"namespaces": ["agent:x"], "everywhere": True},)}),
     "RecordOutcome": ({}, {"outcome": ({},), "rating.rating": ({"rating": {"subject_id": "x", "rating": 9}},)}),
     "GetOutcome": ({}, {"subject_id": ("",)}),
     "RecommendApproach": ({"goal": "x"}, {"goal": ("", LONG), "agents[0]": ({"agents": [0]}, {"agents": [100_000]})}),
@@ -471,27 +464,6 @@ OTHERWISE: tuple[tuple[str, Mapping[str, Any], str, str], ...] = (
 async def test_what_is_not_there_or_not_yet_has_its_own_code(doors: Doors) -> None:
     found = [(name, *await doors.refusal(name, message(name, body))) for name, body, _, _ in OTHERWISE]
     assert found == [(name, code, field) for name, _, code, field in OTHERWISE]
-
-
-async def test_the_gateway_tells_the_same_fields(doors: Doors) -> None:
-    """One bad body of each RPC that takes one over HTTP."""
-    wrong: list[tuple[object, ...]] = []
-    for operation in OPERATIONS:
-        name = operation.rpc.rpartition(".")[2]
-        if operation.verb != "POST" or name not in REQUESTS or name == "SubmitTask":
-            continue
-        taken = {one.partition(".")[0] for one in operation.parameters.values()}
-        for named, body in bodies(name):
-            if named.partition(".")[0] in taken:
-                continue
-            path = operation.path.format(**{key: str(body.get(one, "x")) for key, one in operation.parameters.items()})
-            sent = {key: value for key, value in body.items() if key not in taken}
-            async with doors.http.post(path, json=sent) as answer:
-                told = await answer.json(content_type=None)
-            if (answer.status, told.get("code"), told.get("field")) != (400, "INVALID_ARGUMENT", named):
-                wrong.append((name, path, named, str(sent)[:100], str(told)[:300]))
-            break
-    assert not wrong, "\n".join(map(str, wrong))
 
 
 PLAIN = "application/json"

@@ -154,23 +154,20 @@ async def test_https_takes_tls_1_2_and_later_only(layout: Layout) -> None:
 async def test_a_certificate_that_cannot_be_used_is_told_at_the_start(layout: Layout, tmp_path: Path) -> None:
     nowhere, empty = tmp_path / "nowhere.pem", tmp_path / "empty.pem"
     empty.touch()
-    for tls, field in (
-        (ServerTls(cert=nowhere, key=layout.key("orchestrator")), "tls_cert"),
-        (ServerTls(cert=layout.certificate("orchestrator"), key=nowhere), "tls_key"),
-        (ServerTls(cert=layout.certificate("orchestrator"), key=layout.key("nats")), "tls_cert"),
-        (shown(layout, client_ca=layout.settings), "tls_client_ca"),
-        (shown(layout, client_ca=empty), "tls_client_ca"),
+    ours = {"cert": layout.certificate("orchestrator"), "key": layout.key("orchestrator")}
+    for spoilt, field in (
+        ({"cert": nowhere}, "tls_cert"),
+        ({"key": nowhere}, "tls_key"),
+        ({"key": layout.key("nats")}, "tls_cert"),
+        ({"client_ca": layout.settings}, "tls_client_ca"),
+        ({"client_ca": empty}, "tls_client_ca"),
     ):
         with pytest.raises(PreconditionFailed) as fault:
-            async with grpc_server(tls):
+            async with grpc_server(ServerTls(**ours | spoilt)):
                 pass
         assert fault.value.field == field
-    for settings, field in (
-        (Settings(home=tmp_path, tls_cert=nowhere), "tls_key"),
-        (Settings(home=tmp_path, tls_key=nowhere), "tls_cert"),
-        (Settings(home=tmp_path, tls_client_ca=nowhere), "tls_client_ca"),
-    ):
+    for given, field in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_client_ca")):
         with pytest.raises(PreconditionFailed) as fault:
-            server_tls(settings)
+            server_tls(Settings(home=tmp_path, **{given: nowhere}))
         assert fault.value.field == field
     assert server_tls(Settings(home=tmp_path)) is None

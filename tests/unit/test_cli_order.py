@@ -8,14 +8,15 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.order import Order, repo_ref
+from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 
 
 def test_every_option_reaches_the_request_and_what_is_not_given_is_left_to_the_server(tmp_path: Path) -> None:
+    repo = str(tmp_path)
     order = Order(
         description="Fix it",
-        repo=str(tmp_path),
+        repo=repo,
         ref="main",
         agents=5,
         rounds=2,
@@ -29,27 +30,39 @@ def test_every_option_reaches_the_request_and_what_is_not_given_is_left_to_the_s
         uncommitted=UncommittedChanges.INCLUDE,
         task_id="t-1",
         timeout_seconds=90,
+        approve="Risky",
     )
-    assert order.request() == order.request()
     asked = order.request().orchestrate
-    repo = pb.RepoRef(path=str(tmp_path), ref="main", uncommitted=pb.UNCOMMITTED_CHANGES_INCLUDE)
-    assert (asked.task_id, asked.task_description, asked.role.upper(), asked.repo) == ("t-1", "Fix it", "QA", repo)
-    options = asked.options
-    assert (options.num_agents, options.deliberation_rounds, options.enable_peer_review) == (5, 2, True)
-    assert [check.command for check in asked.constraints.checks] == ["make test", "make lint"]
-    assert asked.constraints.timeout_seconds == 90
-    assert list(asked.constraints.network.allowed_hosts) == ["example.org", "*.example.net:8443"]
-    variables = {"A": "1", "B": "x=y"}
-    assert asked.environment == pb.EnvironmentSpec(
-        setup_commands=["pip install x"], variables=variables, path_directories=["bin"]
+    assert asked.role.upper() == "QA"
+    asked.ClearField("role")
+    assert asked == pb.OrchestrateRequest(
+        task_id="t-1",
+        task_description="Fix it",
+        repo=pb.RepoRef(path=repo, ref="main", uncommitted=pb.UNCOMMITTED_CHANGES_INCLUDE),
+        options=pb.OrchestratorOptions(num_agents=5, deliberation_rounds=2, enable_peer_review=True),
+        constraints=pb.TaskConstraints(
+            checks=asked.constraints.checks,
+            timeout_seconds=90,
+            network=pb.NetworkPolicy(allowed_hosts=["example.org", "*.example.net:8443"]),
+        ),
+        environment=pb.EnvironmentSpec(
+            setup_commands=["pip install x"], variables={"A": "1", "B": "x=y"}, path_directories=["bin"]
+        ),
+        delivery=asked.delivery,
+        approval=pb.APPROVAL_POLICY_RISKY,
+        memory=pb.MemoryOptions(),
     )
+    assert [check.command for check in asked.constraints.checks] == ["make test", "make lint"]
     assert asked.delivery.branch == "work/1"
-    plain = Order(description="Fix it", repo=str(tmp_path)).request().orchestrate
+    plain = Order(description="Fix it", repo=repo).request().orchestrate
     assert plain.options.num_agents == 0
     assert not plain.HasField("environment") and not plain.constraints.HasField("network")
-    assert not Order(description="x", repo=str(tmp_path), rounds=0).request().orchestrate.options.enable_peer_review
-    alone = Order(description="x", repo=str(tmp_path), deliberate_only=True, agents=2, rounds=3).request().deliberate
+    assert not Order(description="x", repo=repo, rounds=0).request().orchestrate.options.enable_peer_review
+    alone = Order(description="x", repo=repo, deliberate_only=True, agents=2, rounds=3).request().deliberate
     assert (alone.num_agents, alone.rounds) == (2, 3)
+    for url in ("https://example.org/a.git", "ssh://git@example.org/a", "git@example.org:a/b.git", "host:path"):
+        repo_of = Order(description="x", repo=url, ref="v1").request().orchestrate.repo
+        assert (repo_of.url, repo_of.path, repo_of.ref) == (url, "", "v1")
 
 
 @pytest.mark.parametrize("description", ["Füge etwas hinzu!", "日本", "../../etc", "a" * 500, "x.lock"])
@@ -68,7 +81,11 @@ def test_a_made_up_id_is_valid_and_another_one_each_time(tmp_path: Path, descrip
         (Order(description="x", role="CHEF"), "unknown role"),
         (Order(description="x", variables=("NOPE",)), "K=V"),
         (Order(description="x", variables=("=x",)), "K=V"),
-        (Order(description="x", repo="/does/not/exist"), "neither a directory nor a URL"),
+        (Order(description="x", approve="maybe"), "maybe"),
+        *(
+            (Order(description="x", repo=place), "neither a directory nor a URL")
+            for place in ("/does/not/exist", "~no-such-user-here/app", "a\0b", "x" * 5_000)
+        ),
         (Order(description="x", branch="b", deliberate_only=True), "exclude"),
     ],
 )
@@ -76,32 +93,3 @@ def test_what_cannot_work_is_refused_before_anything_is_asked(order: Order, says
     with pytest.raises(CommandFault, match=says) as caught:
         order.request()
     assert caught.value.exit_code is Exit.USAGE
-
-
-@pytest.mark.parametrize(
-    "url", ["https://example.org/a.git", "ssh://git@example.org/a", "git@example.org:a/b.git", "host:path"]
-)
-def test_urls_are_sent_as_urls(url: str) -> None:
-    ref = repo_ref(url, ref="v1", uncommitted=UncommittedChanges.REFUSE)
-    assert ref == pb.RepoRef(url=url, ref="v1")
-
-
-def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert repo_ref(".", ref="", uncommitted=UncommittedChanges.IGNORE).path == str(tmp_path.resolve())
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_what_people_approve(alone: bool) -> None:
-    request = Order(description="x", approve="Risky", deliberate_only=alone).request()
-    task = request.deliberate if alone else request.orchestrate
-    assert task.approval == pb.APPROVAL_POLICY_RISKY
-    with pytest.raises(CommandFault, match="maybe") as fault:
-        Order(description="x", approve="maybe", deliberate_only=alone).request()
-    assert "plan, risky, every" in fault.value.hint
-
-
-@pytest.mark.parametrize("location", ["~no-such-user-here/app", "a\0b", "x" * 5_000, ""])
-def test_what_names_no_directory_is_told_so(location: str) -> None:
-    with pytest.raises(CommandFault, match="neither a directory nor a URL"):
-        repo_ref(location, ref="", uncommitted=UncommittedChanges.REFUSE)

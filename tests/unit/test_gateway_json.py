@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from typing import Any
 
 import pytest
@@ -76,20 +75,14 @@ def test_it_is_the_mapping_of_protobuf_but_for_large_integers(message: pb.Delibe
     assert as_json(message) == theirs
 
 
-@given(st.binary(max_size=200) | TEXT.map(str.encode) | FREE.map(lambda value: json.dumps(value).encode()))
-def test_whatever_comes_is_a_message_or_is_refused(data: bytes) -> None:
-    try:
-        fill(pb.DeliberateRequest(), parsed(data))
-    except InvalidRequest as refusal:
-        assert refusal.field
-
-
 @given(st.dictionaries(st.sampled_from(list(pb.DeliberateRequest.DESCRIPTOR.fields_by_name)), FREE, max_size=4))
 def test_values_of_any_type_are_taken_or_refused_by_name(body: dict[str, Any]) -> None:
     try:
-        fill(pb.DeliberateRequest(), body)
+        fill(pb.DeliberateRequest(), parsed(json.dumps(body).encode()))
     except InvalidRequest as refusal:
         assert refusal.field.split(".")[0].split("[")[0] in body
+    assert len(refused(pb.DeliberateRequest(), {"x" * 100_000: 1})) < 100
+    refused(pb.DeliberateRequest(), {"\ud800": 1}).encode()
 
 
 def test_what_is_not_there_is_left_out_and_what_json_lacks_are_words() -> None:
@@ -105,23 +98,18 @@ def test_what_is_not_there_is_left_out_and_what_json_lacks_are_words() -> None:
 
 def test_what_may_be_written_otherwise() -> None:
     message = pb.DeliberateRequest()
-    fill(message, {"task_id": None, "repo": None, "tools": None, "enable_tools": None})
-    assert message == pb.DeliberateRequest()
-    fill(message, {"rounds": 2.0})
-    assert message.rounds == 2
+    fill(message, {"task_id": None, "repo": None, "tools": None, "enable_tools": None, "rounds": 2.0})
+    assert message == pb.DeliberateRequest(rounds=2)
     for base64 in ("aGk=", "aGk", "-_-_", "+/+/"):
         head = pb.AuditHead()
         fill(head, {"signature": base64})
         assert head.signature, base64
-
-
-def test_free_form_is_as_deep_as_it_may_be_and_no_deeper() -> None:
     deep: Any = {}
     for _ in range(MAX_DEPTH - 1):
         deep = {"a": deep}
-    message = workflow.RunWorkflowRequest()
-    fill(message, {"inputs": deep})
-    assert workflow.RunWorkflowRequest.FromString(message.SerializeToString()) == message
+    run = workflow.RunWorkflowRequest()
+    fill(run, {"inputs": deep})
+    assert workflow.RunWorkflowRequest.FromString(run.SerializeToString()) == run
     assert refused(workflow.RunWorkflowRequest(), {"inputs": {"a": {"a": deep}}}) == "inputs"
 
 
@@ -160,19 +148,3 @@ def test_a_query() -> None:
         with pytest.raises(InvalidRequest) as refusal:
             fill_text(pb.OrchestrateRequest(), [(name, text)])
         assert refusal.value.field == (name or '""')
-
-
-def test_names_of_any_length_are_told_shortly() -> None:
-    assert len(refused(pb.DeliberateRequest(), {"x" * 100_000: 1})) < 100
-    refused(pb.DeliberateRequest(), {"\ud800": 1}).encode()
-    assert refused(pb.DeliberateRequest(), {"approval": "\ud800"}) == "approval"
-
-
-def test_a_flood_takes_no_longer_than_its_size() -> None:
-    started = time.perf_counter()
-    refused(pb.DeliberateRequest(), parsed(b'{"a":[' + b"{}," * 300_000 + b"1]}"))
-    with pytest.raises(InvalidRequest):
-        parsed(b"{" + b'"a":1,' * 200_000 + b'"b":1}')
-    with pytest.raises(InvalidRequest):
-        fill_text(pb.OrchestrateRequest(), [("a." * 30_000 + "b", "1")])
-    assert time.perf_counter() - started < 50

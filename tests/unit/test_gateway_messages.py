@@ -15,12 +15,13 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.streams.messages import Messages
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import RankedCandidate
+from swe_ai_fleet.domain.candidate import Delivered, RankedCandidate
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
+    CandidateDelivered,
     CandidateScored,
     CandidatesRanked,
     EventBody,
@@ -79,39 +80,31 @@ def told(events: Sequence[pb.ExecutionEvent], *, whole: bool = False) -> list[di
 
 
 def test_a_deliberation_is_told_from_its_start_through_its_agents_to_its_end() -> None:
-    messages = told(numbered("e", a_deliberation(agents=2, steps=2)))
+    hostile = LoopNoticed(step=1, pattern="\x1b]0;title\x07<script>\u202e", advice="a\nb")
+    story = a_deliberation(agents=2, steps=2)
+    messages = told(numbered("e", [*story[:4], ("agent-dev-1", hostile), *story[4:]]))
     assert [message["status"] for message in messages[:2]] == ["pending", "in_progress"]
     assert messages[0]["data"]["task_id"] == "t"
     nodes = [(one["node_id"], one["node_state"]["status"]) for one in messages if one["type"] == "node_update"]
-    assert nodes == [
-        *[(f"agent-dev-{number}", "running") for _ in range(2) for number in (1, 2)],
-        ("agent-dev-1", "completed"),
-        ("agent-dev-2", "completed"),
-    ]
+    running = [(f"agent-dev-{number}", "running") for _ in range(2) for number in (1, 2)]
+    assert nodes == [*running, ("agent-dev-1", "completed"), ("agent-dev-2", "completed")]
     assert [one["data"]["step"] for one in messages if one["type"] == "status"] == ["accepted", "solving", "checking"]
     assert messages[-1]["type"] == "completion"
     assert {"status": "completed", "winner_id": "agent-dev-1", "duration_ms": 9}.items() <= messages[-1][
         "result"
     ].items()
-    assert "tool_calls" in messages[-1]["result"]["usage"]
     words = [one["log"]["message"] for one in messages if one["type"] == "log"]
-    assert "agent-dev-1: step 1: calls files_read_file" in words
+    assert {"agent-dev-1: step 1: calls files_read_file", "agent-dev-1: goes in circles (<script>): a b"} <= set(words)
     assert all("\n" not in line and 0 < len(line) <= 200 for line in words)
 
 
 def test_the_whole_event_stands_beside_its_message_with_its_payload_as_stored() -> None:
     events = numbered("e", a_deliberation(agents=1, steps=1))
-    for event, message in zip(events, told(events, whole=True), strict=True):
+    for event, message, alone in zip(events, told(events, whole=True), told(events), strict=True):
         stored = message.pop("event")
         assert json.loads(event.payload_json) == stored.pop("payload")
-        assert stored == {
-            "sequence": event.sequence,
-            "event_id": event.event_id,
-            "agent_id": event.agent_id,
-            "type": event.type,
-            "at_ms": event.at_ms,
-        }
-    assert told(events) == [{k: v for k, v in one.items() if k != "event"} for one in told(events, whole=True)]
+        assert stored == {name: getattr(event, name) for name in ("sequence", "event_id", "agent_id", "type", "at_ms")}
+        assert message == alone
 
 
 def test_what_else_happens_is_a_status_a_node_or_a_line() -> None:
@@ -132,21 +125,19 @@ def test_what_else_happens_is_a_status_a_node_or_a_line() -> None:
     }
 
 
-def test_the_end_is_a_completion_or_an_error() -> None:
-    completions = (ExecutionStatus.COMPLETED, ExecutionStatus.NO_WINNER)
-    errors = (
-        *(ExecutionStatus.FAILED, ExecutionStatus.CANCELLED),
-        *(ExecutionStatus.TIMEOUT, ExecutionStatus.REJECTED),
-    )
+def test_the_end_is_a_completion_or_an_error_and_what_people_do_then_is_told_behind_it() -> None:
     ranked = CandidatesRanked(ranking=(RankedCandidate(candidate_id="c", rank=1, score=0.5, accepted=True),))
-    for status in (*completions, *errors):
-        why = "why" if status in errors else None
-        end = ExecutionFinished(status=status, error=why or "", usage=Usage(model_calls=3))
-        last = told(numbered("e", [*a_deliberation(agents=1, steps=1)[:-2], ("_", ranked), ("_", end)]))[-1]
-        assert (last["type"], last.get("error")) == ("error" if why else "completion", why)
-        assert last["result"]["status"] == status.value
-        assert last["result"]["candidates"][0]["score"] == 0.5
-        assert last["result"]["usage"]["model_calls"] == 3
+    delivered = Delivered(commit_sha="d" * 40, branch="b")
+    by_hand = CandidateDelivered(candidate_id="c", delivered=delivered, by="ana", reason="It fits.")
+    for status in ("completed", "no_winner", "failed", "cancelled", "timeout", "rejected"):
+        why = "" if status in ("completed", "no_winner") else "why"
+        end = ExecutionFinished(status=ExecutionStatus(status), error=why, usage=Usage(model_calls=3))
+        start = a_deliberation(agents=1, steps=1)[:-2]
+        *_, last, after = told(numbered("e", [*start, ("_", ranked), ("_", end), ("_", by_hand)]))
+        assert (last["type"], last.get("error", "")) == ("error" if why else "completion", why)
+        result = last["result"]
+        assert (result["status"], result["candidates"][0]["score"], result["usage"]["model_calls"]) == (status, 0.5, 3)
+        assert after["data"]["message"].startswith("c: delivered by ana as ")
 
 
 @pytest.mark.parametrize("payload", ['{"type": "x", "n": 1}', "{broken", "", "[" * 5000])
@@ -159,27 +150,6 @@ def test_what_cannot_be_read_is_told_all_the_same(kind: str, payload: str) -> No
     assert messages[4]["type"] == "log"
     assert messages[4]["log"]["level"] == ("info" if kind == "of_tomorrow" else "warning")
     assert messages[-1]["type"] == "completion"
-
-
-def test_terminal_sequences_and_hidden_characters_do_not_reach_the_words() -> None:
-    start = a_deliberation(agents=1, steps=1)[:4]
-    hostile = LoopNoticed(step=1, pattern="\x1b]0;title\x07<script>\u202e", advice="a\nb")
-    (message,) = told(numbered("e", [*start, ("agent-dev-1", hostile)]))[-1:]
-    assert message["log"]["message"] == "agent-dev-1: goes in circles (<script>): a b"
-
-
-def test_text_that_is_said_in_between_has_no_number() -> None:
-    fold = Messages()
-    piece = pb.ExecutionEvent(
-        execution_id="e", agent_id="a", type="text_delta", payload_json='{"agent_id":"a","text":"Hé","begins":true}'
-    )
-    assert json.loads(fold.of(piece).body(True)) == {
-        "type": "text",
-        "execution_id": "e",
-        "agent_id": "a",
-        "text": "Hé",
-        "begins": True,
-    }
 
 
 @settings(max_examples=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.access import Quota, TenantRules
-from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errand import Assignment
-from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PermissionDenied, ResourceExhausted
-from swe_ai_fleet.domain.event import ApprovalRefused, ApprovalResolved, ExecutionStarted, ExecutionStatus, RunLost
-from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository, TaskKind
-from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.domain.errors import AlreadyExists, ResourceExhausted
+from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus, RunLost
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository
+from swe_ai_fleet.orchestrator.executions import Room
 from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS, DayTokens
 from swe_ai_fleet.orchestrator.queue import Waiting, check_room, in_order
 from swe_ai_fleet.orchestrator.quotas import Quotas
@@ -136,13 +136,10 @@ def test_with_one_place_shares_decide_over_time_and_who_was_away_does_not_get_ev
 
 
 def test_a_queue_that_one_tenant_filled_still_takes_another_in() -> None:
-    bounds = {"max_queued": 100, "max_queued_per_caller": 1_000}
-    with pytest.raises(ResourceExhausted):
-        check_room(100, 0, queued_of_tenant=100, tenants=2, **bounds)
-    check_room(100, 0, queued_of_tenant=0, tenants=2, **bounds)
-    check_room(149, 0, queued_of_tenant=49, tenants=2, **bounds)
-    with pytest.raises(ResourceExhausted):
-        check_room(150, 0, queued_of_tenant=50, tenants=2, **bounds)
+    bounds = {"max_queued": 100, "max_queued_per_caller": 1_000, "tenants": 2}
+    for total, of_tenant, refused in ((100, 100, True), (100, 0, False), (149, 49, False), (150, 50, True)):
+        with pytest.raises(ResourceExhausted) if refused else nullcontext():
+            check_room(total, 0, queued_of_tenant=of_tenant, **bounds)
 
 
 # --- seats --------------------------------------------------------------------------------------------------------
@@ -177,15 +174,19 @@ async def test_no_more_agents_of_a_tenant_work_than_its_quota_says() -> None:
 
 
 async def test_replicas_share_a_quota_evenly() -> None:
-    hold = asyncio.Event()
-    rules = quotas(small=Quota(agents=3))
+    hold, names = asyncio.Event(), ("one", "two", "three")
     worlds = [World(), World()]
     for world in worlds:
         world.fleet.default = ScriptedRun(after=hold)
-    names = ("one", "two")
-    replicas = [
-        Seats(world.fleet, rules, me=name, sharers=lambda _: names) for world, name in zip(worlds, names, strict=True)
-    ]
+
+    def sharing(most: int, *replicas: str) -> list[Seats]:
+        rules = quotas(small=Quota(agents=most))
+        return [
+            Seats(worlds[number % 2].fleet, rules, me=name, sharers=lambda _: replicas)
+            for number, name in enumerate(replicas)
+        ]
+
+    replicas = sharing(3, *names[:2])
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         for seats in replicas:
             for number in range(4):
@@ -197,47 +198,12 @@ async def test_replicas_share_a_quota_evenly() -> None:
         hold.set()
     assert [len(world.fleet.begun) for world in worlds] == [4, 4]
     # More replicas than seats have one each.
-    few = quotas(small=Quota(agents=1))
-    many = [
-        Seats(worlds[0].fleet, few, me=name, sharers=lambda _: ("one", "two", "three")) for name in (*names, "three")
-    ]
     async with asyncio.timeout(10):
-        for number, seats in enumerate(many, start=10):
+        for number, seats in enumerate(sharing(1, *names), start=10):
             await seats.carry_out(an_assignment("small", number))
 
 
-async def test_a_tenant_whose_agents_all_work_takes_no_more_places(world: World) -> None:
-    hold = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=hold)
-    async with world.running(room=Room(executions=4), quotas=quotas(small=Quota(agents=1))) as executions:
-        small = [await executions.submit(a_task(f"s-{n}", tenant="small", num_agents=1)) for n in range(6)]
-        await world.fleet.started(1)
-        others = [await executions.submit(a_task(f"o-{n}", tenant="other", num_agents=1)) for n in range(3)]
-        await world.fleet.started(4)
-        assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 1, "other": 3}
-        hold.set()
-        for tenant, submissions in (("small", small), ("other", others)):
-            for one in submissions:
-                assert (await executions.wait(tenant, one.execution_id)).status is ExecutionStatus.COMPLETED
-
-
 # --- what waits, what is spent --------------------------------------------------------------------------------------
-
-
-async def test_more_than_the_tenant_may_have_waiting_is_refused_by_name(world: World) -> None:
-    hold = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=hold)
-    async with world.running(room=Room(executions=1), quotas=quotas(small=Quota(queued=2))) as executions:
-        await executions.submit(a_task("running", tenant="other"))
-        await world.fleet.started(1)
-        for number in range(2):
-            await executions.submit(a_task(f"t-{number}", tenant="small", caller=f"c{number}"))
-        with pytest.raises(ResourceExhausted) as refused:
-            await executions.submit(a_task("t-2", tenant="small", caller="c2"))
-        assert refused.value.field == "quota.queued"
-        assert (await executions.submit(a_task("t-1", tenant="small", caller="c1"))).existed
-        assert not (await executions.submit(a_task("t-2", tenant="other"))).existed
-        hold.set()
 
 
 @pytest.mark.parametrize("bounds", [{"quotas": 2}, {"queued": 2}, {"queued_per_caller": 2}])
@@ -251,12 +217,14 @@ async def test_tasks_handed_in_at_once_are_no_more_than_may_wait(world: World, b
         await world.fleet.started(1)
         tasks = [a_task(f"t-{number}", tenant="small") for number in range(6)]
         answers = await asyncio.gather(*(executions.submit(task) for task in tasks), return_exceptions=True)
-        assert sum(isinstance(one, ResourceExhausted) for one in answers) == 4
-        assert len(executions.projection.all("small")) == 2
-        # One that is handed in again takes no place of its own.
+        refused = [one for one in answers if isinstance(one, ResourceExhausted)]
+        assert (len(refused), len(executions.projection.all("small"))) == (4, 2)
+        assert "quotas" not in bounds or {one.field for one in refused} == {"quota.queued"}
+        # One that is handed in again takes no place of its own, and another tenant's has room.
         known = executions.projection.all("small")[0].task
         again = await asyncio.gather(*(executions.submit(known) for _ in range(3)))
         assert all(one.existed for one in again)
+        assert not (await executions.submit(a_task("more", tenant="other"))).existed
         hold.set()
 
 
@@ -339,106 +307,48 @@ def test_whichever_policy_asks_for_more_holds(asked: ApprovalPolicy, least: Appr
 
 
 async def test_the_tenants_least_policy_wins_and_the_first_event_says_so(world: World) -> None:
-    rules = quotas(strict=TenantRules(tenant="strict", approval=ApprovalPolicy.RISKY))
+    least = [ApprovalPolicy.RISKY]
+    rules = Quotas(
+        rules=lambda name: TenantRules(tenant=name, approval=least[0]) if name == "strict" else TenantRules(tenant=name)
+    )
     async with world.running(quotas=rules) as executions:
         for tenant in ("strict", "other"):
             accepted = await executions.submit(a_task(tenant=tenant))
             await executions.wait(tenant, accepted.execution_id)
-            assert (await executions.submit(a_task(tenant=tenant))).existed
         # Parts of a task have the least policy too.
         repository = PinnedRepository(tenant="strict", location="/srv/app", commit="c" * 40)
         part = await executions.begin(a_task("part", tenant="strict", num_agents=1), repository)
         assert (await executions.wait("strict", part)).task.approval is ApprovalPolicy.RISKY
         more = await executions.submit(a_task("more", tenant="strict", approval=ApprovalPolicy.EVERY))
         await executions.wait("strict", more.execution_id)
-    started = {(body.task.tenant, body.task.task_id): body for body in world.bodies(ExecutionStarted)}
-    strict, other, stricter = started["strict", "task-1"], started["other", "task-1"], started["strict", "more"]
-    assert (strict.task.approval, strict.asked_approval) == (ApprovalPolicy.RISKY, ApprovalPolicy.NONE)
-    assert (other.task.approval, other.asked_approval) == (ApprovalPolicy.NONE, None)
-    assert (stricter.task.approval, stricter.asked_approval) == (ApprovalPolicy.EVERY, None)
-    assert world.fleet.begun[0].task.approval is ApprovalPolicy.RISKY
-
-
-async def test_a_rule_that_changes_later_makes_no_other_request_of_the_same_one(world: World) -> None:
-    least = [ApprovalPolicy.NONE]
-    rules = Quotas(rules=lambda name: TenantRules(tenant=name, approval=least[0]))
-    async with world.running(quotas=rules) as executions:
-        first = await executions.submit(a_task(tenant="t"))
+        # A rule that changes later makes no other request of the same one.
         least[0] = ApprovalPolicy.EVERY
-        assert (await executions.submit(a_task(tenant="t"))).existed
+        assert (await executions.submit(a_task(tenant="strict"))).existed
         with pytest.raises(AlreadyExists):
-            await executions.submit(a_task(tenant="t", approval=ApprovalPolicy.EVERY))
-        state = await executions.wait("t", first.execution_id)
-    assert state.task.approval is ApprovalPolicy.NONE
+            await executions.submit(a_task(tenant="strict", approval=ApprovalPolicy.EVERY))
+    started = {(body.task.tenant, body.task.task_id): body for body in world.bodies(ExecutionStarted)}
+    for of, policy, asked in (
+        (("strict", "task-1"), ApprovalPolicy.RISKY, ApprovalPolicy.NONE),
+        (("other", "task-1"), ApprovalPolicy.NONE, None),
+        (("strict", "more"), ApprovalPolicy.EVERY, None),
+    ):
+        assert (started[of].task.approval, started[of].asked_approval) == (policy, asked)
+    assert world.fleet.begun[0].task.approval is ApprovalPolicy.RISKY
 
 
 async def test_a_tenant_may_want_every_winner_verified_whatever_a_caller_asks(world: World) -> None:
     rules = quotas(strict=TenantRules(tenant="strict", require_verified=True))
     wanting = Constraints(require_verified=True)
     async with world.running(quotas=rules) as executions:
-        ends = {}
-        for name, task in {
-            "strict": a_task(tenant="strict", num_agents=1),
-            "other": a_task(tenant="other", num_agents=1),
-            "asking": a_task("asking", tenant="other", num_agents=1, constraints=wanting),
-        }.items():
+        for task, status in (
+            (a_task(tenant="strict", num_agents=1), ExecutionStatus.NO_WINNER),
+            (a_task(tenant="other", num_agents=1), ExecutionStatus.COMPLETED),
+            (a_task("asking", tenant="other", num_agents=1, constraints=wanting), ExecutionStatus.NO_WINNER),
+            (a_task("proven", tenant="strict", num_agents=1), ExecutionStatus.COMPLETED),
+        ):
+            if task.task_id == "proven":
+                world.fleet.default = ScriptedRun(checks=(PROVEN,))
             accepted = await executions.submit(task)
-            ends[name] = (await executions.wait(task.tenant, accepted.execution_id)).status
+            assert (await executions.wait(task.tenant, accepted.execution_id)).status is status, task.task_id
             # The rule makes no other request of the same one.
             assert (await executions.submit(task)).existed
-        world.fleet.default = ScriptedRun(checks=(PROVEN,))
-        proven = await executions.submit(a_task("proven", tenant="strict", num_agents=1))
-        ends["proven"] = (await executions.wait("strict", proven.execution_id)).status
-    assert ends == {
-        "strict": ExecutionStatus.NO_WINNER,
-        "other": ExecutionStatus.COMPLETED,
-        "asking": ExecutionStatus.NO_WINNER,
-        "proven": ExecutionStatus.COMPLETED,
-    }
-
-
-def decision(word: ApprovalDecision, text: str = "") -> ApprovalResolution:
-    return ApprovalResolution(approval_id="", decision=word, text=text)
-
-
-async def asking(executions: Executions, tenant: str, caller: str) -> str:
-    """An execution that waits for a person."""
-    task = a_task(tenant=tenant, caller=caller, num_agents=1, kind=TaskKind.DELIBERATE)
-    execution_id = (await executions.submit(task)).execution_id
-    async for _ in executions.watch(tenant, execution_id):
-        if (await executions.get(tenant, execution_id)).pending:
-            return execution_id
-    raise AssertionError("it ended first")
-
-
-async def test_nobody_lets_through_what_they_handed_in(world: World) -> None:
-    world.fleet.default = ScriptedRun(asks=1)
-    async with world.running() as executions:
-        execution_id = await asking(executions, "t", "ada")
-        for word, text in ((ApprovalDecision.APPROVED, ""), (ApprovalDecision.ADJUSTED, "do it otherwise")):
-            with pytest.raises(PermissionDenied, match="does not approve"):
-                await executions.resolve("t", execution_id, decision(word, text), by="ada")
-        assert world.bodies(ApprovalResolved) == []
-        # Told once, however often it is tried.
-        assert [(one.approval_id, one.caller) for one in world.bodies(ApprovalRefused)] == [("agent-dev-1.1", "ada")]
-        await executions.resolve("t", execution_id, decision(ApprovalDecision.APPROVED), by="ben")
-        again = replace(decision(ApprovalDecision.APPROVED), approval_id="agent-dev-1.1")
-        with pytest.raises(PermissionDenied):
-            await executions.resolve("t", execution_id, again, by="ada")
-        state = await executions.wait("t", execution_id)
-    assert state.status is ExecutionStatus.COMPLETED
-
-
-async def test_who_handed_it_in_may_still_say_no_and_a_foreign_tenant_finds_nothing(world: World) -> None:
-    world.fleet.default = ScriptedRun(asks=1)
-    async with world.running() as executions:
-        execution_id = await asking(executions, "t", "ada")
-        with pytest.raises(NotFound) as foreign:
-            await executions.resolve("u", execution_id, decision(ApprovalDecision.APPROVED), by="eve")
-        with pytest.raises(NotFound) as unknown:
-            await executions.resolve("t", "0" * 36, decision(ApprovalDecision.APPROVED), by="eve")
-        assert str(foreign.value).replace(execution_id, "?") == str(unknown.value).replace("0" * 36, "?")
-        with pytest.raises(NotFound):
-            await executions.cancel("u", execution_id)
-        await executions.resolve("t", execution_id, decision(ApprovalDecision.REJECTED), by="ada")
-        assert (await executions.wait("t", execution_id)).status is ExecutionStatus.REJECTED

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.openai_model.wire import WireWriter, head_fields, wire_ids
-from swe_ai_fleet.adapters.openai_model.written import WrittenMessages
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -77,7 +75,9 @@ def flat(body: Any) -> str:
 
 
 @given(MESSAGES, st.sampled_from([ToolProtocol.JSON, ToolProtocol.TEXT]))
-def test_a_longer_conversation_begins_with_the_shorter_one(messages: list[Message], protocol: ToolProtocol) -> None:
+def test_a_longer_conversation_begins_with_the_shorter_one_and_its_turns_alternate(
+    messages: list[Message], protocol: ToolProtocol
+) -> None:
     writer = WireWriter()
     start: list[Message] = [SystemMessage(content="s"), UserMessage(content="u")]
     before = flat(write(writer, start, protocol))
@@ -85,59 +85,5 @@ def test_a_longer_conversation_begins_with_the_shorter_one(messages: list[Messag
         after = flat(write(writer, [*start, *messages[:end]], protocol))
         assert after.startswith(before)
         before = after
-
-
-@given(MESSAGES, st.sampled_from([ToolProtocol.JSON, ToolProtocol.TEXT]))
-def test_turns_alternate_where_calls_are_text(messages: list[Message], protocol: ToolProtocol) -> None:
     roles = [message["role"] for message in write(WireWriter(), messages, protocol)["messages"]]
-    assert all(one != other for one, other in pairwise(roles))
-    assert roles[0] == "system"
-
-
-@pytest.mark.parametrize("protocol", ToolProtocol)
-def test_an_empty_system_message(protocol: ToolProtocol) -> None:
-    messages = (SystemMessage(content=""), UserMessage(content="u"))
-    with_tools = write(WireWriter(), messages, protocol)["messages"]
-    without = write(WireWriter(), messages, protocol, tools=False)["messages"]
-    if protocol is ToolProtocol.NATIVE:
-        assert with_tools == without == [{"role": "system", "content": ""}, {"role": "user", "content": "u"}]
-    else:
-        assert with_tools[0]["content"].startswith("You can call tools.")
-        assert without == [{"role": "user", "content": "u"}]
-
-
-def test_a_message_is_written_once_until_it_is_forgotten_or_its_context_changes() -> None:
-    cache = WrittenMessages(most_bytes=10)
-    written: list[str] = []
-
-    def get(message: Message, kind: str = "k", *context: str, size: int = 4) -> bytes:
-        def write() -> bytes:
-            written.append(f"{message.content}{kind}{context}")
-            return b"x" * size
-
-        return cache.get(message, kind, context, write)
-
-    one, two, three = (UserMessage(content=text) for text in "123")
-    for _ in range(3):
-        assert get(one) == get(two) == b"xxxx"
-    assert len(written) == 2
-    get(one, "k", "other")
-    get(one, "k", "other")
-    assert len(written) == 3
-    # The one that was used longest ago goes.
-    get(three)
-    get(one, "k", "other")
-    assert len(written) == 4
-    get(two)
-    assert len(written) == 5
-    assert get(UserMessage(content="1"), "k", size=100) == b"x" * 100
-    assert len(written) == 6
-
-
-def test_the_json_of_a_message_goes_with_the_message() -> None:
-    cache = WrittenMessages(most_bytes=1000)
-    message = UserMessage(content="1")
-    assert cache.get(message, "native", (), lambda: b"x" * 10) == b"x" * 10
-    assert (cache.entries, cache.bytes) == (1, 10)
-    del message
-    assert (cache.entries, cache.bytes) == (0, 0)
+    assert roles[0] == "system" and all(one != other for one, other in pairwise(roles))

@@ -99,18 +99,13 @@ class Stage:
         await self.until(found, "approval_awaited")
         return found
 
-    async def informed(self) -> str:
-        """An execution whose plan waits for approval, and of whose two entities memory knows one."""
-        word = f"Greeter{uuid.uuid4().hex[:6]}"
-        stub: Any = context_grpc.ContextServiceStub(self.context)
-        fact = context.AddFactRequest(namespace=f"agent:{word}", text=f"{word} greets; with a <b>comma</b>.")
-        await stub.AddFact(fact, **self.call)
+    async def reviewed(self) -> str:
+        """An execution that has ended, with candidates that peers reviewed."""
         found = await self.submit(
-            "informed", f"{PROPOSING} Add hello_world()", self.repository("informed", HELLO_FILES),
-            approval=pb.APPROVAL_POLICY_PLAN,
-            memory=pb.MemoryOptions(read=True, namespaces=[f"agent:{word}"], entities=[word, "Nothing; Known"]),
+            "reviewed", f"{REVIEWED} Add hello_world()", self.repository("reviewed", HELLO_FILES),
+            num_agents=2, rounds=1, enable_peer_review=True,
         )  # fmt: skip
-        await self.until(found, "approval_awaited")
+        await self.until(found, "execution_finished")
         return found
 
     async def risky(self) -> str:
@@ -143,14 +138,11 @@ class Stage:
     async def fill(self) -> None:
         """Everything at once: what a page has to show."""
         await self.know()
+        await self.reviewed()
         ended = [
-            await self.submit(
-                "reviewed", f"{REVIEWED} Add hello_world()", self.repository("reviewed", HELLO_FILES),
-                num_agents=2, rounds=1, enable_peer_review=True,
-            ),
             await self.submit("failing", f"{FAILING} Add hello_world()", self.repository("failing", HELLO_FILES)),
             await self.submit("hostile", HOSTILE_TASK, self.repository("hostile", HELLO_FILES)),
-        ]  # fmt: skip
+        ]
         await self.run_workflow(
             "workflow", "fix-issue", {"issue": f"{FIX} total() of an empty list raises IndexError"},
             self.repository("cart", CART_FILES),
@@ -158,7 +150,6 @@ class Stage:
         for execution_id in ended:
             await self.until(execution_id, "execution_finished")
         await self.asking()
-        await self.informed()
         await self.risky()
         await self.busy()
 

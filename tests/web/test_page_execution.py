@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Locator, Page, WebSocketRoute, expect
+from playwright.async_api import BrowserContext, Locator, Page, WebSocketRoute, expect
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from tests.scripts import HELLO_FILES, PROPOSING, SLEEP
-from tests.web.conftest import ARTIFACTS
 from tests.web.stage import Stage
 from tests.web_script import BUSY, HOSTILE_FILE, HOSTILE_TASK, MARKUP
-from tests.workflow_script import CART_FILES, FIX
 
 pytestmark = pytest.mark.slow
 
@@ -161,10 +159,8 @@ async def test_a_risky_call_is_approved(page: Page, stage: Stage) -> None:
     await expect(_badge(page)).to_contain_text(re.compile("completed|no winner"), timeout=_LONG)
 
 
-async def test_what_memory_knows_of_the_entities_is_at_the_gate_and_only_one_of_two_decides(
-    page: Page, context: BrowserContext, stage: Stage
-) -> None:
-    execution_id = await stage.informed()
+async def test_only_one_of_two_decides_and_the_other_is_told(page: Page, context: BrowserContext, stage: Stage) -> None:
+    execution_id = await stage.asking()
     other = await context.new_page()
     deaf: list[str] = []
 
@@ -175,23 +171,14 @@ async def test_what_memory_knows_of_the_entities_is_at_the_gate_and_only_one_of_
     await other.route_web_socket(re.compile("/api/ws/"), between)
     for tab in (page, other):
         await _watch(tab, stage, execution_id)
-    memory = page.locator(".gate .memory-found")
-    await expect(memory).to_contain_text("50 % of what was asked for is known")
-    await expect(memory.locator("progress")).to_have_attribute("value", "50")
-    # One gap, although it has what separates gaps in the text for agents.
-    await expect(memory.locator(".gaps li")).to_have_text(["Nothing; Known"])
-    await expect(memory.locator(".sources li")).to_have_text([re.compile("^memory:")])
-    await memory.get_by_text("What was found").click()
-    await expect(memory.locator("pre")).to_contain_text("greets; with a <b>comma</b>.")
-    await page.locator(".gate").screenshot(path=ARTIFACTS / "gate-memory.png")
+        await expect(tab.get_by_role("button", name="Approve")).to_be_visible(timeout=_LONG)
     # The other page does not hear of it, and decides otherwise: it is told, calmly, and follows.
     deaf.append("yes")
     await page.get_by_role("button", name="Approve").click()
     await expect(page.locator(".gate")).to_have_count(0, timeout=_LONG)
     await expect(page.get_by_role("tab", selected=True)).to_be_focused()
     await other.get_by_role("button", name="Reject").click()
-    told = other.get_by_text("This is decided already.")
-    await expect(told).to_be_visible()
+    await expect(other.get_by_text("This is decided already.")).to_be_visible()
     await expect(other.get_by_role("alert")).to_have_count(0)
     await expect(other.get_by_role("button", name="Reject")).to_have_count(0)
     deaf.clear()
@@ -202,10 +189,7 @@ async def test_what_memory_knows_of_the_entities_is_at_the_gate_and_only_one_of_
 
 async def test_a_plan_is_adjusted_and_then_approved(page: Page, stage: Stage) -> None:
     execution_id = await stage.submit(
-        "twice",
-        f"{PROPOSING} twice",
-        stage.repository("twice", HELLO_FILES),
-        approval=pb.APPROVAL_POLICY_PLAN,
+        "twice", f"{PROPOSING} twice", stage.repository("twice", HELLO_FILES), approval=pb.APPROVAL_POLICY_PLAN
     )
     await _watch(page, stage, execution_id)
     gate = page.locator(".gate")
@@ -266,29 +250,6 @@ async def test_a_broken_connection_heals_and_nothing_is_lost_or_doubled(
     assert len(stored) - len(shown) <= 1
 
 
-async def test_a_template_runs_with_live_nodes(page: Page, stage: Stage) -> None:
-    await _open(page, stage, "/workflows")
-    await page.get_by_role("link", name="fix-issue").click()
-    await expect(page.locator("[data-node=fix]")).to_be_visible()
-    await page.get_by_role("button", name="Run").click()
-    await expect(page.get_by_text("This is needed.")).to_be_visible()
-    await page.get_by_label("issue", exact=True).fill(f"{FIX} total() of an empty list raises IndexError")
-    await page.get_by_label("Repository (optional)").fill(str(stage.repository("cart", CART_FILES)))
-    await page.get_by_role("button", name="Run").click()
-    await page.wait_for_url(re.compile("/executions/"))
-    node = page.locator("[data-node=reproduce]")
-    await expect(node).to_have_attribute("data-status", re.compile("running|completed"))
-    await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
-    for name in ("reproduce", "fix", "verify", "review"):
-        await expect(page.locator(f"[data-node={name}]")).to_have_attribute("data-status", "completed")
-    await page.locator("[data-node=fix]").focus()
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_role("article", name="Node fix")).to_contain_text("total() sums up from nothing")
-    await _sound(page)
-    await page.get_by_role("link", name="The execution that does its work").click()
-    await expect(page.locator("article.agent").first).to_be_visible()
-
-
 async def test_a_workflow_is_written_checked_run_and_steered(page: Page, stage: Stage) -> None:
     await _open(page, stage, "/workflows/new")
     editor = page.get_by_label("Definition (YAML)")
@@ -296,12 +257,10 @@ async def test_a_workflow_is_written_checked_run_and_steered(page: Page, stage: 
     fault = page.locator(".faults li")
     await expect(fault.first).to_contain_text("aproval")
     await fault.first.get_by_role("button").click()
-    assert await editor.evaluate("(area) => area.value.slice(area.selectionStart, area.selectionEnd)") == next(
-        line.replace("type: approval", "type: aproval") for line in _NODES.split("\n") if "agree, type" in line
-    )
+    marked = await editor.evaluate("(area) => area.value.slice(area.selectionStart, area.selectionEnd)")
+    assert marked.startswith("  - {id: agree, type: aproval") and "\n" not in marked
     await editor.fill(_NODES)
     await expect(page.get_by_text("nothing is wrong with it")).to_be_visible()
-    await expect(page.locator("[data-node=agree]")).to_be_visible()
     # Tab writes; Escape and Tab leave.
     await editor.press("Control+End")
     await editor.press("Tab")
@@ -311,7 +270,6 @@ async def test_a_workflow_is_written_checked_run_and_steered(page: Page, stage: 
     await editor.press("Tab")
     await expect(editor).not_to_be_focused()
     await page.get_by_label("number", exact=True).fill("21")
-    await _sound(page)
     await page.get_by_role("button", name="Run").click()
     await page.wait_for_url(re.compile("/executions/"))
     gate = page.locator(".gate")
@@ -327,19 +285,14 @@ async def test_a_workflow_is_written_checked_run_and_steered(page: Page, stage: 
 
 async def test_a_plan_session_from_the_goal_to_the_result(page: Page, stage: Stage) -> None:
     await _open(page, stage, "/plans")
-    await page.get_by_role("button", name="Make a plan").click()
-    await expect(page.get_by_text("Say what is to be reached.")).to_be_visible()
     await page.get_by_label("Goal").fill(f"{PROPOSING} twice <img src=x>")
-    for name in ("utils", "unheard-of"):
-        await page.get_by_label("Search memory").fill(name)
-        await page.get_by_role("button", name="Add as typed").click()
-    await expect(page.get_by_role("button", name="Remove unheard-of")).to_be_visible()
+    await page.get_by_label("Search memory").fill("unheard-of")
+    await page.get_by_role("button", name="Add as typed").click()
     await page.get_by_role("button", name="Make a plan").click()
     await page.wait_for_url(re.compile("/plans/plan-"))
     proposal = page.get_by_label("The proposal")
     await expect(proposal).to_contain_text("Append hello_world to utils.py", timeout=_LONG)
     await expect(proposal).to_contain_text("It is missing.")
-    await expect(proposal.locator("progress").first).to_be_visible()
     await expect(proposal.locator(".gaps")).to_contain_text("unheard-of")
     await _sound(page)
     await page.get_by_label("Comment or adjustment").fill("With a docstring")
@@ -348,19 +301,14 @@ async def test_a_plan_session_from_the_goal_to_the_result(page: Page, stage: Sta
     await page.reload()
     await page.get_by_role("button", name="Approve").click()
     await page.get_by_role("button", name="Carry it out").click(timeout=_LONG)
-    await expect(page.get_by_role("heading", name="Result")).to_be_visible(timeout=_LONG)
-    await expect(page.get_by_text("Approved twice.").first).to_be_visible()
-    await expect(page.get_by_role("heading", name=re.compile(r"\d+ tool call"))).to_be_visible()
+    await expect(page.get_by_text("Approved twice.").first).to_be_visible(timeout=_LONG)
     await page.get_by_role("button", name="5 of 5: as it should be").click()
     await expect(page.locator(".rating")).to_contain_text("Rated 5 of 5")
     await expect(page.locator("#view img")).to_have_count(0)
-
-
-async def test_what_is_not_there_is_said_to_be_not_there(page: Page, stage: Stage) -> None:
-    await _watch(page, stage, "00000000-0000-4000-8000-000000000000")
-    await expect(page.get_by_role("heading", name="No such execution")).to_be_visible()
     await _open(page, stage, "/plans/never-made")
     await expect(page.get_by_text("There is no such session.")).to_be_visible()
+    await _watch(page, stage, "00000000-0000-4000-8000-000000000000")
+    await expect(page.get_by_role("heading", name="No such execution")).to_be_visible()
 
 
 async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Page, stage: Stage) -> None:
@@ -394,7 +342,8 @@ async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Pa
 
     async def send(socket: WebSocketRoute) -> None:
         for number, (agent, kind, payload) in enumerate(told, start=1):
-            socket.send(_message(number, agent, kind, payload))
+            event = {"sequence": number, "event_id": str(number), "agent_id": agent, "type": kind, "at_ms": number}
+            socket.send(json.dumps({"type": "log", "sequence": number, "event": {**event, "payload": payload}}))
 
     await page.route_web_socket(re.compile("/api/ws/executions/names"), send)
     for width in (1360, 390):
@@ -410,74 +359,3 @@ async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Pa
             if tab == "candidates":
                 saved = await page.get_by_text("Download the patch").get_attribute("download")
                 assert saved is not None and re.fullmatch(r"[A-Za-z0-9._-]+\.patch", saved)
-
-
-async def test_a_log_without_its_beginning_and_one_that_is_refused(page: Page, stage: Stage) -> None:
-    async def late(socket: WebSocketRoute) -> None:
-        socket.send(
-            _message(500, "agent-dev-1", "model_replied", {"step": 7, "reply": {"message": {"content": "Hm."}}})
-        )
-        socket.send(_message(501, "_", "execution_finished", {"status": "failed", "error": "out of <b>luck</b>"}))
-        await socket.close(code=1000)
-
-    async def refusing(socket: WebSocketRoute) -> None:
-        await socket.close(code=int(socket.url.partition("code-")[2][:4]), reason="<b>because</b>\u202e")
-
-    await page.route_web_socket(re.compile("/api/ws/executions/late"), late)
-    await page.route_web_socket(re.compile("/api/ws/executions/code-"), refusing)
-    await _open(page, stage, "/executions/late")
-    await expect(page.get_by_text("The beginning of this log is not kept")).to_be_visible()
-    await expect(page.get_by_text("out of <b>luck</b>")).to_be_visible()
-    await expect(page.get_by_text("Step 7", exact=True)).to_be_visible()
-    for code, shown in (
-        (4400, "<b>because</b>⟨U+202E⟩"),
-        (4403, "<b>because</b>⟨U+202E⟩"),
-        (4404, "There is no execution with this id."),
-        (1001, "Reconnecting …"),
-        (1013, "Reconnecting …"),
-        (4408, "Reconnecting …"),
-        (4429, "Reconnecting …"),
-        (4401, "To the fleet at this address."),
-    ):
-        await _open(page, stage, f"/executions/code-{code}")
-        await expect(page.locator("#view")).to_contain_text(shown)
-
-
-def _message(sequence: int, agent_id: str, kind: str, payload: dict[str, Any]) -> str:
-    event = {"sequence": sequence, "event_id": str(sequence), "agent_id": agent_id, "type": kind, "at_ms": sequence}
-    return json.dumps({"type": "log", "sequence": sequence, "event": {**event, "payload": payload}})
-
-
-async def test_pictures_of_executions_plans_and_workflows(browser: Browser, stage: Stage) -> None:
-    """Light, dark and on a phone, nothing wider than the screen."""
-    reviewed = await stage.submit(
-        "reviewed", "[reviewed] Add hello_world()", stage.repository("reviewed", HELLO_FILES),
-        num_agents=2, rounds=1, enable_peer_review=True,
-    )  # fmt: skip
-    await stage.until(reviewed, "execution_finished")
-    asking = await stage.risky()
-    paths = {
-        "timeline": f"/executions/{reviewed}",
-        "candidates": f"/executions/{reviewed}?tab=candidates",
-        "audit": f"/executions/{reviewed}?tab=audit",
-        "events": f"/executions/{reviewed}?tab=events",
-        "gate": f"/executions/{asking}",
-        "workflow": "/workflows/fix-issue",
-        "editor": "/workflows/new",
-        "plans": "/plans",
-    }
-    for look, scheme, width in (("light", "light", 1360), ("dark", "dark", 1360), ("phone", "light", 390)):
-        context = await browser.new_context(
-            viewport={"width": width, "height": 860}, color_scheme=cast("Any", scheme), reduced_motion="reduce"
-        )
-        page = await context.new_page()
-        await page.goto(stage.url)
-        await page.wait_for_url(lambda url: "#token" not in url)
-        for name, path in paths.items():
-            await _open(page, stage, path)
-            await expect(page.locator("#view h1")).to_be_visible()
-            await expect(page.locator(".loading")).to_have_count(0)
-            await _sound(page)
-            await page.screenshot(path=ARTIFACTS / f"{name}-{look}.png", full_page=True)
-            assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, look)
-        await context.close()
