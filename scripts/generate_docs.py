@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 from pydantic_settings import BaseSettings
 
 from fleet.agent.v1 import agent_pb2
-from services.gateway.rest.comments import comments_of, comments_text
 from services.gateway.rest.openapi import document_text
+from services.gateway.rest.schemas import comments_of, comments_text
 from services.gateway.upstream import FILES
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.settings import Settings

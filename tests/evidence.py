@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
+from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy

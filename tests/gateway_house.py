@@ -24,10 +24,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from services.gateway.access import access_middleware, session_routes
+from services.gateway.main import serve_http
 from services.gateway.problems import HANDLERS
-from services.gateway.server import serve_http
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
 TOKEN = "a-token-that-nobody-guesses"
 

@@ -21,13 +21,12 @@ from services.grpc_server import serve_grpc
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.metrics import Metrics
-from services.orchestrator.server import orchestrator_service
-from services.orchestrator.servicer import OrchestratorServicer
+from services.orchestrator.servicer import OrchestratorServicer, orchestrator_service
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.domain.health import Component
-from swe_ai_fleet.domain.live import TextDelta
-from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.domain.fleet_status import Component
+from swe_ai_fleet.domain.message import TextDelta
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -35,8 +34,8 @@ from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 
 SECONDS = 20

@@ -21,7 +21,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
-from services.access.book import AccessBook
+from services.access.store import AccessBook
 from services.context.main import RunningContext, open_context
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import ConversationServicer, conversation_service
@@ -29,17 +29,16 @@ from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.notifications import open_notifications
-from services.orchestrator.planning_sessions import PlanningServicer, plan_buckets, planning_service
-from services.orchestrator.server import orchestrator_service
+from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
+from services.orchestrator.servicer import orchestrator_service
 from services.orchestrator.uploads import Uploads
 from services.orchestrator.workflows import workflow_service, workflow_servicer
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.domain.endpoint import EndpointRules
-from swe_ai_fleet.domain.fleet_status import FleetStatus, ReplicaReport
-from swe_ai_fleet.domain.health import Component, ComponentState
-from swe_ai_fleet.orchestrator.council_book import CouncilBook
-from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.domain.council import EndpointRules
+from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -54,7 +53,7 @@ from swe_ai_fleet.runtime.plan_service import open_plan_desks
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_script import answered, said

@@ -18,11 +18,8 @@ import structlog
 
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.errand import (
-    CheckAssignment,
-)
+from swe_ai_fleet.domain.assignment import CheckAssignment, Job, JobOutcome
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
@@ -30,8 +27,7 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
-from workers.place import FENCED, STOPPED, TOLD, UNREACHABLE, Place
-from workers.prepared import PreparedWorkspaces
+from workers.container import FENCED, STOPPED, TOLD, UNREACHABLE, Place, PreparedWorkspaces
 
 _log = structlog.get_logger(__name__)
 
@@ -92,7 +88,7 @@ async def _until_told(settings: Settings, place: Place) -> int:
 
 
 def main() -> int:
-    """Carry out the job that the environment names. Exit codes: see `workers.place`; 2: there is none."""
+    """Carry out the job that the environment names. Exit codes: see `workers.container`; 2: there is none."""
     raise_file_limit()
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))

@@ -13,16 +13,15 @@ import structlog
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, JetStream
+from swe_ai_fleet.domain.assignment import Job
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
-from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.runtime.factories import connect_log, git_private_hosts, repository_roots
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
-from swe_ai_fleet.runtime.sandboxes import make_sandbox
-from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
-from workers.place import TOLD, UNREACHABLE, Place
+from workers.container import TOLD, UNREACHABLE, Place
 
 _log = structlog.get_logger(__name__)
 
@@ -81,7 +80,7 @@ async def _resolved(
 
 
 def main() -> int:
-    """Clone for the job that the environment names. Exit codes: see `workers.place`; 1: it cannot be cloned."""
+    """Clone for the job that the environment names. Exit codes: see `workers.container`; 1: it cannot be cloned."""
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning import drive
-from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import SystemMessage, UserMessage
@@ -26,8 +26,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.access import ToolAccess
-from swe_ai_fleet.tools.catalogue import all_toolkits
+from swe_ai_fleet.tools.catalogue import ToolAccess, all_toolkits
 from swe_ai_fleet.tools.pipeline import Pipeline
 from tests.planning_requests import COMPLEX, FAST, FILES, SCRIPT, SIMPLE
 

@@ -13,16 +13,10 @@ from pathlib import Path
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.solving import solve
-from swe_ai_fleet.domain.message import (
-    AssistantMessage,
-    ModelCapabilities,
-    ModelReply,
-    ModelRequest,
-    ToolCall,
-)
+from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.runtime.factories import workspace_provider
-from swe_ai_fleet.runtime.sandboxes import with_rung
+from swe_ai_fleet.runtime.tool_services import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.audit import AuditTrail

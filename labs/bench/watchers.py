@@ -20,11 +20,11 @@ from pathlib import Path
 import psutil
 
 from services.gateway.app import Surroundings, gateway_app
-from services.gateway.server import serve_http
+from services.gateway.main import serve_http
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.domain.event import EventBody
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.event_source import STRIDE, EventSource, a_deliberation, numbered, serving
 
 Story = Sequence[tuple[str, EventBody]]

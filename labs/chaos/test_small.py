@@ -11,7 +11,7 @@ from labs.chaos.model import Writer, description, line
 from labs.chaos.plan import Victim, strikes
 from labs.chaos.report import markdown, summary
 from labs.chaos.run import Phase, run_chaos
-from swe_ai_fleet.agents.resumption import _LOST
+from swe_ai_fleet.agents.recorded_run import _LOST
 from swe_ai_fleet.testing.script import ScriptRequest
 
 VICTIMS = {Victim.ORCHESTRATOR: 1, Victim.ACTOR: 1, Victim.NATS: 1}

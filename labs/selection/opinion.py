@@ -25,13 +25,13 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, RankedCandidat
 from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict, Vote
 from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, PEER_SAMPLES, lone_samples
 from swe_ai_fleet.orchestrator.peer_review import pairs
-from swe_ai_fleet.orchestrator.selection import rank
+from swe_ai_fleet.orchestrator.ranking import rank
 
 try:
     from swe_ai_fleet.domain.examination import Examination, Matrix
     from swe_ai_fleet.orchestrator.judging import peer_samples
     from swe_ai_fleet.orchestrator.peer_review import peers_for
-    from swe_ai_fleet.orchestrator.standing import PARTS, Part, lead, standings, tier
+    from swe_ai_fleet.orchestrator.score import PARTS, Part, lead, standings, tier
 except ImportError:  # a commit from before candidates were examined, and votes asked for only where they count
     Examination = Matrix = None
 

@@ -18,7 +18,7 @@ from labs.zoo.mutations import Mutant
 from swe_ai_fleet.testing.repositories import git
 
 MOST_CHARS = 2_000
-"""A longer command is none: `agents/probing.py` leaves it out."""
+"""A longer command is none: `agents/preparation.py` leaves it out."""
 _NAMES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 

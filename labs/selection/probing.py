@@ -11,15 +11,15 @@ from typing import Any
 from labs.selection.catalogue import Probe
 from labs.selection.making import Pool
 from labs.selection.probes import MadeProbe
-from swe_ai_fleet.agents.probing import read_checklist
+from swe_ai_fleet.agents.preparation import read_checklist
 from swe_ai_fleet.codec import from_plain
+from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.checklist import Checklist, Requirement
-from swe_ai_fleet.domain.errand import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
-from swe_ai_fleet.orchestrator.selection import rank
+from swe_ai_fleet.orchestrator.ranking import rank
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_log import MemoryLog

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.orchestrator.dispatcher import AGAIN_SECONDS, HEAD_START_SECONDS, POLL_SECONDS
-from swe_ai_fleet.orchestrator.leases import claimable, over
+from swe_ai_fleet.orchestrator.projection import claimable, over
 from swe_ai_fleet.orchestrator.queue import Line, Waiting, in_order, next_up
 
 if TYPE_CHECKING:

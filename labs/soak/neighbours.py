@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.command import Command, Owner
 from swe_ai_fleet.domain.event import MessageAdded, Writer
 from swe_ai_fleet.domain.message import UserMessage
-from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.sandbox import CpuSlots, LocalWorkspace, Sandbox, SandboxPolicy, choose_rung

@@ -21,7 +21,7 @@ from pydantic import (
 
 from services.auth import is_name
 from swe_ai_fleet.domain.access import AccessRole, Quota, TenantRules
-from swe_ai_fleet.domain.endpoint import EndpointRules
+from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import ApprovalPolicy
 

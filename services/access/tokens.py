@@ -1,15 +1,32 @@
-"""Static tokens: made once, shown to their owner once, kept as a digest."""
+"""Tokens that callers show: static ones and JSON Web Tokens, with the public keys of their issuers.
+
+Static tokens: made once, shown to their owner once, kept as a digest.
+
+The public keys of an issuer (RFC 7517), from a file or an https URL, kept fresh.
+
+JSON Web Tokens (RFC 7519, with the advice of RFC 8725) of the issuers that the access file names.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
 import secrets
-from collections.abc import Iterable
-from datetime import UTC, date, datetime, time
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime
+from datetime import time as time_of_day
+from pathlib import Path
+from typing import Any, cast
 
-from services.access.tables import TokenTable
-from services.auth import Admission
-from swe_ai_fleet.domain.access import Principal
+import structlog
+
+from services.access.tables import ClaimPath, JwtTable, TokenTable
+from services.auth import Admission, is_name, unknown
+from swe_ai_fleet.domain.access import AccessRole, Principal
+from swe_ai_fleet.domain.errors import Unavailable
 
 PREFIX = "fleet_"
 """By which secret scanners know one."""
@@ -31,7 +48,7 @@ def end_of(expires: datetime | date | None) -> float:
     if expires is None:
         return 0.0
     if not isinstance(expires, datetime):
-        expires = datetime.combine(expires, time.max, UTC)
+        expires = datetime.combine(expires, time_of_day.max, UTC)
     return expires.timestamp()
 
 
@@ -54,3 +71,269 @@ class StaticTokens:
         """Whose it is; None where it is nobody's, or over."""
         found = self._holders.get(token_digest(token))
         return None if found is None or 0 < found.expires <= now else found
+
+
+FRESH_SECONDS = 600.0
+"""After so long the keys are asked for again: one that was withdrawn is taken no longer than that."""
+LEAST_SECONDS = 30.0
+"""Between two requests, however many tokens name keys that are not known."""
+TIMEOUT_SECONDS = 5.0
+MAX_BYTES = 256 * 1024
+MAX_KEYS = 100
+
+Jwk = Mapping[str, Any]
+_log = structlog.get_logger(__name__)
+
+
+class KeySet:
+    """Keys by their id.
+
+    While the place does not answer, or has nothing that can be read, the keys that were there last go on counting.
+
+    Args:
+        place: A path, or an https URL.
+        ca: PEM file of the authority that signed the URL's certificate; None: one that the system trusts.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, place: str, *, ca: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place = place
+        self._ca = ca
+        self._clock = clock
+        self._keys: tuple[Jwk, ...] = ()
+        self._tried_at: float | None = None
+        self._read_at: float | None = None
+        self._stamp: tuple[int, int, int] | None = None
+        self._reading = asyncio.Lock()
+
+    async def find(self, key_id: str | None) -> Jwk | None:
+        """The key of that id; without an id the only key there is. None: there is no such key.
+
+        Raises:
+            Unavailable: No keys have been had yet.
+        """
+        if self._stale():
+            await self._refresh(unless=lambda: not self._stale())
+        found = self._find(key_id)
+        if found is None:
+            await self._refresh(unless=lambda: self._find(key_id) is not None)
+            found = self._find(key_id)
+        if found is None and self._read_at is None:
+            raise Unavailable("the keys of the token's issuer cannot be had", hint="the server's log says why")
+        return found
+
+    def _find(self, key_id: str | None) -> Jwk | None:
+        fitting = [key for key in self._keys if key_id is None or key.get("kid") == key_id]
+        return fitting[0] if len(fitting) == 1 else None
+
+    def _stale(self) -> bool:
+        return self._read_at is None or self._clock() - self._read_at > FRESH_SECONDS
+
+    async def _refresh(self, *, unless: Callable[[], bool]) -> None:
+        async with self._reading:
+            # Whoever waited here finds what the one before brought.
+            tried = self._tried_at
+            if unless() or (tried is not None and self._clock() - tried < LEAST_SECONDS):
+                return
+            self._tried_at = self._clock()
+            try:
+                data = await self._fetched() if "://" in self._place else await asyncio.to_thread(self._from_file)
+                self._keys = parse_keys(data)
+                self._read_at = self._clock()
+            except (OSError, ValueError) as error:
+                _log.error(
+                    "the keys of an issuer cannot be read; those known so far go on counting",
+                    place=self._place,
+                    known=len(self._keys),
+                    error=str(error) or type(error).__name__,
+                )
+
+    def _from_file(self) -> bytes:
+        with Path(self._place).open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+
+    async def _fetched(self) -> bytes:
+        import httpx2
+
+        ca = str(self._ca) if self._ca else None
+        trusted = await asyncio.to_thread(ssl.create_default_context, cafile=ca)
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_SECONDS),
+                httpx2.AsyncClient(verify=trusted, trust_env=False, follow_redirects=False) as client,
+                client.stream("GET", self._place, headers={"accept": "application/json"}) as answer,
+            ):
+                if answer.status_code != 200:
+                    raise ValueError(f"the answer is {answer.status_code}")
+                data = bytearray()
+                async for piece in answer.aiter_bytes():
+                    data += piece
+                    if len(data) > MAX_BYTES:
+                        break
+                return bytes(data)
+        except httpx2.HTTPError as error:
+            raise OSError(str(error) or type(error).__name__) from error
+
+
+def place_of(folder: Path, jwks: str, ca: str) -> tuple[str, Path | None]:
+    """Where keys are, and who vouches for the place, as an access file in a folder names them."""
+    return (jwks if "://" in jwks else str(folder / jwks)), (folder / ca if ca else None)
+
+
+def parse_keys(data: bytes) -> tuple[Jwk, ...]:
+    """The keys of a set that are for checking signatures. Raises ValueError."""
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    try:
+        told: object = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    keys: object = cast("dict[str, object]", told).get("keys") if isinstance(told, dict) else None
+    if not isinstance(keys, list):
+        raise ValueError("no JSON object with a list of keys")
+    # Shared keys ("oct") are no keys to check with: whoever has one can sign.
+    found = tuple(key for key in map(_read, cast("list[object]", keys)[:MAX_KEYS]) if _is_public(key))
+    if not found:
+        raise ValueError("none of its keys is a public key for signatures")
+    return found
+
+
+def _read(key: object) -> Jwk:
+    return cast("Jwk", key) if isinstance(key, dict) else {}
+
+
+def _is_public(key: Jwk) -> bool:
+    return key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
+
+
+MAX_CHARS = 8 * 1024
+_LEAST_RSA_BITS = 2048
+_PEOPLES = frozenset(AccessRole) - {AccessRole.SERVICE}
+"""Roles that a claim may name by itself; that of services the file must give."""
+
+
+def looks_like_one(token: str) -> bool:
+    """Whether a token can be a JWT, which has two dots; static tokens have none."""
+    return token.count(".") == 2
+
+
+class WebTokens:
+    """Finds whom a token names, if one of the issuers signed it.
+
+    Args:
+        issuers: Of the access file, each with its keys.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, issuers: Iterable[tuple[JwtTable, KeySet]], *, clock: Callable[[], float] = time.time) -> None:
+        self._issuers = tuple(issuers)
+        self._clock = clock
+
+    async def find(self, token: str) -> Admission:
+        """Whom it names. Raises Unauthenticated, Unavailable."""
+        import jwt
+
+        if len(token) > MAX_CHARS:
+            raise unknown()
+        try:
+            header = jwt.get_unverified_header(token)
+            named: object = jwt.decode(token, options={"verify_signature": False}).get("iss")
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            raise unknown() from None
+        for table, keys in self._issuers:
+            if table.issuer == named and (found := await self._of(table, keys, token, header)):
+                return found
+        raise unknown()
+
+    async def _of(self, table: JwtTable, keys: KeySet, token: str, header: Mapping[str, Any]) -> Admission | None:
+        import jwt
+
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if algorithm not in table.algorithms or not (key_id is None or isinstance(key_id, str)):
+            return None
+        jwk = await keys.find(key_id)
+        if jwk is None or jwk.get("alg", algorithm) != algorithm:
+            return None
+        try:
+            claims = jwt.decode(
+                token,
+                _key(jwk, str(algorithm)),
+                algorithms=list(table.algorithms),
+                audience=table.audience,
+                issuer=table.issuer,
+                leeway=table.leeway_seconds,
+                options={
+                    "require": ["exp", "iat", "iss", "aud"],
+                    # PyJWT reads the system's clock; times are judged below, by ours.
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            return None
+        return self._admission(table, claims)
+
+    def _admission(self, table: JwtTable, claims: Mapping[str, Any]) -> Admission | None:
+        now = self._clock()
+        expires, issued, begins = (_seconds(claims.get(name)) for name in ("exp", "iat", "nbf"))
+        if expires is None or issued is None or (begins is None and "nbf" in claims):
+            return None
+        if not expires + table.leeway_seconds > now >= max(issued, begins or 0.0) - table.leeway_seconds:
+            return None
+        name, tenant = claim(claims, table.name_claim), _tenant(table, claims)
+        if not isinstance(name, str) or not is_name(table.name_prefix + name) or tenant is None:
+            return None
+        principal = Principal(tenant=tenant, name=table.name_prefix + name, roles=_roles(table, claims))
+        return Admission(principal=principal, expires=expires + table.leeway_seconds)
+
+
+def claim(claims: Mapping[str, Any], path: ClaimPath) -> object:
+    """The value of a claim; None where there is none. Dots of a text lead into objects."""
+    value: object = claims
+    for part in path.split(".") if isinstance(path, str) else path:
+        if not isinstance(value, Mapping):
+            return None
+        value = cast("Mapping[str, object]", value).get(part)
+    return value
+
+
+def _tenant(table: JwtTable, claims: Mapping[str, Any]) -> str | None:
+    if table.tenant is not None:
+        return table.tenant
+    told = claim(claims, table.tenant_claim)
+    if not isinstance(told, str):
+        return None
+    # With a translation only what it names is taken: somebody else's tenant may be called as ours are.
+    return table.tenants.get(told) if table.tenants else told
+
+
+def _roles(table: JwtTable, claims: Mapping[str, Any]) -> frozenset[AccessRole]:
+    told = claim(claims, table.roles_claim) if table.roles_claim else None
+    named = told.split() if isinstance(told, str) else told
+    found = set(table.roles)
+    for one in cast("list[object]", named) if isinstance(named, list) else ():
+        if not isinstance(one, str):
+            continue
+        if one in table.role_names:
+            found |= table.role_names[one]
+        elif not table.role_names and one in _PEOPLES:
+            found.add(AccessRole(one))
+    return frozenset(found)
+
+
+def _seconds(value: object) -> float | None:
+    """A NumericDate; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        return None
+    return float(value)
+
+
+def _key(jwk: Jwk, algorithm: str) -> Any:
+    """The key, for this algorithm only. Raises jwt.PyJWTError."""
+    import jwt
+
+    made = jwt.PyJWK(dict(jwk), algorithm)
+    if getattr(made.key, "key_size", _LEAST_RSA_BITS) < _LEAST_RSA_BITS and jwk["kty"] == "RSA":
+        raise jwt.InvalidKeyError("the RSA key is too short")
+    return made

@@ -1,4 +1,9 @@
-"""The calls about stories, tasks, decisions, phases and what was done."""
+"""What of the graph on the wire is more than names: stories that are none, who decided, and when.
+
+Pages of stories.
+
+The calls about stories, tasks, decisions, phases and what was done.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +15,102 @@ from typing import TypeVar
 
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
-from services.context import graph_messages as wire
-from services.context.bounds import (
+from services.context.requests import (
     MAX_REPLY_BYTES,
     fields_within,
     fitting,
     foreign,
+    page_behind,
+    page_start,
+    page_token,
 )
-from services.context.pages import page_start, page_token
-from services.context.stories import stories_page
-from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
 from swe_ai_fleet.context.scope import ScopeVerdict, validate_scope
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
-from swe_ai_fleet.domain.context import ContextRequest, Phase, Relation, RelationKind, Story, StoryTask
+from swe_ai_fleet.domain.context import (
+    NO_STORY,
+    ContextRequest,
+    Decision,
+    Phase,
+    Relation,
+    RelationKind,
+    Story,
+    StoryTask,
+    StoryUpdated,
+    WorkRecord,
+)
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.moment import milliseconds, now
 from swe_ai_fleet.domain.task import Role, check_identifier
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
+
+
+def decision(message: pb.Decision, *, caller: str) -> Decision:
+    return from_message(Decision, message, decided_by=message.decided_by or caller)
+
+
+def decision_message(decision: Decision) -> pb.Decision:
+    return to_message(pb.Decision, decision, story_id="" if decision.story_id == NO_STORY else decision.story_id)
+
+
+def update(request: pb.UpdateContextRequest) -> StoryUpdated:
+    # Set to no role, the task belongs to none any more.
+    role = (from_enum(Role, pb.Role, request.role) or "") if request.HasField("role") else None
+    return from_message(StoryUpdated, request, role=role)
+
+
+def work_record(message: pb.WorkRecord) -> WorkRecord:
+    return from_message(WorkRecord, message, **({} if message.ended_at_ms else {"ended_at": now()}))
+
+
+def work_message(record: WorkRecord) -> pb.WorkRecord:
+    return to_message(pb.WorkRecord, record, story_id="" if record.story_id == NO_STORY else record.story_id)
+
+
+STORIES_PAGE_SIZE = 50
+
+
+def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
+    """The page asked for, the story that was changed last first. Raises InvalidRequest."""
+    size = request.page_size or STORIES_PAGE_SIZE
+    phases = {from_enum(Phase, pb.Phase, one) for one in request.phases} - {None}
+    behind = page_behind(request)
+    states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())
+    found = [
+        (_place(state), state, state.story)
+        for state in states
+        if state.story is not None and (not phases or state.story.phase in phases)
+    ]
+    if behind is not None:
+        found = [one for one in found if one[0] < behind]
+    found.sort(key=lambda one: one[0], reverse=True)
+    page = fitting((_card(state, story) for _, state, story in found[:size]), MAX_REPLY_BYTES)
+    more = len(page) < len(found)
+    return pb.ListStoriesResponse(
+        stories=page, next_page_token=page_token(request, found[len(page) - 1][0]) if more else ""
+    )
+
+
+def _place(state: StoryState) -> tuple[str, str]:
+    return state.changed_at, state.story_id
+
+
+def _card(state: StoryState, story: Story) -> pb.StoryCard:
+    return to_message(
+        pb.StoryCard,
+        story,
+        version=state.version,
+        task_count=len(state.tasks),
+        open_task_count=sum(task.state in OPEN for task in state.tasks.values()),
+        decision_count=len(state.decisions),
+        changed_at_ms=milliseconds(state.changed_at),
+    )
+
 
 T = TypeVar("T")
 
@@ -65,16 +146,14 @@ class GraphCalls:
         return to_message(pb.GetContextResponse, gathered, version=version)
 
     async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
-        state = await self.book.update(
-            tenant(), request.story_id, wire.update(request), expected_version=_expected(request)
-        )
+        state = await self.book.update(tenant(), request.story_id, update(request), expected_version=_expected(request))
         changed = state.tasks.get(request.task_id)
         decided = state.decisions.get(request.decision_id)
         return pb.UpdateContextResponse(
             version=state.version,
             story=_story(state),
             task=to_message(pb.Task, changed) if changed is not None else None,
-            decision=wire.decision_message(decided) if decided is not None else None,
+            decision=decision_message(decided) if decided is not None else None,
         )
 
     async def rehydrate(self, request: pb.RehydrateSessionRequest) -> pb.RehydrateSessionResponse:
@@ -119,10 +198,10 @@ class GraphCalls:
     async def add_decision(self, request: pb.AddProjectDecisionRequest, caller: str) -> pb.AddProjectDecisionResponse:
         with fields_within("decision", expected_version="expected_version"):
             state = await self.book.add_decision(
-                tenant(), wire.decision(request.decision, caller=caller), expected_version=_expected(request)
+                tenant(), decision(request.decision, caller=caller), expected_version=_expected(request)
             )
         kept = state.decisions[request.decision.decision_id]
-        return pb.AddProjectDecisionResponse(version=state.version, decision=wire.decision_message(kept))
+        return pb.AddProjectDecisionResponse(version=state.version, decision=decision_message(kept))
 
     async def change_phase(self, request: pb.TransitionPhaseRequest, caller: str) -> pb.TransitionPhaseResponse:
         phase = from_enum(Phase, pb.Phase, request.phase)
@@ -170,7 +249,7 @@ class GraphCalls:
 
     async def record(self, request: pb.RecordOperationsRequest) -> pb.RecordOperationsResponse:
         with fields_within("record"):
-            record = wire.work_record(request.record)
+            record = work_record(request.record)
             await self._check_foreign(foreign(record.execution_id, field="execution_id"))
             recorded = await self.book.record_work(tenant(), record)
         return pb.RecordOperationsResponse(
@@ -239,8 +318,8 @@ def _session(session: StorySession) -> pb.StorySession:
         version=session.state.version,
         open_tasks=fitting((to_message(pb.Task, one) for one in session.open_tasks), MAX_PART_BYTES),
         ready=session.ready,
-        decisions=fitting(map(wire.decision_message, session.decisions), MAX_PART_BYTES),
-        work=fitting((wire.work_message(work.record) for work in session.work), MAX_PART_BYTES),
+        decisions=fitting(map(decision_message, session.decisions), MAX_PART_BYTES),
+        work=fitting((work_message(work.record) for work in session.work), MAX_PART_BYTES),
         phases=fitting((to_message(pb.PhaseStep, one) for one in reversed(session.state.phases)), MAX_PART_BYTES)[::-1],
         next_steps=session.next_steps,
     )

@@ -1,4 +1,7 @@
-"""The composition root of the context service: settings and a connection to NATS in, a serving service out."""
+"""Memories as settings want them: the bucket that all replicas share, an index of this one, an embedder.
+
+The composition root of the context service: settings and a connection to NATS in, a serving service out.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +16,58 @@ from functools import partial
 
 import structlog
 
-from services.access.opening import open_access, rules_of
+from services.access.store import open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
 from services.context.graph import GraphCalls
-from services.context.learning import LearningCalls
-from services.context.memory import MemoryCalls
+from services.context.memory import LearningCalls, MemoryCalls
 from services.context.recorder import Recorder, open_recorder
 from services.context.servicer import ContextServicer, context_service
-from services.context.store import MEMORIES_BUCKET, open_memories
 from services.grpc_server import serve_grpc
 from services.nats_figures import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.adapters.memory_index import open_memory_index
 from swe_ai_fleet.context.gathering import ContextGatherer
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.domain.errors import InternalFault, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
-from swe_ai_fleet.orchestrator.quotas import Quotas, Rules
-from swe_ai_fleet.orchestrator.storage import Pieces, StorageBook
-from swe_ai_fleet.ports import ContextSource, Memories
+from swe_ai_fleet.memory.admission import MemoryLimits
+from swe_ai_fleet.memory.following import origin
+from swe_ai_fleet.memory.shared import SharedMemories
+from swe_ai_fleet.orchestrator.quotas import Pieces, Quotas, Rules, StorageBook
+from swe_ai_fleet.ports import ContextSource, Memories, SecretMask
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
+from swe_ai_fleet.runtime.embeddings import configured_embedder
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import read_address
 from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
+
+MEMORIES_BUCKET = "agent-memories"
+
+
+@asynccontextmanager
+async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask) -> AsyncGenerator[SharedMemories]:
+    """What the fleet remembers, until the context ends.
+
+    Raises InvalidRequest naming a malformed setting, PreconditionFailed where the index cannot be used, Unavailable.
+    """
+    limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
+    bucket = await log.bucket(MEMORIES_BUCKET)
+    # An index follows one bucket: where NATS was begun anew, so is the index.
+    source = await origin(bucket)
+    directory = settings.home / "memory" / source
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        index = await stack.enter_async_context(open_memory_index(settings.memory_store, directory, source=source))
+        embedder = await stack.enter_async_context(configured_embedder(settings))
+        yield await stack.enter_async_context(
+            SharedMemories.open(bucket, index, mask=mask, embedder=embedder, limits=limits)
+        )
+
 
 CARD = "context.json"
 _log = structlog.get_logger(__name__)

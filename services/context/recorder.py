@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
-from swe_ai_fleet.adapters.jetstream.wire import event_of
-from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.adapters.jetstream.messages import event_of
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.context.work import work_record
 from swe_ai_fleet.domain.errors import (
     FleetError,

@@ -12,8 +12,7 @@ from fleet.context.v1 import context_pb2_grpc
 from fleet.context.v1.context_pb2_grpc import ContextServiceServicer
 from services.auth import caller_of, tenant
 from services.context.graph import GraphCalls
-from services.context.learning import LearningCalls
-from services.context.memory import MemoryCalls
+from services.context.memory import LearningCalls, MemoryCalls
 from services.errors import Context
 from services.grpc_server import Service
 

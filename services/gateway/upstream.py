@@ -1,4 +1,7 @@
-"""The gRPC services behind the gateway: any of their methods, called by name on behalf of a caller."""
+"""On whose behalf a request is carried out.
+
+The gRPC services behind the gateway: any of their methods, called by name on behalf of a caller.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import grpc.aio
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from starlette.requests import HTTPConnection
 
 from fleet.context.v1 import context_pb2
 from fleet.conversation.v1 import conversation_pb2
@@ -18,9 +22,47 @@ from fleet.notification.v1 import notification_pb2
 from fleet.orchestrator.v1 import orchestrator_pb2
 from fleet.planning.v1 import planning_pb2
 from fleet.workflow.v1 import workflow_pb2
+from services.auth import bearer
+from services.gateway.access.credentials import Visitor
+from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.channels import ChannelTls, open_channel
 from swe_ai_fleet.telemetry import own_telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks.
+
+    Attributes:
+        token: What the services behind are shown; empty: nothing.
+        name: How they are called, or where one token is everybody's call themselves; empty: not at all.
+        principal: Who they are.
+    """
+
+    token: str = field(repr=False)
+    name: str = ""
+    principal: Principal = SOLE
+
+    @property
+    def tenant(self) -> str:
+        """Whose executions and memories they reach."""
+        return self.principal.tenant
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Whom the access middleware admitted; without it, whoever the request's own header names."""
+    state: dict[str, Any] = connection.scope.get("state") or {}
+    token: str | None = state.get("token")
+    if token is None:
+        token = bearer(connection.headers.getlist("authorization")) or ""
+    visitor: Visitor | None = state.get("visitor")
+    who = visitor.principal if visitor else SOLE
+    named = state.get("caller") or ""
+    # Services name whom they call for; others are who they are.
+    name = named or who.name if who.may(AccessRole.SERVICE) else who.name
+    return Caller(token=token, name=name, principal=who)
+
 
 CALL_SECONDS = 60.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024

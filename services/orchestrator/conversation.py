@@ -16,7 +16,7 @@ from services.orchestrator.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.conversations.chat import Chat
-from swe_ai_fleet.conversations.formatting.channel import Channel
+from swe_ai_fleet.conversations.formatting.pages import Channel
 from swe_ai_fleet.conversations.session import MAX_CARD_CHARS, Session, check_namespaces
 from swe_ai_fleet.conversations.store import CHATS_BUCKET
 from swe_ai_fleet.domain.errors import InvalidRequest

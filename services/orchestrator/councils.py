@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
 from swe_ai_fleet.orchestrator.councils import at_work, council_name
 
 _CONFIG_FIELDS = {

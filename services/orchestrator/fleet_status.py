@@ -17,13 +17,14 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import (
+    Component,
+    ComponentState,
     EndpointStatus,
     EndpointUse,
     FleetStatus,
     HostStatus,
     ReplicaReport,
 )
-from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.orchestrator.executions import Executions
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from services.access.opening import knows, open_access, rules_of
+from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
 from services.context.main import open_context
@@ -19,14 +19,12 @@ from services.gateway.main import open_gateway
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import open_conversations
 from services.orchestrator.councils import Councils
-from services.orchestrator.fleet_figures import fleet_metrics
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
-from services.orchestrator.metrics import Metrics
+from services.orchestrator.metrics import Metrics, fleet_metrics
 from services.orchestrator.notifications import open_notifications
-from services.orchestrator.planning_sessions import open_plan_service
-from services.orchestrator.server import orchestrator_service
-from services.orchestrator.servicer import OrchestratorServicer
+from services.orchestrator.planning import open_plan_service
+from services.orchestrator.servicer import OrchestratorServicer, orchestrator_service
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from services.orchestrator.workflows import workflow_service, workflow_servicer
@@ -35,7 +33,7 @@ from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
-from swe_ai_fleet.runtime.councils import council_models
+from swe_ai_fleet.runtime.equipment import council_models
 from swe_ai_fleet.runtime.fleet_view import endpoint_use
 from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
 from swe_ai_fleet.runtime.private_files import kept_token, write_private

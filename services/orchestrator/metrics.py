@@ -1,17 +1,30 @@
-"""Figures over a range of time, as clients get them."""
+"""Figures of the fleet, as Prometheus reads them and as clients ask for them.
+
+The fleet as Prometheus has it: hosts, model servers, streams, leases, read when somebody asks.
+
+Figures over a range of time, as clients get them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
+from services.nats_figures import nats_metrics
+from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.contract import from_enum, to_enum, to_message
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.fleet_status import FleetStatus
 from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import (
     RELATIVE_ERROR,
     Figures,
@@ -21,6 +34,185 @@ from swe_ai_fleet.orchestrator.metrics import (
     Sketch,
     ToolFigures,
 )
+from swe_ai_fleet.runtime.fleet_view import FleetView
+from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper
+from swe_ai_fleet.runtime.node_load import added_up
+from swe_ai_fleet.runtime.stack import Stack
+from swe_ai_fleet.telemetry import Telemetry
+
+_PATIENCE_SECONDS = 2.0
+_MOST_TENANTS = 50
+_MOST_ENDPOINTS = 50
+
+
+class FleetSource:
+    """What a fleet's view says. While it measures for too long, the last answer stands.
+
+    Args:
+        view: Measures.
+    """
+
+    def __init__(self, view: FleetView) -> None:
+        self._view = view
+        self._measuring: asyncio.Task[FleetStatus] | None = None
+        self._last: FleetStatus | None = None
+
+    async def __call__(self) -> Iterable[Metric]:
+        if self._measuring is None:
+            self._measuring = asyncio.create_task(self._view.status(), name="metrics of the fleet")
+        await asyncio.wait([self._measuring], timeout=_PATIENCE_SECONDS)
+        if self._measuring.done():
+            measuring, self._measuring = self._measuring, None
+            self._last = measuring.result()
+        if self._last is None:
+            raise Unavailable("the fleet is still being measured")
+        return fleet_figures(self._last, me=self._view.me)
+
+
+def fleet_figures(status: FleetStatus, *, me: str) -> Iterable[Metric]:
+    """Streams and model servers are the same from every orchestrator; hosts and their calls are this one's own."""
+    return [*_hosts(status, me), *_endpoints(status), *_streams(status), *_tenants(status)]
+
+
+def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
+    hosts = GaugeMetricFamily("fleet_hosts", "Hosts of this orchestrator, by whether they answer.", labels=["state"])
+    calls = GaugeMetricFamily("fleet_host_calls", "Calls under way on the hosts of this orchestrator.")
+    slots = GaugeMetricFamily("fleet_host_slots", "Calls that they take at once.")
+    memory = GaugeMetricFamily("fleet_host_memory_bytes", "Memory of the processes of the hosts that answer.")
+    use = GaugeMetricFamily(
+        "fleet_model_pool_in_flight", "Calls to a model server by this orchestrator and its hosts.", labels=["endpoint"]
+    )
+    opened = GaugeMetricFamily(
+        "fleet_model_pool_breakers_open", "Processes whose calls keep away from a model server.", labels=["endpoint"]
+    )
+    waiting = GaugeMetricFamily("fleet_model_pool_waiting", "Calls that wait for a model server.")
+    mine = next((one for one in status.replicas if one.name == me), None)
+    found = mine.hosts if mine is not None else ()
+    alive = [host for host in found if host.alive]
+    hosts.add_metric(["up"], len(alive))
+    hosts.add_metric(["silent"], len(found) - len(alive))
+    calls.add_metric([], sum(host.running for host in found))
+    slots.add_metric([], sum(host.slots for host in alive))
+    memory.add_metric([], sum(host.report.memory for host in alive if host.report is not None))
+    reports = [host.report for host in found if host.report is not None]
+    if mine is not None and mine.here is not None:
+        reports.append(mine.here)
+    waiting.add_metric([], sum(report.waiting for report in reports))
+    for one in added_up(one for report in reports for one in report.endpoints)[:_MOST_ENDPOINTS]:
+        use.add_metric([one.url], one.in_flight)
+        opened.add_metric([one.url], one.open_circuits)
+    return [hosts, calls, slots, memory, use, opened, waiting]
+
+
+def _endpoints(status: FleetStatus) -> Iterable[Metric]:
+    up = GaugeMetricFamily("fleet_model_server_up", "Whether a model server answers.", labels=["endpoint"])
+    running = GaugeMetricFamily("fleet_model_server_running", "Requests that it works on.", labels=["endpoint"])
+    waiting = GaugeMetricFamily("fleet_model_server_waiting", "Requests that wait there.", labels=["endpoint"])
+    cache = GaugeMetricFamily("fleet_model_server_kv_cache_ratio", "How full its cache is.", labels=["endpoint"])
+    hits = GaugeMetricFamily(
+        "fleet_model_server_prefix_cache_hit_ratio", "How much of prompts it had cached.", labels=["endpoint"]
+    )
+    # A server is measured for each of its models; what it says of its load is the same.
+    servers = {one.url: one for one in sorted(status.endpoints, key=lambda one: one.state == "up")}
+    for one in list(servers.values())[:_MOST_ENDPOINTS]:
+        up.add_metric([one.url], float(one.state == "up"))
+        figures = ((running, one.running), (waiting, one.waiting), (cache, one.kv_cache_usage))
+        for family, value in (*figures, (hits, one.prefix_cache_hit_rate)):
+            if value is not None:
+                family.add_metric([one.url], value)
+    return [up, running, waiting, cache, hits]
+
+
+def _streams(status: FleetStatus) -> Iterable[Metric]:
+    held = GaugeMetricFamily("fleet_stream_bytes", "Bytes in a stream of NATS.", labels=["stream"])
+    limit = GaugeMetricFamily("fleet_stream_limit_bytes", "The most it may hold; 0: no limit.", labels=["stream"])
+    messages = GaugeMetricFamily("fleet_stream_messages", "Messages in it.", labels=["stream"])
+    for one in status.storage:
+        held.add_metric([one.name], one.bytes)
+        limit.add_metric([one.name], one.max_bytes)
+        messages.add_metric([one.name], one.messages)
+    return [held, limit, messages]
+
+
+def _tenants(status: FleetStatus) -> Iterable[Metric]:
+    held = GaugeMetricFamily("fleet_tenant_stored_bytes", "Bytes that NATS keeps for a tenant.", labels=["tenant"])
+    limit = GaugeMetricFamily("fleet_tenant_storage_quota_bytes", "The most it may; 0: no quota.", labels=["tenant"])
+    for one in sorted(status.tenants, key=lambda one: -one.bytes)[:_MOST_TENANTS]:
+        held.add_metric([one.name], one.bytes)
+        limit.add_metric([one.name], one.max_bytes)
+    return [held, limit]
+
+
+def load_figures(executions: Executions) -> Iterable[Metric]:
+    """What this orchestrator drives, and what it lets wait."""
+    load = executions.load()
+    driven = GaugeMetricFamily("fleet_drives", "Executions that this orchestrator drives.")
+    driven.add_metric([], load.driven)
+    room = GaugeMetricFamily("fleet_drives_limit", "The most that it drives at once.")
+    room.add_metric([], load.room.executions)
+    depth = GaugeMetricFamily("fleet_queue_depth", "Executions that wait for an orchestrator.")
+    depth.add_metric([], load.queued)
+    limit = GaugeMetricFamily("fleet_queue_limit", "The most that may wait.")
+    limit.add_metric([], load.room.queued)
+    return [driven, room, depth, limit]
+
+
+def lease_figures(leases: LeaseKeeper) -> Iterable[Metric]:
+    """This orchestrator's lease, and those it sees."""
+    alive: Collection[str] = leases.alive()
+    held = GaugeMetricFamily("fleet_lease_held", "Whether this orchestrator's own lease stands.")
+    held.add_metric([], float(leases.me in alive))
+    seen = GaugeMetricFamily("fleet_leases", "Leases of orchestrators that stand.")
+    seen.add_metric([], len(alive))
+    failed = CounterMetricFamily("fleet_lease_renewal_failures", "Renewals of the own lease that failed.")
+    failed.add_metric([], leases.failures)
+    ended = CounterMetricFamily("fleet_leases_ended", "Leases of others that ended.")
+    ended.add_metric([], leases.ended)
+    return [held, seen, failed, ended]
+
+
+def pool_figures(pool: ModelPool) -> Iterable[Metric]:
+    """What happened to this process's own pool of the default model; hosts have pools of their own."""
+    counted = pool.counters
+    families: list[Metric] = []
+    for name, text, value in (
+        ("failovers", "Calls that went to another server.", counted.failed_over),
+        ("breakers_opened", "Times that a server was given up for a while.", counted.opened),
+        ("turned_away", "Calls that a server refused for overload.", counted.turned_away),
+        ("gave_up", "Calls that no server answered in time.", counted.gave_up),
+    ):
+        family = CounterMetricFamily(f"fleet_model_pool_{name}", text)
+        family.add_metric([], value)
+        families.append(family)
+    return families
+
+
+@asynccontextmanager
+async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[None]:
+    """Within, who asks this process for metrics is told of the whole fleet."""
+    exposition = telemetry.exposition
+    if exposition is None:
+        yield
+        return
+    from swe_ai_fleet.telemetry.log_figures import log_figures
+
+    async def here() -> Iterable[Metric]:
+        return [*load_figures(stack.executions), *lease_figures(stack.leases), *pool_figures(stack.model)]
+
+    async def told() -> Iterable[Metric]:
+        if not stack.meter.complete:
+            # Half a log would look like counters that were set back.
+            raise Unavailable("the log has not been read to its end yet")
+        return log_figures(stack.meter)
+
+    with (
+        exposition.source("log", told),
+        exposition.source("orchestrator", here),
+        exposition.source("fleet", FleetSource(stack.view)),
+    ):
+        async with nats_metrics(telemetry, stack.log):
+            yield
+
 
 OPERATIONS = (
     "deliberation",

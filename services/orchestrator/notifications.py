@@ -21,16 +21,16 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.notifications.book import WEBHOOKS_BUCKET, WebhookBook
-from swe_ai_fleet.notifications.deliveries import (
+from swe_ai_fleet.notifications.retrying import Schedule
+from swe_ai_fleet.notifications.store import (
     DELIVERIES_BUCKET,
     DELIVERIES_KEPT_SECONDS,
     MAX_ATTEMPTS_KEPT,
+    WEBHOOKS_BUCKET,
     DeliveryBook,
+    WebhookBook,
 )
-from swe_ai_fleet.notifications.retrying import Schedule
-from swe_ai_fleet.notifications.signing import new_secret
-from swe_ai_fleet.notifications.webhook import USUAL, Webhook, check_webhook, default_id, parse_event
+from swe_ai_fleet.notifications.webhook import USUAL, Webhook, check_webhook, default_id, new_secret, parse_event
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.builtin.fetching import Network

@@ -1,21 +1,55 @@
-"""Planning events on the wire, and subtasks as callers get them."""
+"""Planning events on the wire, and subtasks as callers get them.
+
+Plan sessions as messages of `fleet.planning.v1`.
+
+The RPCs of `fleet.planning.v1.PlanningService`: convert, call, convert back.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from google.protobuf import json_format
 
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.auth import caller_of, tenant
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
+from fleet.planning.v1 import planning_pb2 as pb
+from fleet.planning.v1 import planning_pb2_grpc
+from fleet.planning.v1.planning_pb2_grpc import PlanningServiceServicer
+from services.auth import caller_of, principal, tenant
 from services.errors import Context
-from services.orchestrator.requests import repo_ref
-from services.orchestrator.subtasks import atomic_task
-from swe_ai_fleet.contract import from_message
+from services.grpc_server import Service
+from services.orchestrator.pages import page_of
+from services.orchestrator.requests import atomic_task, repo_ref
+from swe_ai_fleet.agents.plan_session import (
+    LEASE_SECONDS,
+    LEASES_BUCKET,
+    PARTS_BUCKET,
+    SESSIONS_BUCKET,
+    Approved,
+    AwaitingApproval,
+    PlanFailed,
+    PlanResult,
+    PlanSession,
+    Rejected,
+    SessionCard,
+    ToolCallMade,
+)
+from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.orchestrator.child_tasks import child_task_id
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
+from swe_ai_fleet.orchestrator.subtasks import child_task_id
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
+from swe_ai_fleet.runtime.plan_service import PlanBuckets, PlanDesk, open_plan_desks
+from swe_ai_fleet.runtime.tool_services import secret_mask
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.adapters.jetstream import JetStream
+    from swe_ai_fleet.runtime.stack import Stack
 
 MAX_EVENT_BYTES = 256 * 1024
 PATIENCE_SECONDS = 120.0
@@ -24,7 +58,7 @@ _MARGIN_SECONDS = 0.5
 """What an answer needs to reach a caller before its deadline."""
 
 
-def planning_event(request: pb.ProcessPlanningEventRequest) -> PlanningEvent:
+def planning_event(request: orchestrator_pb.ProcessPlanningEventRequest) -> PlanningEvent:
     """The event of a request. Raises InvalidRequest naming the field."""
     if request.ByteSize() > MAX_EVENT_BYTES:
         raise InvalidRequest(
@@ -40,7 +74,7 @@ def planning_event(request: pb.ProcessPlanningEventRequest) -> PlanningEvent:
     return from_message(PlanningEvent, request, repo=repo, payload=payload)
 
 
-def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> pb.ProcessPlanningEventResponse:
+def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> orchestrator_pb.ProcessPlanningEventResponse:
     """What an event led to, as its sender is told."""
     derivation = outcome.derivation
     subtasks = derivation.subtasks if derivation else ()
@@ -52,7 +86,7 @@ def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> pb.Proc
         for one in subtasks
         if derivation
     }
-    return pb.ProcessPlanningEventResponse(
+    return orchestrator_pb.ProcessPlanningEventResponse(
         event_id=event.event_id,
         accepted=outcome.accepted,
         message=outcome.message,
@@ -63,10 +97,210 @@ def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> pb.Proc
 
 
 async def answer_planning_event(
-    events: PlanningEvents, request: pb.ProcessPlanningEventRequest, context: Context
-) -> pb.ProcessPlanningEventResponse:
+    events: PlanningEvents, request: orchestrator_pb.ProcessPlanningEventRequest, context: Context
+) -> orchestrator_pb.ProcessPlanningEventResponse:
     """Take a caller's event. The subtasks of a dispatched one are waited for as long as the caller does."""
     event = replace(planning_event(request), tenant=tenant(), caller=caller_of(context))
     remaining = cast("float | None", context.time_remaining())
     patience = PATIENCE_SECONDS if remaining is None else max(0.0, remaining - _MARGIN_SECONDS)
     return planning_response(event, await events.process(event, patience=patience))
+
+
+MAX_CALLS_BYTES = 2 * 1024 * 1024
+"""Of the calls of one reply; the oldest are left out."""
+_NOT_IN_LISTS = ("reasoning", "memory_results", "tool_calls_made", "working", "repository", "ref")
+
+
+def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanResponse:
+    """What came of a goal."""
+    if isinstance(answer, PlanFailed):
+        return pb.ExecutePlanResponse(
+            status=answer.status, session_id=answer.session_id, error=well_formed(answer.error)
+        )
+    memory = _memory_message(answer.memory_results)
+    return to_message(pb.ExecutePlanResponse, answer, memory_results=memory, error=None)
+
+
+def decision_message(answer: Approved | AwaitingApproval | Rejected | PlanFailed) -> pb.ApproveApproachResponse:
+    """What came of a decision."""
+    if isinstance(answer, AwaitingApproval):
+        message, memory = "The approach was adjusted; it waits for a decision.", _memory_message(answer.memory_results)
+        return to_message(pb.ApproveApproachResponse, answer, message=message, memory_results=memory, error=None)
+    reply = pb.ApproveApproachResponse(status=answer.status, session_id=answer.session_id)
+    if isinstance(answer, PlanFailed):
+        reply.error = well_formed(answer.error)
+    else:
+        reply.message = well_formed(answer.message)
+    return reply
+
+
+def result_message(result: PlanResult) -> pb.ContinuePlanResponse:
+    """What came of an approved plan."""
+    return to_message(pb.ContinuePlanResponse, result, tool_calls_made=_call_messages(result.tool_calls_made))
+
+
+def session_message(session: PlanSession, mask: SecretMask, *, working: bool) -> pb.PlanSession:
+    """A session, whole."""
+    return to_message(
+        pb.PlanSession,
+        session,
+        memory_results=_memory_message(AwaitingApproval.of(session).memory_results),
+        tool_calls_made=_call_messages(session.calls_made(mask)),
+        iterations=session.card.iterations,
+        working=working,
+    )
+
+
+def card_message(card: SessionCard) -> pb.PlanSession:
+    """A session as it stands in lists."""
+    return to_message(pb.PlanSession, card, **dict.fromkeys(_NOT_IN_LISTS))
+
+
+def _memory_message(results: Mapping[str, object]) -> pb.MemoryResults:
+    message = pb.MemoryResults(
+        coverage=cast("float", results["coverage"]),
+        content=_text(results["content"]),
+        gaps=_texts(results["gaps"]),
+        sources=_texts(results["sources"]),
+    )
+    if isinstance(found := results.get("research"), Mapping):
+        research = cast("Mapping[str, object]", found)
+        message.research.CopyFrom(
+            pb.Research(
+                summary=_text(research["summary"]),
+                sources=_texts(research["sources"]),
+                data_points=_texts(research["data_points"]),
+                coverage=cast("float", research["coverage"]),
+                error=_text(research["error"]),
+            )
+        )
+    return message
+
+
+def _call_messages(calls: tuple[ToolCallMade, ...]) -> list[pb.ToolCallMade]:
+    room, messages = MAX_CALLS_BYTES, list[pb.ToolCallMade]()
+    for call in reversed(calls):
+        message = to_message(pb.ToolCallMade, call)
+        room -= message.ByteSize()
+        if room < 0:
+            break
+        messages.append(message)
+    return messages[::-1]
+
+
+def _text(value: object) -> str:
+    return well_formed(str(value))
+
+
+def _texts(values: object) -> list[str]:
+    return [_text(value) for value in cast("Iterable[object]", values)]
+
+
+SERVICE = pb.DESCRIPTOR.services_by_name["PlanningService"].full_name
+PLANS_KEPT_SECONDS = 90 * 86_400.0
+"""After the last request of a session."""
+CALLER = "plan"
+
+
+async def _anybody(_: str) -> None:
+    """Lets everybody have a model work."""
+
+
+class PlanningServicer(PlanningServiceServicer):
+    """Serves plan sessions.
+
+    Args:
+        desks: Who takes the requests of a tenant.
+        mask: Replaces secrets in what calls were made with and gave.
+        admit: Raises ResourceExhausted where a model may not work for a tenant now.
+    """
+
+    def __init__(
+        self, desks: Callable[[str], PlanDesk], *, mask: SecretMask, admit: Callable[[str], Awaitable[None]] = _anybody
+    ) -> None:
+        self._desks = desks
+        self._admit = admit
+        self._mask = mask
+
+    @property
+    def _desk(self) -> PlanDesk:
+        """That of the tenant who calls."""
+        return self._desks(tenant())
+
+    async def ExecutePlan(self, request: pb.ExecutePlanRequest, context: Context) -> pb.ExecutePlanResponse:
+        await self._admit(tenant())
+        answer = await self._desk.execute_plan(
+            request.goal,
+            tuple(request.selected_entities),
+            request.session_id,
+            repository=request.repository,
+            ref=request.ref,
+            by=principal().name,
+        )
+        return proposal_message(answer)
+
+    async def ApproveApproach(self, request: pb.ApproveApproachRequest, context: Context) -> pb.ApproveApproachResponse:
+        await self._admit(tenant())
+        answer = await self._desk.approve(
+            request.session_id,
+            request.decision,
+            request.adjustment,
+            proposal=request.proposal,
+            by=principal().name,
+        )
+        return decision_message(answer)
+
+    async def ContinuePlan(self, request: pb.ContinuePlanRequest, context: Context) -> pb.ContinuePlanResponse:
+        await self._admit(tenant())
+        return result_message(await self._desk.continue_plan(request.session_id))
+
+    async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
+        # Asked first: a session that nobody works on any more is then read as it was left.
+        working = await self._desk.working(request.session_id)
+        session = await self._desk.session(request.session_id)
+        return pb.GetPlanSessionResponse(session=session_message(session, self._mask, working=working))
+
+    async def ListPlanSessions(
+        self, request: pb.ListPlanSessionsRequest, context: Context
+    ) -> pb.ListPlanSessionsResponse:
+        found = await self._desk.sessions()
+        shown, following = page_of(request, found, lambda card: (card.updated_at, card.session_id))
+        return pb.ListPlanSessionsResponse(sessions=[card_message(card) for card in shown], next_page_token=following)
+
+
+@asynccontextmanager
+async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
+    """The plan sessions of a fleet as a service, until the context ends. Raises InvalidRequest, Unavailable."""
+
+    def view(tenant: str) -> ExecutionsView:
+        return ExecutionsView(stack.executions, tenant=tenant, caller=CALLER, by=lambda: principal().name)
+
+    async with open_plan_desks(
+        stack.settings,
+        buckets=await plan_buckets(stack.log),
+        memories=stack.context,
+        recorder=stack.context,
+        fleet=view,
+        starter=view,
+        repositories=stack.workspaces,
+        spending=stack.spending,
+    ) as desks:
+        yield planning_service(
+            PlanningServicer(desks.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
+        )
+
+
+async def plan_buckets(log: JetStream, *, lease_seconds: float = LEASE_SECONDS) -> PlanBuckets:
+    """The buckets of plan sessions, made where there are none. Raises Unavailable."""
+    return PlanBuckets(
+        sessions=await log.bucket(SESSIONS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
+        parts=await log.bucket(PARTS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
+        leases=await log.bucket(LEASES_BUCKET, ttl_seconds=lease_seconds),
+        lease_seconds=lease_seconds,
+    )
+
+
+def planning_service(servicer: PlanningServicer) -> Service:
+    """What a gRPC server needs to serve it."""
+    add = cast("Any", planning_pb2_grpc).add_PlanningServiceServicer_to_server
+    return Service(name=SERVICE, add=add, servicer=servicer)

@@ -1,29 +1,93 @@
-"""Domain values as clients get them."""
+"""Domain values as clients get them.
+
+Where agents' audit chains stand, as messages.
+
+What peers and judges said of candidates, and what became of revisions, as clients get it.
+
+Domain values as clients get them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypedDict
 
 from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator import reviews
-from services.orchestrator.audit_heads import audit_heads
-from services.orchestrator.subtasks import subtask_results
+from services.orchestrator.requests import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import to_enum, to_message
-from swe_ai_fleet.domain import budget, candidate
+from swe_ai_fleet.domain import budget, candidate, review
+from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
-from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.orchestrator.expenses import expenses
-from swe_ai_fleet.orchestrator.fates import fates
+from swe_ai_fleet.orchestrator.ranking import fates
+from swe_ai_fleet.orchestrator.spending import expenses
+
+
+def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
+    """The head of each agent's audit chain, with the signature where that is about it."""
+    return [_audit_head(one, state.signed_heads.get(one.agent_id)) for one in state.agents.values() if one.audit_head]
+
+
+def _audit_head(agent: AgentProgress, signed: SignedHead | None) -> pb.AuditHead:
+    if signed is None or signed.hash != agent.audit_head:
+        return pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
+    return to_message(pb.AuditHead, signed, agent_id=agent.agent_id)
+
+
+def audit_head(state: ExecutionState) -> str:
+    """The head of the winner's audit chain; every agent has a chain of its own."""
+    winner = state.candidates.get(state.winner_id)
+    return winner.audit_head if winner else ""
+
+
+def critiques(state: ExecutionState, candidate_id: str) -> list[pb.Critique]:
+    """What peers said of a candidate, those who had nothing to say among them."""
+    return [_critique(one) for one in state.critiques if one.candidate_id == candidate_id]
+
+
+def votes(state: ExecutionState, candidates: Collection[str]) -> list[pb.Vote]:
+    """The votes for a candidate or for one that behaves the same."""
+    return [to_message(pb.Vote, one) for one in state.votes if one.choice in candidates]
+
+
+def earlier_summaries(state: ExecutionState, of: Candidate) -> list[str]:
+    """What the author said of what a candidate revises, oldest first."""
+    told: list[str] = []
+    seen = {of.candidate_id}
+    before = state.candidates.get(of.revises)
+    while before is not None and before.candidate_id not in seen:
+        seen.add(before.candidate_id)
+        told.insert(0, before.summary)
+        before = state.candidates.get(before.revises)
+    return told
+
+
+def superseded(state: ExecutionState) -> list[Candidate]:
+    """The candidates that do not stand: dropped revisions, and what a revision took the place of."""
+    found = fates(state)
+    return [one for name, one in state.candidates.items() if name in found]
+
+
+def _critique(of: review.Critique) -> pb.Critique:
+    verdict = None if of.error else of.verdict
+    return to_message(
+        pb.Critique, of, verdict=to_enum(pb.Verdict, verdict), findings=[_in_words(finding) for finding in of.findings]
+    )
+
+
+def _in_words(finding: review.Finding) -> str:
+    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    return f"{place}: {finding.text}" if place else finding.text
+
 
 MAX_ERROR_CHARS = 8_000
 
@@ -93,7 +157,7 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
             author_role=str(of.role),
             content=of.summary,
             created_at_ms=milliseconds(of.submitted_at),
-            revisions=reviews.earlier_summaries(state, of),
+            revisions=earlier_summaries(state, of),
         ),
         checks=check_suite(report) if report else None,
         score=ranked.score if ranked else 0.0,
@@ -111,14 +175,14 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         usage=to_message(pb.Usage, of.usage),
         audit_head=of.audit_head,
         duplicates=ranked.duplicates if ranked else (),
-        critiques=reviews.critiques(state, of.candidate_id),
+        critiques=critiques(state, of.candidate_id),
         reason=ranked.reason if ranked else "",
         evidence_score=ranked.evidence if ranked else 0.0,
         review_score=ranked.review if ranked else None,
         vote_share=ranked.votes if ranked else None,
         tests_score=ranked.tests if ranked else None,
         verifier_score=ranked.verifier if ranked else None,
-        votes=reviews.votes(state, (of.candidate_id, *(ranked.duplicates if ranked else ()))),
+        votes=votes(state, (of.candidate_id, *(ranked.duplicates if ranked else ()))),
         revises=of.revises,
         round=of.round,
         dropped_reason=fates(state).get(of.candidate_id, ""),

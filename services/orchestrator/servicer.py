@@ -1,4 +1,7 @@
-"""The RPCs of `fleet.orchestrator.v1.OrchestratorService`: convert, call, convert back."""
+"""The RPCs of `fleet.orchestrator.v1.OrchestratorService`: convert, call, convert back.
+
+The orchestrator as a service to be served.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,22 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
+from fleet.orchestrator.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context, NotAvailable
-from services.orchestrator import approvals, judgements, requests, responses, subtasks
+from services.grpc_server import Service
+from services.orchestrator import decisions, requests, responses
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses, active_councils, seen_by
-from services.orchestrator.listing import page
-from services.orchestrator.live import WatchLive, with_live_text
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import answer_planning_event
-from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
+from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, WatchLive, metadata, page, with_live_text
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.contract import to_enum, to_message
@@ -30,8 +33,8 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.health import Component, ComponentState
-from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.fleet_status import Component, ComponentState
+from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds, now
 from swe_ai_fleet.domain.task import Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.acceptance import Store, Submission
@@ -152,7 +155,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def DeliverCandidate(
         self, request: pb.DeliverCandidateRequest, context: Context
     ) -> pb.DeliverCandidateResponse:
-        asked = judgements.hand_delivery(request, principal().name)
+        asked = decisions.hand_delivery(request, principal().name)
         delivered = await self._executions.deliver(tenant(), request.execution_id, asked)
         return pb.DeliverCandidateResponse(
             execution_id=request.execution_id, commit_sha=delivered.commit_sha, branch=delivered.branch
@@ -197,7 +200,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         state = await self._executions.get(tenant(), request.execution_id)
         told = responses.execution_message(state)
-        told.pending_approvals.extend(approvals.pending(state, room=MAX_REPLY_BYTES // 2))
+        told.pending_approvals.extend(decisions.pending(state, room=MAX_REPLY_BYTES // 2))
         told.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - told.ByteSize()) // 4))
         told.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - told.ByteSize()))
         return pb.GetExecutionResponse(execution=told, audit_keys=self._audit_keys)
@@ -251,7 +254,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
         execution_id = request.execution_id
-        resolution = approvals.resolution(request, context)
+        resolution = decisions.resolution(request, context)
         state = await self._executions.resolve(tenant(), execution_id, resolution, by=principal().name)
         return pb.ResolveApprovalResponse(
             execution_id=execution_id,
@@ -280,8 +283,8 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return await answer_planning_event(self._planning, request, context)
 
     async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> pb.DeriveSubtasksResponse:
-        plan = replace(subtasks.plan_of(request), tenant=tenant())
-        return subtasks.derived(plan, await self._derivations.derive(plan))
+        plan = replace(requests.plan_of(request), tenant=tenant())
+        return requests.derived(plan, await self._derivations.derive(plan))
 
     async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> pb.GetTaskContextResponse:
         if self._contexts is None:
@@ -298,10 +301,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def _judge(self, request: Message, judge: pb.JudgePatchesRequest, context: Context) -> Submission:
         with requests.fields_of(request):
-            task = replace(judgements.judge_task(judge), tenant=tenant())
-        task = judgements.with_patches(task, judge.patches)
+            task = replace(decisions.judge_task(judge), tenant=tenant())
+        task = decisions.with_patches(task, judge.patches)
         return await self._submit(
-            request, task, context, lambda: judgements.store_patches(task, judge.patches, self._blobs)
+            request, task, context, lambda: decisions.store_patches(task, judge.patches, self._blobs)
         )
 
     async def _latest(self, task_id: str) -> ExecutionState:
@@ -358,3 +361,12 @@ def _stats(states: Sequence[ExecutionState]) -> pb.OrchestratorStats:
 
 def _now_ms() -> int:
     return milliseconds(now())
+
+
+SERVICE = orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
+
+
+def orchestrator_service(servicer: OrchestratorServicer) -> Service:
+    """What a gRPC server needs to serve it."""
+    add = cast("Any", orchestrator_pb2_grpc).add_OrchestratorServiceServicer_to_server
+    return Service(name=SERVICE, add=add, servicer=servicer)

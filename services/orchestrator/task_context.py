@@ -11,8 +11,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
 from services.errors import NotAvailable
 from services.orchestrator.requests import repo_ref
-from swe_ai_fleet.agents.offer import first_line
 from swe_ai_fleet.agents.opening import opening_messages
+from swe_ai_fleet.agents.toolbox import first_line
 from swe_ai_fleet.context.blocks import rendered, tokens
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Command

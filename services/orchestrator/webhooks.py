@@ -18,17 +18,15 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Later, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream.messages import event_of
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, token
-from swe_ai_fleet.adapters.jetstream.wire import event_of
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, StoredEvent
-from swe_ai_fleet.notifications.book import WebhookBook
-from swe_ai_fleet.notifications.deliveries import Attempt, DeliveryBook, DeliveryStatus, Pending
-from swe_ai_fleet.notifications.gathering import notification_of
 from swe_ai_fleet.notifications.message import message
-from swe_ai_fleet.notifications.notification import Notification, trial, type_of, wants
+from swe_ai_fleet.notifications.notification import Notification, notification_of, trial, type_of, wants
 from swe_ai_fleet.notifications.retrying import Reply, Schedule
+from swe_ai_fleet.notifications.store import Attempt, DeliveryBook, DeliveryStatus, Pending, WebhookBook
 from swe_ai_fleet.notifications.webhook import Webhook
 from swe_ai_fleet.ports import SecretMask
 

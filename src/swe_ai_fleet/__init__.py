@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from swe_ai_fleet.runtime.chat_session import ChatSession
     from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
-    from swe_ai_fleet.runtime.llm_agent import LLMAgent
+    from swe_ai_fleet.runtime.local_nodes import LLMAgent
     from swe_ai_fleet.runtime.memory_manager import MemoryManager
     from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
     from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
@@ -36,7 +36,7 @@ _HOMES = {
     "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",
     "FunctionCallingClient": "swe_ai_fleet.runtime.function_calling_agent",
-    "LLMAgent": "swe_ai_fleet.runtime.llm_agent",
+    "LLMAgent": "swe_ai_fleet.runtime.local_nodes",
     "MemoryManager": "swe_ai_fleet.runtime.memory_manager",
     "ToolEnabledAgent": "swe_ai_fleet.runtime.tool_enabled_agent",
     "VLLMAgentJob": "swe_ai_fleet.runtime.ray_jobs.vllm_agent_job",

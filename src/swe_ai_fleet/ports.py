@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
+from swe_ai_fleet.domain.assignment import Errand
 from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.bundle import RepositoryBundle
 from swe_ai_fleet.domain.candidate import Delivered, Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.context import Change, ContextRequest, GatheredContext, StoredChange
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.environment_run import EnvironmentProposal
-from swe_ai_fleet.domain.errand import Errand
+from swe_ai_fleet.domain.environment import Environment, EnvironmentProposal
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
-from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
-from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest, RepositoryBundle
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
+from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest, TextDelta
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef, Task
 from swe_ai_fleet.domain.test_run import TestRun

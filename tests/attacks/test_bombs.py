@@ -25,10 +25,9 @@ from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import Credential, GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.command import Command, Owner
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy

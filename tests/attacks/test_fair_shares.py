@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.command import CommandResult
-from swe_ai_fleet.domain.owner import NOBODY, Owner
+from swe_ai_fleet.domain.command import NOBODY, CommandResult, Owner
 from swe_ai_fleet.sandbox import CpuSlots, LocalWorkspace, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from tests.confinement import CONFINED, shell, until

@@ -21,7 +21,7 @@ from typing import TextIO
 import pytest
 import yaml
 
-from swe_ai_fleet.agents.function_calling.references import References
+from swe_ai_fleet.agents.function_calling.caller import References
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
 from swe_ai_fleet.environments.detection import detect, digest
 from swe_ai_fleet.environments.interpreters import Machine
@@ -33,15 +33,7 @@ from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
 from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output
-from swe_ai_fleet.tools.tests.runners import (
-    cargo_reports,
-    findings,
-    go_reports,
-    javascript_reports,
-    recognised,
-    tap_reports,
-    unittest_reports,
-)
+from swe_ai_fleet.tools.tests.runners import go_reports, javascript_reports, linting, plan, text_reports
 
 CHARS = 260_000
 CPU_SECONDS = 1.0
@@ -57,21 +49,21 @@ def recorded_address(text: str) -> object:
 
 READERS: dict[str, Callable[[str], object]] = {
     "pytest": parse_pytest_output,
-    "cargo": cargo_reports.parse_cargo_output,
+    "cargo": text_reports.parse_cargo_output,
     "go": go_reports.parse_go,
     "go output": go_reports.parse_go_output,
     "jest": javascript_reports.parse_jest_output,
     "vitest": javascript_reports.parse_vitest_output,
     "mocha": javascript_reports.parse_mocha_output,
     "node": javascript_reports.parse_node_output,
-    "tap": tap_reports.parse_tap,
-    "unittest": unittest_reports.parse_unittest_output,
-    "make": recognised.recognise,
-    "eslint": lambda text: findings.parse_eslint(text, "/w"),
-    "lint": lambda text: findings.parse_lines(text, "/w"),
-    "annotations": lambda text: findings.parse_annotations(text, "/w"),
-    "formatters": lambda text: findings.parse_format(text, "/w"),
-    "diff": lambda text: list(findings.changed_runs(text)),
+    "tap": javascript_reports.parse_tap,
+    "unittest": text_reports.parse_unittest_output,
+    "make": plan.recognise,
+    "eslint": lambda text: linting.parse_eslint(text, "/w"),
+    "lint": lambda text: linting.parse_lines(text, "/w"),
+    "annotations": lambda text: linting.parse_annotations(text, "/w"),
+    "formatters": lambda text: linting.parse_format(text, "/w"),
+    "diff": lambda text: list(linting.changed_runs(text)),
     "imports of tests": lambda text: first_tests(_PATCH, _NAMES, ["test_a.py"], lambda _: text),
     "addresses": recorded_address,
     "references": lambda text: References.of([text]).resolve(text),

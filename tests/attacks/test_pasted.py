@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from swe_ai_fleet.agents.preparing import read_proposal
+from swe_ai_fleet.agents.preparation import read_proposal
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.watching.text import clean, command_line
 

@@ -26,12 +26,12 @@ from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.fleet import ScriptedRun
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.watching.audit_document import audit_document, read_audit_document
+from swe_ai_fleet.watching.audit import audit_document, read_audit_document
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
 from tests.scripts import HELLO, HELLO_FILES
 from tests.unit.test_executions import World, a_task
-from workers.workspace_runner.variables import variables_of
+from workers.workspace_runner.settings import variables_of
 
 Log = list[ev.StoredEvent]
 VICTIM = "agent-dev-1"

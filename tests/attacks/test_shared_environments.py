@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys, machine
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments import commands, python_recipe
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
-from swe_ai_fleet.environments.requirement_files import is_plain
+from swe_ai_fleet.environments.requirements import is_plain
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, Index, NpmRegistry, built, make_provider, npm_package, pin, sh, wheel
 
@@ -107,7 +107,7 @@ async def test_the_pip_that_is_started_is_no_file_of_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As for a Python that is older than our pip asks for: then the virtual environment's own pip is brought up to date.
-    monkeypatch.setattr(machine, "_pip", lambda: (">=4", "0"))
+    monkeypatch.setattr(keys, "_pip", lambda: (">=4", "0"))
     provider = make_provider(tmp_path)
     pinned = await pin(provider, tmp_path, {"a.py": "", "pip.py": HOSTILE.replace("pytest", "poison") + "print(site)"})
     environment = await provider.environment(pinned, EnvironmentSpec())

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChange
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
-from swe_ai_fleet.sandbox.occupants import Occupants
+from swe_ai_fleet.sandbox.processes import Occupants
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.confinement import CONFINED, needs_bwrap, until
 from tests.environments import BACKEND, PYPROJECT, make_provider, opened, pin, provider_at, sh

@@ -17,20 +17,18 @@ from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
+from swe_ai_fleet.agents.recorded_run import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.blob import BlobRef, blob_ref
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.command import Command, Owner
 from swe_ai_fleet.domain.errors import NotFound, ResourceExhausted
 from swe_ai_fleet.domain.event import RunFinished, WorkspaceCheckpointed, WorkspaceNotKept, Writer
-from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import SubmittedPatch, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.leftovers import discard_checkpoints
-from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.orchestrator.storage import StorageBook
+from swe_ai_fleet.orchestrator.drive import discard_checkpoints
+from swe_ai_fleet.orchestrator.quotas import Quotas, StorageBook
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.sandbox import Rung
 from swe_ai_fleet.tools.audit import AuditTrail

@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.domain.candidate import CheckReport
+from swe_ai_fleet.domain.candidate import CheckReport, Verdict
 from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
 from swe_ai_fleet.domain.test_run import TestOutcome
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import gatherer
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.tests.events import read_events, sealed
+from swe_ai_fleet.tools.tests.running import read_events, sealed
 from tests.evidence import APP, MENDED, PYTEST_FILES, World, named
 
 MUL = "tests/test_app.py::test_mul"

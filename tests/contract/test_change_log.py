@@ -18,7 +18,7 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     Change,
@@ -35,7 +35,7 @@ from swe_ai_fleet.domain.context import (
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest, Unavailable
 from swe_ai_fleet.ports import ChangeLog
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
-from swe_ai_fleet.testing.memory_changes import MemoryChanges
+from swe_ai_fleet.testing.memory_stores import MemoryChanges
 from tests.lost_answers import Proxy
 
 AT = "2026-11-22T12:00:00.000+00:00"

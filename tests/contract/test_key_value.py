@@ -13,7 +13,7 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
 
 @pytest.fixture

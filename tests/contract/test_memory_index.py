@@ -13,7 +13,7 @@ from swe_ai_fleet.adapters.memory_index import open_memory_index
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.ports import MemoryIndex
-from swe_ai_fleet.testing.memory_index import InMemoryIndex
+from swe_ai_fleet.testing.memory_stores import InMemoryIndex
 from tests.postgresql_server import PostgresqlServer
 
 ALL = MemoryScope()

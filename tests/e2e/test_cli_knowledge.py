@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.context.files import file_node
+from swe_ai_fleet.context.graph import file_node
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.fleet_command import Ran, Shell
 from tests.memory_script import LESSON, RECALLS

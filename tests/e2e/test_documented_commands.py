@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.notifications.signing import new_secret, signed_headers
+from swe_ai_fleet.notifications.webhook import new_secret, signed_headers
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.documented import HERE, LIBRARY, blocks, run_by

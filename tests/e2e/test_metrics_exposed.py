@@ -21,8 +21,8 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.promql import named
 from tests.scripts import HELLO, HELLO_FILES
-from workers.workspace_runner.counts import Counts
-from workers.workspace_runner.metrics import runner_figures
+from workers.workspace_runner.main import runner_figures
+from workers.workspace_runner.runner import Counts
 
 _FILES = Path(__file__).parents[2] / "deploy" / "observability"
 _TARGETS = {"job", "instance"}

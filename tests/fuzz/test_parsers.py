@@ -17,19 +17,19 @@ import pytest
 
 from swe_ai_fleet import codec
 from swe_ai_fleet.adapters.git_workspace.bundles import read_header
-from swe_ai_fleet.adapters.git_workspace.upload_header import read_upload_header
-from swe_ai_fleet.agents import raw_tool_calls
-from swe_ai_fleet.agents.judging.reading import read_choice
+from swe_ai_fleet.adapters.git_workspace.uploads import read_upload_header
+from swe_ai_fleet.agents import tool_call_dialects
+from swe_ai_fleet.agents.judging.run import read_choice
 from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
 from swe_ai_fleet.agents.repair import read_arguments
-from swe_ai_fleet.domain.endpoint import AgentEndpoint
+from swe_ai_fleet.domain.council import AgentEndpoint
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.domain.network import HostPattern
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import parse_patch
-from swe_ai_fleet.tools.tests.events import read_events, sealed
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output
+from swe_ai_fleet.tools.tests.running import read_events, sealed
 from swe_ai_fleet.workflows.reading import read_workflow
 from tests.fuzz.mutation import mutated
 
@@ -113,7 +113,7 @@ TARGETS = (
     Target("plan", read_draft, (PLAN, f"Sure:\n```json\n{PLAN}\n```\nDone.")),
     Target("verdict", read_verdict, ('{"met": true, "answer": "a", "missing": ""}', PLAN)),
     Target("choice", lambda text: read_choice((text,), "ABC"), ('{"choice": "B"}',), ValueError),
-    Target("tool calls", raw_tool_calls.parse, CALLS),
+    Target("tool calls", tool_call_dialects.parse, CALLS),
     Target("arguments", read_arguments, (PLAN, "{'a': 1, b: [1,2,],}", "{}"), ValueError),
     Target("workflow", read_workflow, WORKFLOWS, FleetError),
     Target("test events", lambda text: read_events(_sealed(text), "k"), (TEST_EVENTS,)),

@@ -25,18 +25,18 @@ from starlette.routing import Route, WebSocketRoute
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from services.access.book import AccessBook
 from services.access.roles import ROLES
+from services.access.store import AccessBook
 from services.auth import principal
 from services.gateway.app import Surroundings, gateway_app
+from services.gateway.main import serve_http
 from services.gateway.rest.table import OPERATIONS
-from services.gateway.server import serve_http
 from services.gateway.upstream import FILES, open_upstream
 from services.grpc_server import Service, serve_grpc
 from services.values import bounds_of
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.access_world import AccessWorld
 from tests.gateway_house import closed
 

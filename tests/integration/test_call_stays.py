@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from services.access.book import AccessBook
+from services.access.store import AccessBook
 from services.auth import Authenticator, OneToken
 from services.grpc_server import Service, serve_grpc
 from tests.access_world import AccessWorld, token_entry

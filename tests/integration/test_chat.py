@@ -22,7 +22,7 @@ from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.conversations.formatting.telegram import unmarked
 from swe_ai_fleet.conversations.references import Standing
-from swe_ai_fleet.conversations.rules import ChatRules
+from swe_ai_fleet.conversations.reply_run import ChatRules
 from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, MAX_SHOWN_CHARS, Session
 from swe_ai_fleet.conversations.session import Turn as SaidTurn
 from swe_ai_fleet.conversations.store import MAX_SESSION_BYTES, ChatsInMemory, ChatStore, KeyValueChats, encoded
@@ -31,11 +31,11 @@ from swe_ai_fleet.domain.errors import Fenced, NotFound, PreconditionFailed, Res
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.runtime.chat_files import ChatFiles
+from swe_ai_fleet.runtime.chat_session import ChatFiles
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_parts import IDS, SCRIPT, Fleet, Kept
 from tests.chat_script import COLOUR

@@ -21,9 +21,9 @@ from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
-from swe_ai_fleet.orchestrator.evidence.lint import LintCheck
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
+from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
+from swe_ai_fleet.orchestrator.evidence.static_checks import LintCheck
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import make_repository, write_files
 from swe_ai_fleet.tools import TestTool

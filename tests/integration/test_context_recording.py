@@ -14,12 +14,12 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
+from services.context.main import MEMORIES_BUCKET, open_memories
 from services.context.recorder import RECORDER, Recorder, open_recorder
-from services.context.store import MEMORIES_BUCKET, open_memories
 from swe_ai_fleet.adapters.jetstream import JetStream, WorkQueue
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.domain.context import WorkRecorded
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer

@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role, TaskKind, execution_id
 from swe_ai_fleet.learning.recommending import Question
-from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings

@@ -18,11 +18,10 @@ import pytest
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.domain.council import Council, CouncilMember
-from swe_ai_fleet.domain.endpoint import EndpointRules
+from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.council_book import CouncilBook
-from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.fleet import ScriptedRun
 from swe_ai_fleet.testing.repositories import make_repository

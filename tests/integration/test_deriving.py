@@ -15,8 +15,8 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Prices
-from swe_ai_fleet.domain.errand import DeriveAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.subtask import MAX_SUBTASKS

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.jetstream import Ping, StreamUsage
 from swe_ai_fleet.cli.doctor import examine
-from swe_ai_fleet.cli.door_findings import access, traces, transport, ways
-from swe_ai_fleet.cli.finding import Finding, Health
-from swe_ai_fleet.cli.machine_findings import disk, open_files, ports
-from swe_ai_fleet.cli.nats_finding import judged, nats
+from swe_ai_fleet.cli.findings import Finding, Health, disk, open_files, ports
+from swe_ai_fleet.cli.service_findings import access, judged, nats, traces, transport, ways
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder, centring
+from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder, embeddings
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelRejected, PreconditionFailed
 from swe_ai_fleet.ports import Embedder
 from swe_ai_fleet.runtime.embeddings import open_embedder
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.embeddings import word_vector
+from swe_ai_fleet.testing.model_server import word_vector
 
 KEY = "sk-very-secret"
 SCRIPT = Script(conversations=(Conversation(turns=(Turn(content="Hello."),)),))
-CENTRE = centring.centre_of([word_vector(text) for text in centring.TEXTS])
+CENTRE = embeddings.centre_of([word_vector(text) for text in embeddings.TEXTS])
 TEXTS = ("the build uses make", "tests run with pytest", "my favourite colour is blue")
 
 
@@ -58,7 +58,7 @@ async def test_many_texts_go_out_in_bounded_requests_and_come_back_in_order(serv
     assert server.embeddings.requests > 2
     assert all(len(batch) <= 32 and sum(map(len, batch)) <= 64_000 for batch in server.embeddings.inputs)
     for number in (0, 31, 32, 69):
-        expected = centring.centred(word_vector(texts[number]), CENTRE)
+        expected = embeddings.centred(word_vector(texts[number]), CENTRE)
         assert vectors[number] == pytest.approx(expected, abs=1e-9)
     assert len(vectors) == len(texts)
 
@@ -144,13 +144,13 @@ def test_centring_takes_out_what_all_texts_have_in_common() -> None:
         length = math.sqrt(math.fsum(number * number for number in moved))
         return [number / length for number in moved]
 
-    centre = centring.centre_of([shared(text) for text in centring.TEXTS])
+    centre = embeddings.centre_of([shared(text) for text in embeddings.TEXTS])
     one, like, other = (shared(text) for text in ("blue paint dries", "blue paint peels", "tests need docker"))
     assert cosine(one, other) > 0.6
-    one, like, other = (centring.centred(vector, centre) for vector in (one, like, other))
+    one, like, other = (embeddings.centred(vector, centre) for vector in (one, like, other))
     assert cosine(one, like) > 0.5
     assert abs(cosine(one, other)) < 0.2
-    assert centring.centred(centre, centre) == centre
+    assert embeddings.centred(centre, centre) == centre
 
 
 async def test_which_embedder_there_is(server: ScriptedModelServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,11 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.rubric import RubricJudge
+from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.candidate import CheckKind
-from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment
+from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import CheckSpec
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.agents.probing import MAX_PROBES, read_checklist
-from swe_ai_fleet.domain.candidate import CheckReport
+from swe_ai_fleet.agents.preparation import MAX_PROBES, read_checklist
+from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
+from swe_ai_fleet.domain.candidate import CheckReport, Verdict
 from swe_ai_fleet.domain.checklist import Checklist, Requirement
-from swe_ai_fleet.domain.errand import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.examination import STATEMENT, Examination, Matrix
-from swe_ai_fleet.domain.verdict import Verdict
 from tests.evidence import (
     BOTH,
     DURATION_FILES,

@@ -17,26 +17,25 @@ from fleet.agent.v1 import agent_pb2 as pb
 from fleet.agent.v1.agent_pb2_grpc import AgentServiceServicer
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.agents import external_run
+from swe_ai_fleet.agents import external_agent
+from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
-from swe_ai_fleet.domain.council import Council, CouncilMember
-from swe_ai_fleet.domain.endpoint import EndpointRules
-from swe_ai_fleet.domain.errand import Assignment
+from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunClaimed, RunFinished, RunStarted
 from swe_ai_fleet.domain.review import Critique, Finding
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.council_book import CouncilBook
-from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import commit_files, make_repository
 from tests.outside_agent import SmallHarness, serving
 from tests.scripted_surroundings import surroundings
@@ -315,10 +314,10 @@ def new_file(name: str, mode: str = "100644") -> bytes:
         (hands_in(b"no diff at all"), "does not apply"),
         (hands_in(new_file("../outside.py")), "does not apply"),
         (hands_in(new_file(".git/hooks/post-checkout", "100755")), "does not apply"),
-        (hands_in(b"x" * (external_run.MAX_PATCH_BYTES + 1)), "more than"),
-        (hands_in(b"x" * (external_run.MAX_PATCH_BYTES + 2 * 1024 * 1024)), "RESOURCE_EXHAUSTED"),
+        (hands_in(b"x" * (external_agent.MAX_PATCH_BYTES + 1)), "more than"),
+        (hands_in(b"x" * (external_agent.MAX_PATCH_BYTES + 2 * 1024 * 1024)), "RESOURCE_EXHAUSTED"),
         (says(), "without a result"),
-        (says(*[pb.SolveResponse(progress=pb.Progress(text="."))] * (external_run.MAX_MESSAGES + 1)), "more than"),
+        (says(*[pb.SolveResponse(progress=pb.Progress(text="."))] * (external_agent.MAX_MESSAGES + 1)), "more than"),
         (ends_with(grpc.StatusCode.FAILED_PRECONDITION, f"not mine {SECRET}"), "FAILED_PRECONDITION: not mine"),
         (ends_with(grpc.StatusCode.UNAVAILABLE, "gone"), "cannot be reached"),
     ],
@@ -344,7 +343,7 @@ async def test_what_an_agent_says_of_itself_is_bounded(place: Place, repository:
     assert len(candidate.summary) < 16_200 and SECRET[:8] not in candidate.summary
     bodies = await place.bodies(task)
     said = [body.reply.message.content for body in bodies if isinstance(body, ModelReplied)]
-    assert len(said) == external_run.MAX_KEPT_MESSAGES + 1
+    assert len(said) == external_agent.MAX_KEPT_MESSAGES + 1
     assert max(len(text) for text in said[:-1]) < 4_200
 
 

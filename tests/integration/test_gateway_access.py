@@ -13,7 +13,7 @@ import pytest
 from httpx2 import AsyncClient
 from websockets.asyncio.client import connect
 
-from services.gateway.access.session import SECONDS, Session, Sessions
+from services.gateway.access.credentials import SECONDS, Session, Sessions
 from swe_ai_fleet.domain.errors import InvalidRequest
 from tests.conftest import FleetUnderTest
 from tests.gateway_house import BEARER, STRANGER, TOKEN, House, closed, house, raw, refused

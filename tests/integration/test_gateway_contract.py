@@ -18,10 +18,10 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
 from services.gateway.app import Surroundings, gateway_app
+from services.gateway.main import serve_http
 from services.gateway.rest.table import OPERATIONS
-from services.gateway.server import serve_http
 from services.gateway.upstream import open_upstream
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.conftest import FleetUnderTest
 
 NOWHERE = {"path": "/nowhere/at/all"}

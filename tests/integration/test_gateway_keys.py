@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.gateway_house import BEARER, house, refused
 
 MAX_ANSWER_BYTES = 256 * 1024

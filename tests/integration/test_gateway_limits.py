@@ -12,10 +12,10 @@ from httpx2 import RemoteProtocolError
 from structlog.testing import capture_logs
 from websockets.exceptions import InvalidStatus
 
-from services.gateway.access.rate import Buckets, peer
+from services.gateway.access.limits import Buckets, peer
 from tests.gateway_house import BEARER, SECRET, STRANGER, TOKEN, House, closed, house, raw, refused
 
-_BODIES = "services.gateway.access.bodies"
+_BODIES = "services.gateway.access.limits"
 _LARGEST = 4 * 1024 * 1024
 _AUTHORIZATION = f"Authorization: Bearer {TOKEN}\r\n"
 
@@ -161,7 +161,7 @@ def _beginning(home: House, path: str) -> bytes:
 
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ", "GET /health HTTP/1.1\r\n"])
 async def test_a_connection_that_never_asks_is_closed(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.access.patience.PatientProtocol.head_seconds", 0.2)
+    monkeypatch.setattr("services.gateway.access.limits.PatientProtocol.head_seconds", 0.2)
     async with house() as built:
         waiting = asyncio.create_task(built.client.post("/api/wait", headers=BEARER))
         await built.room.entered.wait()
@@ -184,7 +184,7 @@ async def test_no_target_is_a_fault_of_ours(home: House, method: str, target: st
 async def test_a_connection_that_is_answered_need_not_be_read_for_ever(
     home: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.access.patience.PatientProtocol.head_seconds", 0.5)
+    monkeypatch.setattr("services.gateway.access.limits.PatientProtocol.head_seconds", 0.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(home.port))
     writer.write(f"POST /api/count HTTP/1.1\r\nHost: {home.authority}\r\nContent-Length: 1000000\r\n\r\n".encode())
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")

@@ -22,12 +22,12 @@ from fleet.context.v1 import context_pb2 as context_pb
 from fleet.context.v1 import context_pb2_grpc
 from services.auth import caller_of
 from services.gateway.app import Surroundings, gateway_app
-from services.gateway.server import serve_http
+from services.gateway.main import serve_http
 from services.gateway.upstream import open_upstream
 from services.grpc_server import Service, serve_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, SLEEP

@@ -25,8 +25,8 @@ from websockets.frames import Close, Opcode
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from services.gateway.main import serve_http
 from services.gateway.problems import HANDLERS
-from services.gateway.server import serve_http
 from services.gateway.streams import Streams
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.testing.repositories import make_repository
@@ -368,8 +368,8 @@ async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_not
 
 @pytest.mark.parametrize("kind", ["websocket", "events"])
 async def test_a_client_that_never_reads_again_is_let_go(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.streams.stalled.StalledProtocol.stalled_seconds", 0.2)
-    monkeypatch.setattr("services.gateway.streams.frames.LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("services.gateway.streams.slow_clients.StalledProtocol.stalled_seconds", 0.2)
+    monkeypatch.setattr("services.gateway.streams.slow_clients.LINGER_SECONDS", 0.1)
     source, (name, events) = EventSource(), large_story()
     source.add(*events[:-1])
     async with serving(source) as port, streaming(port, send_seconds=0.2) as (url, streams):
@@ -458,7 +458,7 @@ async def test_an_audit_that_was_tampered_with_is_found(kind: str) -> None:
 
 
 async def test_silence_is_broken_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.streams.sse.KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr("services.gateway.streams.pages.KEEPALIVE_SECONDS", 0.05)
     source, (name, events) = EventSource(), story()
     source.add(*events[:1])
     async with (

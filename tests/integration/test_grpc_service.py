@@ -17,7 +17,7 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable, PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.fleet_status import Component, ComponentState
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
 from tests.orchestrator_service import NOWHERE, Service, deliberation, field_named, orchestration, refusal

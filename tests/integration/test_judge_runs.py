@@ -12,10 +12,10 @@ import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.judging import JudgeRun
+from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
-from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import ModelReplied, RunClaimed, RunFinished
 from swe_ai_fleet.domain.review import Critique, Finding, Vote

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.watched_model import WatchedModel
+from swe_ai_fleet.agents.model_middleware import WatchedModel
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats

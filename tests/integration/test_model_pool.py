@@ -12,7 +12,7 @@ import pytest
 
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.adapters.openai_model.pushback import pushback
+from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelRequest, ToolProtocol, UserMessage
 from swe_ai_fleet.ports import ChatModel

@@ -14,14 +14,14 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import probing
+from swe_ai_fleet.agents import preparation
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errand import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import Event, RunFinished, RunStarted, ToolFinished, ToolStarted, Writer
 from swe_ai_fleet.domain.integration import MergeRequest
@@ -105,7 +105,7 @@ class World:
 async def test_an_answer_in_a_form_is_asked_for_in_that_form(world: World, tools: tuple[str, ...]) -> None:
     checklist = {"requirements": [{"quote": "a is 1", "probe": ""}]}
     world.says(Turn(tool_calls=(("final_answer", {"result": checklist}),)))
-    answer = await world.answer(schema=probing.schema(), use_tools=bool(tools), tools=tools)
+    answer = await world.answer(schema=preparation.checklist_schema(), use_tools=bool(tools), tools=tools)
     assert json.loads(answer.text) == checklist
     shown = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
     parameters = shown["final_answer"]["parameters"]

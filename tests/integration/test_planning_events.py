@@ -22,9 +22,9 @@ from services.errors import NotAvailable
 from services.grpc_server import serve_grpc
 from services.orchestrator.intake import CALLER as NATS_CALLER
 from services.orchestrator.intake import PRIORITIES, task_of
-from services.orchestrator.server import orchestrator_service
+from services.orchestrator.servicer import orchestrator_service
 from swe_ai_fleet.adapters.jetstream import Work
-from swe_ai_fleet.domain.errand import DeriveAssignment
+from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
@@ -38,8 +38,8 @@ from swe_ai_fleet.orchestrator.planning_events import (
     PlanningOutcome,
 )
 from swe_ai_fleet.testing.fleet import ScriptedFleet
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.scripted_surroundings import surroundings

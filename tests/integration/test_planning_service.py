@@ -21,7 +21,7 @@ from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.context.main import RunningContext, open_context
 from services.grpc_server import serve_grpc
-from services.orchestrator.planning_sessions import PlanningServicer, plan_buckets, planning_service
+from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
@@ -32,7 +32,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swe_ai_fleet.domain.errand import Assignment, CheckAssignment
+from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason

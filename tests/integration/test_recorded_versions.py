@@ -13,7 +13,7 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.environments.lock_files import npm_lock
+from swe_ai_fleet.environments.requirements import npm_lock
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
 from tests.environments import Index, NpmRegistry, integrity, make_provider, npm_package, sh, wheel

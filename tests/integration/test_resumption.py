@@ -20,11 +20,11 @@ from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.solving import Consent, Solution, solve
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import Fenced, NotFound
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.coding_run import CodingRun
+from swe_ai_fleet.agents.prompting import LETTERS, ballot_order
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import event as ev
+from swe_ai_fleet.domain.assignment import Assignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits
@@ -28,15 +29,14 @@ from swe_ai_fleet.domain.candidate import (
     ForeignTests,
     Perspective,
     Revision,
+    Verdict,
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
-from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review, ReviewVerdict
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git

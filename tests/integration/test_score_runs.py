@@ -12,10 +12,10 @@ import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.scoring import BY_SCHEMA, BY_WORD, QUESTION, SCHEMA, ScoreRun
+from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.candidate import CheckReport, ForeignTests
-from swe_ai_fleet.domain.errand import ScoreAssignment
+from swe_ai_fleet.domain.candidate import CheckReport, ForeignTests, Verdict
 from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import ModelReplied, RunClaimed, RunFinished, ToolFinished, Writer
 from swe_ai_fleet.domain.review import VerifierScore
@@ -23,7 +23,6 @@ from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import PASSED
 from swe_ai_fleet.testing.memory_log import MemoryLog

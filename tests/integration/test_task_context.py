@@ -15,15 +15,15 @@ import pytest
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc
-from services.orchestrator.server import orchestrator_service
+from services.orchestrator.servicer import orchestrator_service
 from services.orchestrator.task_context import TaskContexts
-from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, WorkRecord
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.memory_stores import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.orchestrator_service import servicer_of
 from tests.scripted_surroundings import surroundings

@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
 from swe_ai_fleet.cli.telegram import allowed_chats
 from swe_ai_fleet.conversations.formatting import Channel, pages
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.telegram_server import TOKEN, TelegramServer
 
 ME, FRIEND, STRANGER = 7, -100123, 666

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from services.certificates import ServerTls, server_tls
-from services.gateway.server import serve_http
+from services.gateway.main import serve_http
 from services.grpc_server import serve_grpc
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault

@@ -18,8 +18,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.auth import acting_for
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.adapters.git_workspace.packing import unpack_branch
-from swe_ai_fleet.cli.uploading import elsewhere
+from swe_ai_fleet.adapters.git_workspace.bundles import unpack_branch
+from swe_ai_fleet.cli.run import elsewhere
 from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted

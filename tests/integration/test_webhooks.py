@@ -29,11 +29,11 @@ from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionFinished, StoredEvent
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
-from swe_ai_fleet.notifications.deliveries import Pending
 from swe_ai_fleet.notifications.retrying import Schedule
+from swe_ai_fleet.notifications.store import Pending
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
@@ -396,7 +396,7 @@ async def test_the_same_request_again_is_the_same_webhook(world: World, monkeypa
                 await service.create(url, **fields)
             told = (fault.value.code(), named_field(fault.value))
             assert told == (grpc.StatusCode.INVALID_ARGUMENT, field), fields
-        monkeypatch.setattr("swe_ai_fleet.notifications.book.MAX_WEBHOOKS", 1)
+        monkeypatch.setattr("swe_ai_fleet.notifications.store.MAX_WEBHOOKS", 1)
         with pytest.raises(grpc.aio.AioRpcError) as full:
             await service.create(f"{url}/more")
         assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

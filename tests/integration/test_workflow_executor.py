@@ -15,15 +15,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
-from swe_ai_fleet.domain.workflow import (
-    AgentConfig,
-    Edge,
-    Node,
-    NodeStatus,
-    NodeType,
-    Workflow,
-    WorkflowInput,
-)
+from swe_ai_fleet.domain.workflow import AgentConfig, Edge, Node, NodeStatus, NodeType, Workflow, WorkflowInput
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import FunctionTool, ToolRegistry

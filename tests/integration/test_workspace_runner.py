@@ -22,10 +22,9 @@ import pytest
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.errand import Assignment, CheckAssignment, ErrandKind
+from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, ErrandKind, Job, JobOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import RunClaimed, ToolFinished, WorkspaceCheckpointed
-from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider

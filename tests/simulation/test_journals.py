@@ -15,8 +15,7 @@ from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Unanswered
 from swe_ai_fleet.adapters.jetstream.journal import journal
 from swe_ai_fleet.adapters.jetstream.login import Credentials
-from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
-from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID, place_of
+from swe_ai_fleet.adapters.jetstream.messages import EXPECTED_SEQUENCE, MESSAGE_ID, Message, StoredMessage, place_of
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, Unavailable
 from swe_ai_fleet.domain.event import CancelRequested, Event, Writer

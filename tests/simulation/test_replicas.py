@@ -14,11 +14,17 @@ from typing import Any, TypeVar
 import pytest
 
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.assignment import (
+    Answer,
+    AnswerAssignment,
+    Assignment,
+    CheckAssignment,
+    DeriveAssignment,
+    Errand,
+)
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errand import AnswerAssignment, Assignment, CheckAssignment, DeriveAssignment, Errand
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
@@ -37,7 +43,7 @@ from swe_ai_fleet.domain.workflow import (
 from swe_ai_fleet.orchestrator import dispatcher
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.orchestrator.leases import over
+from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog

@@ -21,10 +21,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
-from services.access.book import AccessBook
-from services.access.key_set import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet
-from services.access.opening import open_access
 from services.access.roles import check_role, role_for
+from services.access.store import AccessBook, open_access
+from services.access.tokens import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet
 from services.auth import AccessInterceptor, Admission, Presented, principal
 from services.errors import ErrorInterceptor, Unauthenticated
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal, Quota, TenantRules
@@ -209,9 +208,9 @@ async def test_rules_and_tenants_change_though_nobody_calls(
     world.path.write_text('[tenants.acme]\napproval = "every"\n[tenants.initech]\n')
     # Who asks for rules often does not look each time.
     assert book.rules("acme").approval is ApprovalPolicy.PLAN
-    monkeypatch.setattr("services.access.book.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("services.access.store.LOOK_SECONDS", 0.0)
     if size == "large":
-        monkeypatch.setattr("services.access.book.AT_ONCE_BYTES", 0)
+        monkeypatch.setattr("services.access.store.AT_ONCE_BYTES", 0)
     async with asyncio.timeout(10):
         while book.rules("acme").approval is not ApprovalPolicy.EVERY:
             assert size == "large"

@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry
 from swe_ai_fleet.tools.builtin import AskUser, FileReader, FinalAnswer, Network
-from swe_ai_fleet.tools.builtin.page_text import MAX_SECONDS, page_text
+from swe_ai_fleet.tools.builtin.fetching import MAX_SECONDS, page_text
 from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 PAGE = """<!doctype html><html><head><title> A

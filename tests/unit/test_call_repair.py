@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.repair import CallReader, Understood, read_arguments
-from swe_ai_fleet.agents.repair.aliases import ALIASES
+from swe_ai_fleet.agents.repair.names import ALIASES
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec

@@ -16,9 +16,8 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Role,
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import FunctionTool, Pipeline
-from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.builtin import BuiltinSettings
-from swe_ai_fleet.tools.catalogue import open_toolkits, operations, prompt_tokens
+from swe_ai_fleet.tools.catalogue import ToolAccess, open_toolkits, operations, prompt_tokens
 from swe_ai_fleet.tools.docker import DockerPolicy
 from swe_ai_fleet.tools.git.grants import RemoteGrant
 from swe_ai_fleet.tools.policy import Policy

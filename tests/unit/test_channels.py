@@ -20,12 +20,13 @@ from swe_ai_fleet.runtime.channels import (
     certificate_name,
     channel_credentials,
     channel_tls,
+    find_context,
+    find_place,
     own_address,
     read_channel_tls,
     target,
 )
 from swe_ai_fleet.runtime.installation.authority import new_authority, new_certificate
-from swe_ai_fleet.runtime.place import find_context, find_place
 from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.settings import Settings
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, Channel, Table, pages, rendered, units
-from swe_ai_fleet.conversations.formatting.tables import MAX_ROWS, aligned, piped
+from swe_ai_fleet.conversations.formatting.document import MAX_ROWS, aligned, piped
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from tests.markdown_v2 import RESERVED, Malformed, parse
 

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.event import CandidateSubmitted, EventBody, RunClaimed, RunFinished, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.watching.chains import Chains, verify_events
+from swe_ai_fleet.watching.audit import Chains, verify_events
 from tests.event_source import numbered
 from tests.sampling import sample
 

@@ -15,7 +15,7 @@ from services.errors import status
 from swe_ai_fleet.cli.calls import fault_of_call
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.domain.errors import FleetError, Unavailable
-from swe_ai_fleet.runtime.place import find_place, running_place
+from swe_ai_fleet.runtime.channels import find_place, running_place
 from swe_ai_fleet.settings import Settings
 
 

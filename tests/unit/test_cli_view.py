@@ -17,9 +17,8 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import event as events_of
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, Delivered
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, Delivered, Verdict
 from swe_ai_fleet.domain.candidate import RankedCandidate as Ranked
 from swe_ai_fleet.domain.candidate import TestSummary as CountedTests
 from swe_ai_fleet.domain.context import GatheredContext
@@ -29,9 +28,9 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory, Recollection
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
 START_MS = 1_767_225_600_000
@@ -145,7 +144,7 @@ def test_rows_tell_step_tool_tokens_seconds_and_standing_as_they_change() -> Non
     progress = Progress(now=lambda: START_MS / 1000 + 60)
     # Events that cannot be read stop nobody.
     for number, kind in enumerate(("run_finished", "of_a_later_version")):
-        progress.add(pb.ExecutionEvent(sequence=number, execution_id="e", type=kind, payload_json="{"))
+        progress.add(pb.ExecutionEvent(sequence=-number, execution_id="e", type=kind, payload_json="{"))
     seen: dict[int, list[tuple[str, ...]]] = {}
     for event in events():
         progress.add(event)

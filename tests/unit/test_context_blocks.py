@@ -16,12 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.context.blocks import Viewpoint, compose, rank, tokens
-from swe_ai_fleet.context.book import ContextBook
-from swe_ai_fleet.context.drafts import Draft, drafts
+from swe_ai_fleet.context.drafts import Draft, Section, drafts, needed, weight
 from swe_ai_fleet.context.gathering import NAMED, ContextGatherer
 from swe_ai_fleet.context.rehydration import rehydrate
 from swe_ai_fleet.context.scope import validate_scope
-from swe_ai_fleet.context.sections import Section, needed, weight
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     ContextRequest,
@@ -37,7 +36,7 @@ from swe_ai_fleet.domain.context import (
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
-from swe_ai_fleet.testing.memory_changes import MemoryChanges
+from swe_ai_fleet.testing.memory_stores import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "context.md"

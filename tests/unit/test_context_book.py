@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.context.book import ContextBook
-from swe_ai_fleet.context.files import file_node
-from swe_ai_fleet.context.graph import ContextGraph, fold
+from swe_ai_fleet.context.graph import ContextGraph, file_node, fold
 from swe_ai_fleet.context.relations import neighbourhood
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
@@ -34,7 +33,7 @@ from swe_ai_fleet.domain.context import (
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, FleetError, InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.testing.memory_changes import MemoryChanges
+from swe_ai_fleet.testing.memory_stores import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
 
 TENANT = "acme"

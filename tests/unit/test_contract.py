@@ -17,8 +17,8 @@ from fleet.context.v1 import context_pb2 as context
 from fleet.conversation.v1 import conversation_pb2 as conversation
 from fleet.notification.v1 import notification_pb2 as notification
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.planning.v1 import planning_pb2 as planning
-from services.orchestrator import planning_messages, responses
+from fleet.planning.v1 import planning_pb2
+from services.orchestrator import planning, responses
 from services.orchestrator.replies import Replies
 from swe_ai_fleet.agents.plan_session import AwaitingApproval, PlanResult, PlanSession, SessionCard
 from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
@@ -27,12 +27,11 @@ from swe_ai_fleet.domain import context as graph
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import Event, ExecutionStatus, StoredEvent, ToolFinished
-from swe_ai_fleet.domain.fleet_status import NodeStatus
-from swe_ai_fleet.domain.health import Component
+from swe_ai_fleet.domain.fleet_status import Component, NodeStatus
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome, Recommendation
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.notifications.deliveries import Attempt
+from swe_ai_fleet.notifications.store import Attempt
 from swe_ai_fleet.notifications.webhook import Filter
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.sampling import sample, whole_state
@@ -47,11 +46,11 @@ SENT: Mapping[str, Callable[[], Message]] = {
     "operation": lambda: responses.operation(STORED, sample(ToolFinished), 3),
     "component": lambda: to_message(pb.ComponentStatus, sample(Component)),
     "node": lambda: to_message(pb.NodeStatus, sample(NodeStatus)),
-    "proposal": lambda: planning_messages.proposal_message(PROPOSAL),
-    "plan_decision": lambda: planning_messages.decision_message(PROPOSAL),
-    "plan_result": lambda: planning_messages.result_message(sample(PlanResult)),
-    "plan_session": lambda: planning_messages.session_message(sample(PlanSession), str, working=True),
-    "plan_card": lambda: planning_messages.card_message(sample(SessionCard)),
+    "proposal": lambda: planning.proposal_message(PROPOSAL),
+    "plan_decision": lambda: planning.decision_message(PROPOSAL),
+    "plan_result": lambda: planning.result_message(sample(PlanResult)),
+    "plan_session": lambda: planning.session_message(sample(PlanSession), str, working=True),
+    "plan_card": lambda: planning.card_message(sample(SessionCard)),
     "delivery": lambda: to_message(notification.Delivery, sample(Attempt)),
     "turn": lambda: to_message(conversation.Turn, sample(Turn)),
     "story": lambda: to_message(context.Story, sample(graph.Story)),
@@ -112,7 +111,7 @@ OF_THE_SERVER = {"tenant": "default"}
         (context.Memory, Memory),
         (notification.WebhookFilter, Filter),
         (conversation.Turn, Turn),
-        (planning.ToolCallMade, type(sample(PlanResult).tool_calls_made[0])),
+        (planning_pb2.ToolCallMade, type(sample(PlanResult).tool_calls_made[0])),
         (pb.NodeStatus, NodeStatus),
         (pb.ComponentStatus, Component),
     ],
@@ -170,7 +169,7 @@ def test_a_field_that_the_value_lacks_is_a_bug_and_not_an_empty_field() -> None:
 def test_all_services_call_what_was_spent_the_same() -> None:
     """Messages of several packages, since clients import them by name; what they share has one name and one meaning."""
     value = sample(Usage)
-    for package in (pb, context, planning, agent):
+    for package in (pb, context, planning_pb2, agent):
         told = to_message(package.Usage, value)
         assert from_message(Usage, told) == value, package.__name__
         assert told.cost_usd == value.cost

@@ -9,17 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.agent_service.addresses import target_of
-from swe_ai_fleet.agents.outside_agent import AgentFault
-from swe_ai_fleet.domain.council import Council, CouncilMember
-from swe_ai_fleet.domain.endpoint import AgentEndpoint, EndpointRules
+from swe_ai_fleet.adapters.agent_service.client import target_of
+from swe_ai_fleet.agents.external_agent import AgentFault
+from swe_ai_fleet.domain.council import AgentEndpoint, Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.orchestrator.council_book import CouncilBook, council_for
 from swe_ai_fleet.orchestrator.council_file import read_councils
-from swe_ai_fleet.orchestrator.council_rules import CouncilRules
-from swe_ai_fleet.orchestrator.councils import adopted, assignments, seated, seats
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.orchestrator.council_store import CouncilBook, council_for
+from swe_ai_fleet.orchestrator.councils import CouncilRules, adopted, assignments, seated, seats
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
 TENANT = "default"
 TASK = Task(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.owner import Owner
+from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.sandbox import CpuSlots
 from tests.confinement import until
 
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from swe_ai_fleet.domain.owner import Owner
+from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.sandbox import CpuSlots
 
 async def main():

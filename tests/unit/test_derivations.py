@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.subtasks import subtask_results
+from services.orchestrator.requests import subtask_results
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errand import DeriveAssignment
 from swe_ai_fleet.domain.errors import ModelUnavailable, ResourceExhausted
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest

@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools import Pipeline, ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner, reap
-from swe_ai_fleet.tools.docker.container import safe_facts
+from swe_ai_fleet.tools.docker.containers import safe_facts
 from swe_ai_fleet.tools.docker.dockerfile import parse
 from swe_ai_fleet.tools.policy import Policy
 

@@ -10,13 +10,21 @@ import pytest
 
 from services.context.recorder import Recorder
 from swe_ai_fleet.adapters.jetstream import Work
-from swe_ai_fleet.agents.remembering import RememberingTools
+from swe_ai_fleet.agents.run_memory import RememberingTools
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, CheckKind, CheckReport, CheckResult, Delivered, RankedCandidate
+from swe_ai_fleet.domain.candidate import (
+    Artifacts,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    Delivered,
+    RankedCandidate,
+    Verdict,
+)
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.environment import Environment
@@ -25,12 +33,10 @@ from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
 from swe_ai_fleet.domain.subtask import SubtaskOutcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.testing.memory_changes import MemoryChanges
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.memory_stores import MemoryChanges, MemoryKeyValue
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.candidates import a_candidate

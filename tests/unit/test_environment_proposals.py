@@ -7,11 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from swe_ai_fleet.agents.preparing import read_proposal, selects
-from swe_ai_fleet.domain.baseline import Baseline, gets_on_better, suite_baseline, wants_help
-from swe_ai_fleet.domain.environment_run import EnvironmentProposal
+from swe_ai_fleet.agents.preparation import read_proposal, selects
+from swe_ai_fleet.domain.environment import EnvironmentProposal
 from swe_ai_fleet.domain.task import EnvironmentSpec
-from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.domain.test_run import (
+    Baseline,
+    TestOutcome,
+    TestResult,
+    TestRun,
+    gets_on_better,
+    suite_baseline,
+    wants_help,
+)
 
 SOURCE = "e/environment"
 

@@ -13,10 +13,10 @@ import pytest
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
 from swe_ai_fleet.environments.interpreters import Machine
-from swe_ai_fleet.environments.lock_files import offending_pins, read_lock, unavailable_packages
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.recipe import Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from swe_ai_fleet.environments.requirements import offending_pins, read_lock, unavailable_packages
 
 MACHINE = Machine(
     default=(3, 11),

@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, TaskNames, Touched, compare
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.tests.runners.plan import Selection
 from swe_ai_fleet.tools.tests.running import digest_of
 

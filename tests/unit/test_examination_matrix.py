@@ -17,13 +17,13 @@ from swe_ai_fleet.domain.candidate import (
     CheckResult,
     ForeignTests,
     RankedCandidate,
+    Verdict,
 )
 from swe_ai_fleet.domain.examination import STATEMENT, Conflict, Crossing, Examination, ForeignFailure, Matrix
 from swe_ai_fleet.domain.examination import TestSet as Tests
 from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
-from swe_ai_fleet.orchestrator.selection import rank
+from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
+from swe_ai_fleet.orchestrator.ranking import rank
 from tests.candidates import a_candidate
 
 # What a function gives for an input; 1 is what the task wants, 0 what the untouched source gives.

@@ -25,11 +25,11 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.delivery import HandDelivery
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.orchestrator.hand_delivery import HandDelivery
-from swe_ai_fleet.orchestrator.leases import over
-from swe_ai_fleet.orchestrator.verifying import Verifier
+from swe_ai_fleet.orchestrator.judging import Verifier
+from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces

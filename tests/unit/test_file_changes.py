@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import FileTool, Pipeline
-from swe_ai_fleet.tools.files.diffs import unified_diff
+from swe_ai_fleet.tools.files.text import unified_diff
 from swe_ai_fleet.tools.policy import Policy
 
 PYTHON = "def double(x):\n    return x + x\n\n\nprint(double(2))\n"

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.rewriting import rewritten
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.confinement import until
 
 Told: TypeAlias = int | Exception | None

@@ -11,7 +11,7 @@ import pytest
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.event import Event, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance
-from swe_ai_fleet.watching.chains import Chains
+from swe_ai_fleet.watching.audit import Chains
 
 LOGS = Path(__file__).parent / "golden_logs"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from swe_ai_fleet.agents.history import History, Summarise
-from swe_ai_fleet.agents.history.token_count import TokenCount, size
+from swe_ai_fleet.agents.history.turns import TokenCount, size
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelUnavailable
 from swe_ai_fleet.domain.event import HistoryCondensed

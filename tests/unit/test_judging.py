@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.ballot import ballot_order, fair_shares
-from swe_ai_fleet.agents.judging.reading import read_choice
-from swe_ai_fleet.domain.errand import JudgeAssignment, ReviewAssignment, Subject
+from swe_ai_fleet.agents.judging.run import read_choice
+from swe_ai_fleet.agents.prompting import ballot_order, fair_shares
+from swe_ai_fleet.domain.assignment import JudgeAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable
 from swe_ai_fleet.domain.event import RunLost, RunReassigned, VotesCast
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, lone_samples
-from swe_ai_fleet.orchestrator.selection import ARCHITECT
+from swe_ai_fleet.orchestrator.score import ARCHITECT
 from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedRun
 from tests.unit.test_executions import World, a_task
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
+from swe_ai_fleet.agents.model_middleware import Keeping, KeepingModel
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.runtime import lease_keeper
 from swe_ai_fleet.runtime.lease_keeper import BUCKET, LeaseKeeper, replica_name
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.confinement import until
 
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.tests.runners.findings import (
+from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters, is_lint_setting
+from swe_ai_fleet.tools.tests.runners.linting import (
+    Changes,
     Finding,
     changed_runs,
     parse_annotations,
@@ -19,8 +21,6 @@ from swe_ai_fleet.tools.tests.runners.findings import (
     parse_format,
     parse_lines,
 )
-from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters, is_lint_setting
-from swe_ai_fleet.tools.tests.runners.linting import Changes
 
 SAMPLES = Path(__file__).parent / "linter_output"
 HOOKS = (SAMPLES / "hooks.yaml").read_text()

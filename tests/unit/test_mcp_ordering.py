@@ -6,7 +6,7 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.cli.mcp.ordering import submission
+from swe_ai_fleet.cli.mcp.server import submission
 from swe_ai_fleet.cli.order import Order
 
 

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from swe_ai_fleet.tools.mcp.schemas import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
+from swe_ai_fleet.tools.mcp.listing import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
 from tests.tool_doubles import served
 
 HOSTILE = Path(__file__).parents[1] / "integration" / "hostile_mcp_server.py"

@@ -13,13 +13,12 @@ from structlog.testing import capture_logs
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
+from swe_ai_fleet.memory.admission import MemoryLimits, moment
+from swe_ai_fleet.memory.following import dumped, key_of, loaded
 from swe_ai_fleet.memory.kept import KeptMemories
-from swe_ai_fleet.memory.limits import MemoryLimits, moment
-from swe_ai_fleet.memory.records import dumped, key_of, loaded
 from swe_ai_fleet.memory.shared import SharedMemories
 from swe_ai_fleet.ports import Memories
-from swe_ai_fleet.testing.memory_index import InMemoryIndex
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import InMemoryIndex, MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.memory_parts import WordEmbedder
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.memory.records import loaded
+from swe_ai_fleet.memory.following import loaded
 from swe_ai_fleet.memory.shared import SharedMemories
-from swe_ai_fleet.testing.memory_index import InMemoryIndex
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import InMemoryIndex, MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.memory_parts import WordEmbedder
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.orchestrator.fleet_figures import fleet_figures
+from services.orchestrator.metrics import fleet_figures
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Figures, Measurement, Meter, Sketch
-from swe_ai_fleet.orchestrator.metrics.history import TIERS, History
+from swe_ai_fleet.orchestrator.metrics.figures import TIERS, History
 from swe_ai_fleet.telemetry.exposition import Exposition
 from swe_ai_fleet.telemetry.log_figures import log_figures
 

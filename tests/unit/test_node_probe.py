@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.fleet_status import GpuStatus
-from swe_ai_fleet.runtime import node_probe
-from swe_ai_fleet.runtime.node_probe import NodeProbe, own_memory, read_gpus
+from swe_ai_fleet.runtime import node_load
+from swe_ai_fleet.runtime.node_load import NodeProbe, own_memory, read_gpus
 
 TOLD = "0, NVIDIA H100 80GB HBM3, 37, 1024, 81559\n1, Tesla, [N/A], 5, [Not Supported]\nNo devices were found\n"
 
@@ -38,7 +38,7 @@ async def test_a_driver_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: 
     tool.write_text("#!/bin/sh\nsleep 30\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(node_probe, "_GPU_SECONDS", 0.2)
+    monkeypatch.setattr(node_load, "_GPU_SECONDS", 0.2)
     async with asyncio.timeout(5):
         found = await NodeProbe("node").measure()
     assert (found.gpus, found.cpus >= 1) == ((), True)

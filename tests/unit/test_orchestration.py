@@ -10,8 +10,8 @@ from typing import TypeVar
 import pytest
 
 from swe_ai_fleet.domain import event as ev
+from swe_ai_fleet.domain.assignment import Assignment, Errand
 from swe_ai_fleet.domain.budget import Totals, Usage
-from swe_ai_fleet.domain.errand import Assignment, Errand
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask

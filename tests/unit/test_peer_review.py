@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from swe_ai_fleet.agents.untrusted import Fence
+from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.domain import event as ev
+from swe_ai_fleet.domain.assignment import ExamineAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Totals, Usage
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, RankedCandidate
-from swe_ai_fleet.domain.errand import ExamineAssignment, ReviewAssignment, Subject
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, RankedCandidate, Verdict
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
@@ -26,7 +26,6 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs, worse
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun

@@ -21,7 +21,7 @@ from swe_ai_fleet.agents.plan_session import (
 from swe_ai_fleet.agents.sub_agents import MemoryResults
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.message import UserMessage
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
 
 def session(session_id: str = "s1", *, revision: int = 1, **fields: object) -> PlanSession:

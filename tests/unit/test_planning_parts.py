@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning import ModeRules, PlanRun, assess, contradicts
-from swe_ai_fleet.agents.planning.fast_path import fast_path
-from swe_ai_fleet.agents.planning.operations import MAX_STEPS, Operations
-from swe_ai_fleet.agents.run_parts import RunParts
+from swe_ai_fleet.agents.planning.planner import MAX_STEPS, Operations
+from swe_ai_fleet.agents.planning.routing import fast_path
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits, Usage
@@ -35,8 +35,7 @@ from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools import Pipeline
-from swe_ai_fleet.tools.access import ToolAccess
-from swe_ai_fleet.tools.catalogue import all_toolkits
+from swe_ai_fleet.tools.catalogue import ToolAccess, all_toolkits
 from swe_ai_fleet.tools.policy import Policy
 
 HOSTILE = (

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.domain.answer import Answer
-from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
-from swe_ai_fleet.domain.errand import AnswerAssignment, ExamineAssignment
+from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, ExamineAssignment
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import AgentLost
 from swe_ai_fleet.domain.event import ChecklistMade
 from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.testing.fleet import ScriptedRun
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import taken_over

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import MAX_PRIORITY
-from swe_ai_fleet.orchestrator.leases import claimable, over
+from swe_ai_fleet.orchestrator.projection import claimable, over
 from swe_ai_fleet.orchestrator.queue import AGING_SECONDS, Waiting, check_room, in_order, next_up
 from tests.sampling import sample
 

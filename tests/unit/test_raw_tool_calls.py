@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.raw_tool_calls import RawToolCall, parse, render
+from swe_ai_fleet.agents.tool_call_dialects import RawToolCall, parse, render
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

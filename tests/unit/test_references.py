@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.function_calling.references import MAX_ENTITIES, References
+from swe_ai_fleet.agents.function_calling.caller import MAX_ENTITIES, References
 
 LIST = "Three places:\n1. Rome (see docs/rome.md)\n2. Oslo\n   in the north\n3) Bonn"
 

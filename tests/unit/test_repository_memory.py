@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.failure import ToolFailure, ToolTimeout
+from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 
 FILES = {
     "README.md": "# Billing\n\nWhat customers owe.\n\n## Rounding rules\n\n"

@@ -10,12 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, TestSummary
+from swe_ai_fleet.domain.candidate import (
+    Artifacts,
+    Candidate,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    TestSummary,
+    Verdict,
+)
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Vote
-from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
-from swe_ai_fleet.orchestrator.selection import ARCHITECT, evidence, rank, representatives
-from swe_ai_fleet.orchestrator.standing import Standing, lead
+from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
+from swe_ai_fleet.orchestrator.ranking import rank, representatives
+from swe_ai_fleet.orchestrator.score import ARCHITECT, Standing, evidence, lead
 from tests.candidates import a_candidate
 
 

@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.cli.batch.evaluation import commands, without_files_of
-from swe_ai_fleet.cli.batch.records import Hidden
+from swe_ai_fleet.cli.batch.records import Hidden, commands, without_files_of
 from swe_ai_fleet.cli.batch.results import ERROR, Row
-from swe_ai_fleet.cli.study.report import arms, markdown, wilson
-from swe_ai_fleet.cli.study.trials import (
+from swe_ai_fleet.cli.study.report import (
     Detail,
     Part,
     Standing,
     Trial,
     Variant,
+    arms,
     detail_of,
     keep_details,
+    markdown,
     read_details,
+    wilson,
 )
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult

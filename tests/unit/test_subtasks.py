@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.subtask import (
     ready,
 )
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, RepoRef, Role, Task, TaskKind, check_identifier
-from swe_ai_fleet.orchestrator.child_tasks import child_task, child_task_id, part, planner_task
+from swe_ai_fleet.orchestrator.subtasks import child_task, child_task_id, part, planner_task
 
 TASK = Task(
     task_id="build",

@@ -13,16 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.access import Quota, TenantRules
-from swe_ai_fleet.domain.errand import Assignment
+from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AlreadyExists, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus, RunLost
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository
 from swe_ai_fleet.orchestrator.executions import Room
-from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS, DayTokens
-from swe_ai_fleet.orchestrator.queue import Waiting, check_room, in_order
-from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.orchestrator.seats import Seats
-from swe_ai_fleet.orchestrator.tenant_turns import LEAST_WEIGHT, Passes, TenantTurns, weights
+from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS, DayTokens
+from swe_ai_fleet.orchestrator.queue import LEAST_WEIGHT, Passes, TenantTurns, Waiting, check_room, in_order, weights
+from swe_ai_fleet.orchestrator.quotas import Quotas, Seats
 from swe_ai_fleet.testing.fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 

@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.task import Constraints, Role, TaskMcpServer
 from swe_ai_fleet.domain.tool import Decision, OperationSpec
-from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer
 from swe_ai_fleet.tools.policy import Policy
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.observing import Observed
+from services.gateway.app import Observed
 from swe_ai_fleet.telemetry import Telemetry
 from swe_ai_fleet.telemetry.tracing import joined
 

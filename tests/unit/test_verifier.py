@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.budget import Totals, Usage
-from swe_ai_fleet.domain.errand import ScoreAssignment
 from swe_ai_fleet.domain.errors import AgentLost, InternalFault, Unavailable
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateScored, RunLost, VotesCast
 from swe_ai_fleet.domain.execution import AgentProgress
@@ -15,8 +15,8 @@ from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
 from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES
-from swe_ai_fleet.orchestrator.expenses import Purpose, expenses
-from swe_ai_fleet.orchestrator.verifying import Verifier
+from swe_ai_fleet.orchestrator.judging import Verifier
+from swe_ai_fleet.orchestrator.spending import Purpose, expenses
 from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import taken_over

@@ -25,9 +25,8 @@ from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.notifications import InvalidSignature, verify
-from swe_ai_fleet.notifications.gathering import notification_of
 from swe_ai_fleet.notifications.message import MAX_BODY_BYTES, message
-from swe_ai_fleet.notifications.notification import Notification, requested, wants
+from swe_ai_fleet.notifications.notification import Notification, notification_of, requested, wants
 from swe_ai_fleet.notifications.retrying import MAX_RETRY_AFTER_SECONDS, WAITS, Reply, Schedule, retry_after_seconds
 from swe_ai_fleet.notifications.webhook import USUAL, EventType, Filter, Format, Webhook
 from swe_ai_fleet.testing.memory_log import MemoryLog

@@ -11,11 +11,10 @@ from itertools import pairwise
 
 import pytest
 
-from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
-from swe_ai_fleet.domain.errand import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
@@ -46,11 +45,11 @@ from swe_ai_fleet.domain.workflow import (
 )
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.orchestrator.node_tasks import node_name, node_run
+from swe_ai_fleet.orchestrator.workflow_tasks import node_name, node_run
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
-from swe_ai_fleet.workflows.shelf import read_shelf
+from swe_ai_fleet.workflows.catalog import read_shelf
 from tests.unit.test_executions import World, published
 
 

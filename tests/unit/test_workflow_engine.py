@@ -336,7 +336,7 @@ class TestMaps:
         assert len(world.ran()) <= 6
 
     async def test_outputs_of_all_items_together_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("swe_ai_fleet.workflows.record.MAX_CHARS", 1_000)
+        monkeypatch.setattr("swe_ai_fleet.workflows.tries.MAX_CHARS", 1_000)
         world = World(does={f"all[{at}]": "x" * 100 for at in range(20)})
         ended = await world.go(flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS), range(20))
         assert (ended.status, "too large to be kept" in ended.error) == (ExecutionStatus.FAILED, True)

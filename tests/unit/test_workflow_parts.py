@@ -12,8 +12,8 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.workflow import BranchCase, Condition, Edge, Node, NodeStatus, NodeType, Workflow
 from swe_ai_fleet.workflows import mermaid
-from swe_ai_fleet.workflows.answers import answer_output
 from swe_ai_fleet.workflows.conditions import condition_of, holds, verify
+from swe_ai_fleet.workflows.node_inputs import answer_output
 from swe_ai_fleet.workflows.references import BadReference, NodeValue, Scope, parsed, references_in, resolved
 
 SCOPE = Scope(

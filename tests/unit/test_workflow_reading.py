@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowTask,
 )
 from swe_ai_fleet.workflows import InvalidWorkflow, WorkflowExecutor, WorkflowFault, read_workflow, workflow_schema
-from swe_ai_fleet.workflows.shelf import read_shelf
+from swe_ai_fleet.workflows.catalog import read_shelf
 
 TOOLS = ("calculator", "python_executor", "web_search")
 OTHER = Workflow(

@@ -13,17 +13,23 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import Hopeless, Work
 from swe_ai_fleet.codec import to_json, to_plain
-from swe_ai_fleet.domain.errand import Assignment, CheckAssignment, ErrandKind
+from swe_ai_fleet.domain.assignment import (
+    Assignment,
+    CheckAssignment,
+    ErrandKind,
+    Job,
+    JobOutcome,
+    JobPriority,
+    seconds_of,
+)
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, seconds_of
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.runtime.job_board import JobBoard, fault_of
-from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
-from workers.workspace_runner.runner import Runner
+from workers.workspace_runner.runner import Runner, Slots
 from workers.workspace_runner.settings import RunnerSettings
-from workers.workspace_runner.slots import Slots
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="https://git.example/a"))
 REPOSITORY = PinnedRepository(tenant="default", location="https://git.example/a", commit="0" * 40)

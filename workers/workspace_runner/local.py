@@ -12,12 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
-from swe_ai_fleet.adapters.git_workspace.locks import try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree, try_lock
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.settings import without_login
-from workers.place import CLONE_FROM, CLONE_HOSTS, JOB_ID, LOGIN, TENANT, WORKSPACE
+from workers.container import CLONE_FROM, CLONE_HOSTS, JOB_ID, LOGIN, TENANT, WORKSPACE
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.local_job import EXIT, GIT_DIRECTORY, LOCK, LOG, PID, SPEC
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from swe_ai_fleet.codec import from_json
-from workers.place import FENCED, GIT_CREDENTIALS
+from workers.container import FENCED, GIT_CREDENTIALS
 from workers.workspace_runner.backend import EndReason, JobSpec
 
 GIT_DIRECTORY = "FLEET_RUNNER_GIT_DIRECTORY"

@@ -1,17 +1,22 @@
-"""The composition root of a workspace runner: settings in, jobs carried out until it is told to stop."""
+"""What a runner did, for Prometheus.
+
+The composition root of a workspace runner: settings in, jobs carried out until it is told to stop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
+from services.nats_figures import nats_metrics
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Handler, JetStream, Room, Work, WorkQueue
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.factories import connect_log
@@ -19,15 +24,65 @@ from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBoard
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import open_telemetry
+from swe_ai_fleet.telemetry import Telemetry, open_telemetry
 from workers.workspace_runner.backend import Backend
 from workers.workspace_runner.local import LocalBackend
-from workers.workspace_runner.metrics import runner_metrics
-from workers.workspace_runner.runner import RANKS, Runner, job_queues
-from workers.workspace_runner.settings import RunnerSettings
-from workers.workspace_runner.slots import Slots
+from workers.workspace_runner.runner import RANKS, Runner, Slots, job_queues
+from workers.workspace_runner.settings import RunnerSettings, variables_of
 from workers.workspace_runner.tasks import TaskRunner, task_queue
-from workers.workspace_runner.variables import variables_of
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+@asynccontextmanager
+async def runner_metrics(telemetry: Telemetry, runner: Runner, log: JetStream) -> AsyncGenerator[None]:
+    """Within, who asks this process for metrics is told of its jobs."""
+    if telemetry.exposition is None:
+        yield
+        return
+
+    async def jobs() -> list[Metric]:
+        return runner_figures(runner.figures())
+
+    with telemetry.exposition.source("runner", jobs):
+        async with nats_metrics(telemetry, log):
+            yield
+
+
+def runner_figures(figures: Mapping[str, float | Mapping[str, int]]) -> list[Metric]:
+    """What `Runner.figures` says, as metrics."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    families: list[Metric] = []
+    for name, text in (("running", "Jobs under way here."), ("waiting", "Jobs that wait here for a slot.")):
+        gauge = GaugeMetricFamily(f"fleet_runner_jobs_{name}", text)
+        gauge.add_metric([], _number(figures[name]))
+        families.append(gauge)
+    for name, family, text in (
+        ("adopted", "fleet_runner_jobs_adopted", "Jobs that were running when this runner came to them."),
+        ("wait_seconds", "fleet_runner_job_wait_seconds", "Time that jobs waited here for a slot, added up."),
+        ("run_seconds", "fleet_runner_job_run_seconds", "Time that jobs took, added up."),
+    ):
+        counter = CounterMetricFamily(family, text)
+        counter.add_metric([], _number(figures[name]))
+        families.append(counter)
+    for name, label, text in (
+        ("started", "kind", "Jobs begun."),
+        ("settled", "kind", "Jobs that told their outcome."),
+        ("failed", "reason", "Jobs that ended without a word."),
+    ):
+        counter = CounterMetricFamily(f"fleet_runner_jobs_{name}", text, labels=[label])
+        found = figures[name]
+        for key, number in found.items() if isinstance(found, Mapping) else ():
+            counter.add_metric([key], number)
+        families.append(counter)
+    return families
+
+
+def _number(figure: float | Mapping[str, int]) -> float:
+    return float(figure) if not isinstance(figure, Mapping) else 0.0
+
 
 _log = structlog.get_logger(__name__)
 

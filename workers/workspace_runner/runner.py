@@ -1,10 +1,19 @@
-"""One job from its message to its outcome: started or adopted, watched, and told of once."""
+"""Jobs from their messages to their outcomes.
+
+What a runner did, in numbers that a metrics exporter reads.
+
+Room for jobs in one runner, shared by queues of different priority.
+
+One job from its message to its outcome: started or adopted, watched, and told of once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -13,6 +22,7 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import Hopeless, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
 from swe_ai_fleet.codec import from_json
+from swe_ai_fleet.domain.assignment import Job, JobOutcome, JobPriority, seconds_of
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     FleetError,
@@ -21,13 +31,104 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, seconds_of
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
 from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
-from workers.workspace_runner.counts import Counts
 from workers.workspace_runner.settings import RunnerSettings
-from workers.workspace_runner.slots import Slots
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """Grows only.
+
+    Attributes:
+        started: Jobs begun, by kind.
+        adopted: Jobs that were running already when this runner came to them.
+        settled: Jobs that told their outcome, by kind.
+        failed: Jobs that ended without a word, by reason.
+        wait_seconds: Time between a message's arrival here and its job's start, added up.
+        run_seconds: Time that jobs took, added up.
+    """
+
+    started: Counter[str] = field(default_factory=Counter[str])
+    adopted: int = 0
+    settled: Counter[str] = field(default_factory=Counter[str])
+    failed: Counter[str] = field(default_factory=Counter[str])
+    wait_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+    def figures(self) -> Mapping[str, float | Mapping[str, int]]:
+        """All of it, by name."""
+        return {
+            "adopted": self.adopted,
+            "wait_seconds": self.wait_seconds,
+            "run_seconds": self.run_seconds,
+            "started": dict(self.started),
+            "settled": dict(self.settled),
+            "failed": dict(self.failed),
+        }
+
+
+class Slots:
+    """A number of slots; of those who wait, the ones of the highest rank (0) go first, in the order they came.
+
+    Args:
+        number: How many jobs may run at a time.
+        ranks: How many classes there are.
+    """
+
+    def __init__(self, number: int, ranks: int) -> None:
+        self._number = number
+        self._taken = 0
+        self._waiting = [0] * ranks
+        self._freed = asyncio.Condition()
+
+    @property
+    def taken(self) -> int:
+        """Jobs that have a slot."""
+        return self._taken
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for one here."""
+        return sum(self._waiting)
+
+    async def idle(self) -> None:
+        """Wait until nobody has a slot, and nobody waits for one."""
+        async with self._freed:
+            await self._freed.wait_for(lambda: not self._taken and not self.waiting)
+
+    async def room(self, rank: int) -> int:
+        """Wait until a job of a rank would get a slot at once; for how many there is room."""
+        async with self._freed:
+            await self._freed.wait_for(lambda: self._open(rank) and not self._waiting[rank])
+            return self._number - self._taken
+
+    @asynccontextmanager
+    async def slot(self, rank: int) -> AsyncGenerator[None]:
+        """A slot for as long as the context lasts."""
+        async with self._freed:
+            self._waiting[rank] += 1
+            try:
+                await self._freed.wait_for(lambda: self._open(rank))
+            finally:
+                self._waiting[rank] -= 1
+                self._freed.notify_all()
+            self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            # Nobody waits for the lock long: it is held between two awaits only.
+            await asyncio.shield(self._tell())
+
+    def _open(self, rank: int) -> bool:
+        return self._taken < self._number and not any(self._waiting[:rank])
+
+    async def _tell(self) -> None:
+        async with self._freed:
+            self._freed.notify_all()
+
 
 T = TypeVar("T")
 RANKS = tuple(JobPriority)

@@ -1,12 +1,19 @@
-"""What a workspace runner decides beside the fleet's settings: `FLEET_RUNNER_<NAME>` in the environment."""
+"""What a workspace runner decides beside the fleet's settings: `FLEET_RUNNER_<NAME>` in the environment.
+
+Settings as the variables that another process reads them from.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, JsonValue
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from swe_ai_fleet.settings import Settings
 
 EVERY_TENANT = "*"
 
@@ -116,3 +123,16 @@ class RunnerSettings(BaseSettings):
     def git_secret_of(self, tenant: str) -> str:
         """The secret with a tenant's git credentials; empty: none."""
         return self.git_secrets.get(tenant, self.git_secrets.get(EVERY_TENANT, ""))
+
+
+def variables_of(settings: Settings) -> Mapping[str, str]:
+    """Every setting that is not its default, under its own name; a process started with them has the same settings.
+
+    But for the keys that sign audit heads and let hosts in on NATS, which are the orchestrator's alone.
+    """
+    plain = settings.model_dump(mode="json", exclude_defaults=True, exclude={"audit_signing_key", "nats_issuer_file"})
+    return {
+        f"FLEET_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in plain.items()
+        if value is not None
+    } | {"FLEET_HOME": str(settings.home)}

@@ -20,11 +20,10 @@ from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.codec import from_json, to_plain
+from swe_ai_fleet.domain.assignment import Assignment, ErrandKind, Job, JobOutcome, JobPriority, job_id
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import Candidate
-from swe_ai_fleet.domain.errand import Assignment, ErrandKind
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
-from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, job_id
 from swe_ai_fleet.domain.task import (
     DEFAULT_TENANT,
     MAX_PRIORITY,

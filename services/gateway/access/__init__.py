@@ -5,12 +5,10 @@ from __future__ import annotations
 from starlette.middleware import Middleware
 
 from services.auth import Authenticator
-from services.gateway.access.guard import Door
-from services.gateway.access.places import Places
-from services.gateway.access.response_headers import SecureAnswers
+from services.gateway.access.guard import CHECK_SECONDS, Door
+from services.gateway.access.origins import Places, SecureAnswers
 from services.gateway.access.sign_in import session_routes
-from services.gateway.access.staying import CHECK_SECONDS
-from services.gateway.bugs import BugMiddleware
+from services.gateway.problems import BugMiddleware
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.settings import Settings
 

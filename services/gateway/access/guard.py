@@ -1,8 +1,12 @@
-"""The gateway's door: every request and every WebSocket passes here before any room sees it."""
+"""Streams that go on for hours end soon after what let their watcher in.
+
+The gateway's door: every request and every WebSocket passes here before any room sees it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from starlette.requests import ClientDisconnect, Request
@@ -10,7 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.access.stay import CHECK_SECONDS
 from services.auth import Authenticator
-from services.gateway.access.bodies import Gone, PatientReceive, answer_early, read_again, read_body, too_slow
 from services.gateway.access.credentials import (
     Credentials,
     Shown,
@@ -22,17 +25,59 @@ from services.gateway.access.credentials import (
     has_body,
     unauthenticated,
 )
-from services.gateway.access.cross_origin import is_preflight, preflight, shared
 from services.gateway.access.idempotency import Answers, key_of
+from services.gateway.access.limits import (
+    Allowance,
+    Buckets,
+    Gone,
+    PatientReceive,
+    answer_early,
+    peer,
+    read_again,
+    read_body,
+    too_slow,
+)
+from services.gateway.access.origins import (
+    Origin,
+    Places,
+    adding,
+    foreign,
+    is_api,
+    is_preflight,
+    preflight,
+    shared,
+    values,
+)
 from services.gateway.access.page import Page
-from services.gateway.access.places import Origin, Places, foreign, values
-from services.gateway.access.rate import Allowance, Buckets, peer
-from services.gateway.access.response_headers import adding, is_api
-from services.gateway.access.staying import while_admitted
 from services.gateway.problems import Refusal, problem_of
 from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
+
+
+async def while_admitted(
+    work: Awaitable[None], may_stay: Callable[[], Awaitable[bool]], *, seconds: float = CHECK_SECONDS
+) -> bool:
+    """Carry work out for as long as somebody may stay; whether it came to its own end.
+
+    Args:
+        work: Is cancelled, and waited for, where they may not.
+        may_stay: Asked again and again.
+        seconds: Between two questions.
+    """
+    working = asyncio.ensure_future(work)
+    try:
+        while True:
+            await asyncio.wait((working,), timeout=seconds)
+            if working.done():
+                working.result()
+                return True
+            if not await may_stay():
+                return False
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
 
 OPEN_PATHS = ("/health", "/ready")
 """For probes: asked without a token, under any name, as often as they like."""

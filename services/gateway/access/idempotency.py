@@ -17,8 +17,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.gateway.access.places import Headers, values
-from services.gateway.access.response_headers import adding
+from services.gateway.access.origins import Headers, adding, values
 from services.gateway.problems import CLIENT_GONE, Refusal
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Fenced, FleetError

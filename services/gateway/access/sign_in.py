@@ -10,10 +10,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from services.auth import Authenticator
-from services.gateway.access.credentials import Credentials, Shown, Visitor, media_type
-from services.gateway.access.places import Authority
-from services.gateway.access.rate import Buckets, peer
-from services.gateway.access.session import SECONDS, cookie_name, set_cookie
+from services.gateway.access.credentials import (
+    SECONDS,
+    Credentials,
+    Shown,
+    Visitor,
+    cookie_name,
+    media_type,
+    set_cookie,
+)
+from services.gateway.access.limits import Buckets, peer
+from services.gateway.access.origins import Authority
 from services.gateway.problems import Refusal
 
 REFUSALS_PER_MINUTE = 10

@@ -13,11 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.caller import Caller
 from services.gateway.problems import Refusal
 from services.gateway.rest.binding import bound
 from services.gateway.rest.operation import Operation
-from services.gateway.upstream import Upstream
+from services.gateway.upstream import Caller, Upstream
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
 
 MEDIA_TYPE = "application/octet-stream"

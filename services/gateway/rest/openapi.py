@@ -1,4 +1,7 @@
-"""The API's document (OpenAPI 3.1), made from the table and the descriptors."""
+"""What the document says of rooms that the table does not know: streams, sessions, probes.
+
+The API's document (OpenAPI 3.1), made from the table and the descriptors.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,90 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from services.gateway.event_stream import MEDIA_TYPE as EVENTS
 from services.gateway.problems import MEDIA_TYPE as PROBLEM
-from services.gateway.rest import artifacts, uploads
+from services.gateway.rest import artifacts, binding
 from services.gateway.rest.answering import MAX_WAIT_SECONDS, SUBMIT, WAIT
-from services.gateway.rest.comments import kept_comments
-from services.gateway.rest.fragments import FRAGMENTS
 from services.gateway.rest.operation import Operation, field_of
-from services.gateway.rest.schemas import Schema, Schemas
+from services.gateway.rest.schemas import Schema, Schemas, kept_comments
 from services.gateway.rest.table import OPERATIONS
+from services.gateway.streams.openapi import OPENAPI
 from services.gateway.upstream import method, service
+
+Part = dict[str, Any]
+
+
+def _json(about: str, properties: Mapping[str, Part]) -> Part:
+    schema = {"type": "object", "properties": dict(properties), "required": list(properties)}
+    return {"description": about, "content": {"application/json": {"schema": schema}}}
+
+
+def _problems(*statuses: str) -> Part:
+    return {status: {"$ref": f"#/components/responses/Problem{status}"} for status in statuses}
+
+
+_AUTHENTICATED: Part = {"authenticated": {"type": "boolean"}, "by": {"type": "string"}}
+_USUAL = ("400", "401", "403", "421", "429")
+_SESSION: Part = {
+    "post": {
+        "operationId": "OpenSession",
+        "summary": "Trade the token for a cookie",
+        "description": "For browsers: the answer sets a cookie that stands for the token.",
+        "tags": ["Session"],
+        "security": [],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {"token": {"type": "string"}},
+                        "required": ["token"],
+                        "additionalProperties": False,
+                    }
+                }
+            },
+        },
+        "responses": {"200": _json("Let in.", _AUTHENTICATED), **_problems(*_USUAL, "408", "413", "415")},
+    },
+    "get": {
+        "operationId": "GetSession",
+        "summary": "By what the caller is known",
+        "description": "And, of a cookie, until when: `expires_at_ms`.",
+        "tags": ["Session"],
+        "responses": {"200": _json("Known.", _AUTHENTICATED), **_problems(*_USUAL)},
+    },
+    "delete": {
+        "operationId": "EndSession",
+        "summary": "Forget the cookie",
+        "description": "The browser removes it.",
+        "tags": ["Session"],
+        "responses": {"204": {"description": "Gone."}, **_problems(*_USUAL, "415")},
+    },
+}
+
+
+def _probe(name: str, summary: str, *, otherwise: bool) -> Part:
+    told = _json(summary, {"status": {"type": "string"}})
+    responses = {"200": told, "503": told} if otherwise else {"200": told}
+    get = {"operationId": name, "summary": summary, "tags": ["Probes"], "security": [], "responses": responses}
+    return {"get": get}
+
+
+FRAGMENTS: Sequence[Mapping[str, Any]] = (
+    OPENAPI,
+    {
+        "tags": [
+            {"name": "Session", "description": "The cookie of the page."},
+            {"name": "Probes", "description": "For whoever watches the process."},
+        ],
+        "paths": {
+            "/api/session": _SESSION,
+            "/health": _probe("GetHealth", "Whether it is alive", otherwise=False),
+            "/ready": _probe("GetReadiness", "Whether it can do its work", otherwise=True),
+        },
+    },
+)
+"""Parts of the document, to be added to what the table makes."""
+
 
 VERSION = "1"
 _ABOUT = (
@@ -145,7 +224,7 @@ def _described(operation: Operation, schemas: Schemas, comments: Mapping[str, st
         told["requestBody"] = {
             "required": True,
             "description": "A git bundle.",
-            "content": {media: {"schema": {}} for media in uploads.MEDIA_TYPES},
+            "content": {media: {"schema": {}} for media in binding.MEDIA_TYPES},
         }
     elif operation.has_body:
         told["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(operation, schemas)}}}

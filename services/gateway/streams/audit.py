@@ -9,15 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.caller import caller_of
-from services.gateway.streams.asking import check_names, number
 from services.gateway.streams.feeds import STREAM_EXECUTION
+from services.gateway.streams.following import check_names, number
 from services.gateway.streams.messages import json_bytes
-from services.gateway.upstream import Upstream, method
+from services.gateway.upstream import Upstream, caller_of, method
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit_chains import ChainedEntry
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
-from swe_ai_fleet.watching.chains import Chains, report
+from swe_ai_fleet.watching.audit import Chains, report
 
 PATH = "/api/executions/{execution_id}/audit"
 DEFAULT_ENTRIES, MOST_ENTRIES = 100, 500

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.gateway.streams import audit, pages
-from services.gateway.streams.asking import MAX_SEQUENCE
+from services.gateway.streams.following import MAX_SEQUENCE
 
 Schema = dict[str, Any]
 _FAULTS = ("400", "401", "403", "404", "421", "429", "503", "504")

@@ -1,22 +1,153 @@
-"""`GET /api/executions/{execution_id}/events`: a page of an execution's messages, or all of them as they come."""
+"""An execution's messages as server-sent events.
+
+`id` is the sequence number, `event` the message's type, `data` the same JSON as over a WebSocket. The last one is
+`event: end`; whoever comes back after it is answered 204, which tells an EventSource not to try again.
+
+`GET /api/executions/{execution_id}/events`: a page of an execution's messages, or all of them as they come.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
+import grpc.aio
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from services.gateway.caller import caller_of
-from services.gateway.event_stream import wants_events
-from services.gateway.streams.asking import check_names, flag, number, number_of
-from services.gateway.streams.feeds import Feeds
-from services.gateway.streams.following import TooSlow, follow
+from services.gateway.event_stream import HEADERS, KEEPALIVE, KEEPALIVE_SECONDS, MEDIA_TYPE, event, wants_events
+from services.gateway.streams.feeds import SETTLED_SECONDS, Feed, Feeds, notice
+from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
 from services.gateway.streams.messages import Message
 from services.gateway.streams.ring import Batch
-from services.gateway.streams.sse import EventStream
-from swe_ai_fleet.domain.errors import Unavailable
+from services.gateway.upstream import Caller, caller_of
+from swe_ai_fleet.domain.errors import FleetError, Unavailable
+
+_RETRY = b"retry: 2000\n\n"
+_END = b"event: end\ndata: {}\n\n"
+_BEGIN_SECONDS = 5.0
+
+
+class EventStream(Response):
+    """The answer that goes on until the execution ends.
+
+    Args:
+        feeds: The messages.
+        execution_id: Whose.
+        first: The first sequence number wanted; 0: all.
+        caller: Who asks.
+        text: Whether what models say in between is wanted too.
+        events: Whether the whole stored event goes with each message.
+    """
+
+    def __init__(
+        self,
+        feeds: Feeds,
+        execution_id: str,
+        first: int,
+        caller: Caller,
+        *,
+        text: bool,
+        events: bool,
+    ) -> None:
+        super().__init__(media_type=MEDIA_TYPE, headers=HEADERS)
+        del self.headers["content-length"]
+        self._feeds = feeds
+        self._execution_id = execution_id
+        self._first = first
+        self._caller = caller
+        self._text = text
+        self._events = events
+        self._held = AsyncExitStack()
+        self._feed: Feed | None = None
+
+    async def begins(self) -> bool:
+        """Whether there is, or may come, anything to tell. Raises what the events cannot be had for."""
+        caller = self._caller
+        watching = self._feeds.watching(self._execution_id, text=self._text, token=caller.token, caller=caller.name)
+        feed = self._feed = await self._held.enter_async_context(watching)
+        try:
+            async with asyncio.timeout(_BEGIN_SECONDS):
+                while not (feed.over or feed.ring.sequence >= max(self._first, 1) or feed.settled):
+                    await feed.changed(SETTLED_SECONDS)
+        except TimeoutError:
+            return True
+        except asyncio.CancelledError:
+            await self._held.aclose()
+            raise
+        nothing = feed.ended and feed.ring.sequence < self._first
+        if feed.fault is not None or nothing:
+            await self._held.aclose()
+        if feed.fault is not None:
+            raise feed.fault
+        return not nothing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            telling = asyncio.create_task(self._tell(send))
+            listening = asyncio.create_task(_gone(receive))
+            try:
+                await asyncio.wait((telling, listening), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                telling.cancel()
+                listening.cancel()
+                told, _ = await asyncio.gather(telling, listening, return_exceptions=True)
+            if isinstance(told, Exception):
+                raise told
+
+    async def _tell(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for chunk in self._chunks():
+                # Whoever does not read is dropped by the server, see StalledProtocol.
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": _END, "more_body": False})
+        except TooSlow as slow:
+            told = notice(self._execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
+            await send({"type": "http.response.body", "body": _event(told, False), "more_body": False})
+        except (FleetError, grpc.aio.AioRpcError):
+            # The status is long sent. The connection ends without its end, so that clients come back.
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
+        yield _RETRY
+        assert self._feed is not None
+        batches = follow(self._feed, self._first, self._feeds.past)
+        coming: asyncio.Task[Batch | None] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.create_task(_next(batches))
+                await asyncio.wait((coming,), timeout=KEEPALIVE_SECONDS)
+                if not coming.done():
+                    yield KEEPALIVE
+                    continue
+                batch, coming = await coming, None
+                if batch is None:
+                    return
+                yield b"".join(_event(message, self._events) for message in batch.messages)
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+            await batches.aclose()
+
+
+def _event(message: Message, events: bool) -> bytes:
+    """A message as an event; line ends within JSON can only stand between its values."""
+    data = message.body(events).replace(b"\r", b" ").replace(b"\n", b" ")
+    return event(message.kind, data, number=message.sequence)
+
+
+async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
+    return await anext(batches, None)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 PATH = "/api/executions/{execution_id}/events"
 DEFAULT_LIMIT, MOST = 200, 1_000

@@ -13,13 +13,11 @@ import grpc.aio
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.caller import Caller, caller_of
-from services.gateway.streams.asking import check_names, flag, number
-from services.gateway.streams.feed import Going, notice
-from services.gateway.streams.feeds import Feeds
-from services.gateway.streams.following import TooSlow, follow
-from services.gateway.streams.frames import FRAMES
+from services.gateway.streams.feeds import Feeds, Going, notice
+from services.gateway.streams.following import TooSlow, check_names, flag, follow, number
 from services.gateway.streams.ring import Batch
+from services.gateway.streams.slow_clients import FRAMES
+from services.gateway.upstream import Caller, caller_of
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ResourceExhausted, Unavailable
 
 PATH = "/api/ws/executions/{execution_id}"

@@ -20,8 +20,8 @@ from swe_ai_fleet.notifications.message import Outgoing
 from swe_ai_fleet.notifications.retrying import Reply, retry_after_seconds
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.builtin.fetching import Network
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http.body import read_body
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.http.response import read_body
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
 from swe_ai_fleet.tools.secrets import Secrets
 

@@ -1,4 +1,4 @@
-"""What of a reply has to wait for a person."""
+"""The approval gate: which calls of a reply wait for a person, and a preview of a call before it is carried out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
+from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
-from swe_ai_fleet.tools.risk import assess
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.policy import assess
 
 MAX_APPROACH_CHARS = 16_000
 PROPOSE_FIRST = (
@@ -282,3 +285,35 @@ def _refusal(need: ApprovalRequest | str | None) -> Ruling:
     if need is None:
         return Ruling()
     return Ruling(verdict=Verdict.REFUSE, text=need if isinstance(need, str) else NOBODY)
+
+
+class CallPreview:
+    """Says what a call would do, with the toolbox's own repairs.
+
+    Args:
+        toolbox: What would carry it out.
+        pipeline: The way it would go.
+    """
+
+    def __init__(self, toolbox: Toolbox, pipeline: Pipeline) -> None:
+        self._toolbox = toolbox
+        self._policy = pipeline.policy
+        self._definitions = {
+            definition.spec.name: definition
+            for toolkit in toolbox.toolkits.values()
+            for definition in toolkit.definitions.values()
+        }
+
+    def __call__(self, call: ToolCall, *, truncated: bool = False) -> Reading | None:
+        """The call as it would be carried out; None where it would be refused, or belongs to the loop itself."""
+        understood = self._toolbox.understand(call, truncated=truncated)
+        definition = self._definitions.get(understood.spec.name) if understood.spec else None
+        if definition is None or understood.error:
+            return None
+        try:
+            arguments = definition.validate(understood.arguments)
+        except FleetError:
+            return None
+        if self._policy.decide(definition.spec, arguments).refused:
+            return None
+        return Reading(spec=definition.spec, arguments=arguments)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from swe_ai_fleet.agents.model_middleware import WatchedModel
 from swe_ai_fleet.agents.planning import ModeRules
 from swe_ai_fleet.agents.repository_facts import FactsCache
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
-from swe_ai_fleet.agents.sub_agents.memory import MemorySearch
-from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory
-from swe_ai_fleet.agents.watched_model import WatchedModel
+from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import PlanningMode, Task
 from swe_ai_fleet.ports import Baselines, ChatModel, LiveText, ModelSessions, Workspace
-from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import Secrets
 

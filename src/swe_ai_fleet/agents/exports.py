@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from swe_ai_fleet.agents.function_calling.conversation import write_conversation
-from swe_ai_fleet.agents.untrusted import fenced
+from swe_ai_fleet.agents.prompting import fenced
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.event import Event, HistoryCondensed, LoopNoticed
 from swe_ai_fleet.domain.message import ToolMessage

@@ -1,22 +1,64 @@
-"""The first messages of a run: who the agent is, where it stands, what it is to do.
+"""The first messages of a run: who the agent is, where it stands, what it is to do; and the baseline's results.
 
 Everything that the candidates of one task share comes first and is byte-identical between them, so that a model
-server's prefix cache serves it; what makes a candidate differ comes last.
+server's prefix cache serves it; what makes a candidate differ comes last. The results of the untouched commit's tests
+are told once, as soon as they are known.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.repository_facts import RepositoryFacts
-from swe_ai_fleet.agents.templates import rendered
 from swe_ai_fleet.domain.candidate import Perspective
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.message import Message, SystemMessage, UserMessage
 from swe_ai_fleet.domain.task import Role, Task
-from swe_ai_fleet.ports import SecretMask, Workspace
+from swe_ai_fleet.domain.test_run import TestRun, suite_baseline
+from swe_ai_fleet.ports import Baselines, SecretMask, Workspace
 from swe_ai_fleet.tools.pipeline import ToolLimits
+
+TITLE = "Tests on the untouched commit: "
+
+
+@dataclass(kw_only=True)
+class BaselineNews:
+    """The baseline of one run's clone.
+
+    Attributes:
+        baselines: Where it is found; None: nowhere.
+        told: Whether the agent knows it already.
+    """
+
+    baselines: Baselines | None
+    task: Task
+    environment: Environment
+    mask: SecretMask
+    told: bool = False
+
+    async def failing(self) -> Collection[str] | None:
+        """The tests that fail on the untouched commit; None until the agent has been told of it."""
+        run = await self._run() if self.told else None
+        return None if run is None else frozenset(run.failing)
+
+    async def _run(self) -> TestRun | None:
+        return None if self.baselines is None else await self.baselines.known(self.task, self.environment)
+
+    async def text(self) -> str:
+        """The news, one line, the first time that there is any; empty before and afterwards."""
+        run = None if self.told else await self._run()
+        if run is None:
+            return ""
+        self.told = True
+        return self.mask(f"{TITLE}{suite_baseline(run).line}.")
+
+    def heard(self, messages: Sequence[Message]) -> None:
+        """Take note of a conversation that goes on."""
+        self.told = self.told or any(TITLE in message.content for message in messages)
+
 
 _ROLES = {
     Role.DEV: "a software developer",

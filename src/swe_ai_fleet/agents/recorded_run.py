@@ -1,21 +1,275 @@
-"""A run in the log: its subject claimed, its audit chain begun, its end recorded when it is cancelled."""
+"""A run in the log: its subject claimed, its audit chain begun, its end recorded when it is cancelled.
+
+The journal holds everything that the model was told, and nothing twice. A run goes on in another process:
+conversation, budget and audit chain come from the log, the workspace from a blob.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import structlog
 
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.run_journal import RunJournal
+from swe_ai_fleet.codec import from_json
+from swe_ai_fleet.domain.assignment import RecordedErrand
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.errand import RecordedErrand
-from swe_ai_fleet.domain.event import RunClaimed, RunFinished, Writer
-from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import BlobStore, EventLog
+from swe_ai_fleet.domain.command import Owner
+from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    Event,
+    EventBody,
+    MessageAdded,
+    ModelReplied,
+    RunClaimed,
+    RunFinished,
+    StoredEvent,
+    ToolFinished,
+    WorkspaceCheckpointed,
+    WorkspaceNotKept,
+    Writer,
+)
+from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
+from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail
+
+
+class RunJournal:
+    """A `Journal` to which observations can be posted as messages; one that its tool call's end tells is left out.
+
+    Args:
+        journal: Where events go.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._told: dict[str, tuple[str, Event]] = {}
+
+    def post(self, body: EventBody) -> Event:
+        """Queue an event behind the others."""
+        if isinstance(body, MessageAdded) and isinstance(body.message, ToolMessage):
+            text, event = self._told.pop(body.message.call_id, ("", None))
+            if event is not None and text == body.message.content:
+                return event
+        if isinstance(body, ModelReplied):
+            # By then the model has been told of every call before.
+            self._told.clear()
+        event = self._journal.post(body)
+        if isinstance(body, ToolFinished) and body.entry.call_id:
+            self._told[body.entry.call_id] = (body.result.observation(), event)
+        return event
+
+    async def append(self, body: EventBody) -> Event:
+        """Write an event and everything posted before it. Raises as the journal does."""
+        event = self.post(body)
+        await self._journal.flush()
+        return event
+
+    async def flush(self) -> None:
+        """Wait until everything posted is durable. Raises as the journal does."""
+        await self._journal.flush()
+
+
+_log = structlog.get_logger()
+T = TypeVar("T")
+BUNDLE_MEDIA_TYPE = "application/x-git-bundle"
+_MOST_LISTED = 20
+_LINE = 300
+_NOT_BEGUN = "not carried out: the machine that you worked on was lost before this call began."
+_LOST = (
+    "The machine that you worked on was lost. You go on in a new workspace, with your files as they were {when}. "
+    "Ignored files (caches, build output) and whatever ran are gone. What these calls changed after that is gone too:\n"
+    "{calls}\nLook at the state of the repository, and do again what is still needed."
+)
+
+
+async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str) -> RunState:
+    """A run as the log tells it now. Claim its subject first: until then its last owner may still write."""
+    found: list[StoredEvent] = []
+    for writer in (agent_id, CONTROL_SUBJECT):
+        async with aclosing(log.read(tenant, execution_id, agent_id=writer)) as stored:
+            found.extend([one async for one in stored])
+    return fold_run((one.event for one in sorted(found, key=lambda one: one.sequence)), agent_id)
+
+
+def concluded(earlier: RunState, kind: type[T]) -> T | None:
+    """What a run that hands in a value came to in an earlier process; None where it did not come to its end."""
+    if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
+        return None
+    try:
+        return from_json(kind, earlier.finished.answer)
+    except ValueError:
+        return None
+
+
+@dataclass(kw_only=True)
+class WorkspaceKeeper:
+    """Keeps one clone beyond the life of its directory: its last state, nothing before it.
+
+    Args:
+        clone: What is kept.
+        journal: Where it is said.
+        blobs: Where it is kept.
+        owner: Whose run it is.
+        trail: Counts the operations that changed something.
+        max_bytes: The largest bundle that may be stored; None: as large as a clone makes one.
+    """
+
+    clone: Clone
+    journal: Journal
+    blobs: BlobStore
+    owner: Owner
+    trail: AuditTrail
+    max_bytes: int | None = None
+    _kept: BlobRef | None = None
+    _token: str = field(default_factory=lambda: secrets.token_hex(8))
+    _count: int = 0
+    _refused: bool = False
+
+    async def keep(self, step: int) -> int:
+        """Store the clone as it stands; durable when this returns, and what was stored before is gone.
+
+        How many bytes that took. Raises FleetError; a workspace that is too large to store is said in the log, once.
+        """
+        try:
+            taken = await self.clone.checkpoint()
+            if self.max_bytes is not None and len(taken.bundle) > self.max_bytes:
+                raise ResourceExhausted(
+                    f"the workspace makes a checkpoint of {len(taken.bundle)} bytes, and the tenant has room for "
+                    f"{self.max_bytes}",
+                    field="quota.storage_bytes",
+                    hint="let .gitignore name generated files",
+                )
+            bundle = await self._put(taken.bundle) if taken.bundle else None
+        except ResourceExhausted as error:
+            if not self._refused:
+                self._refused = True
+                await self.journal.append(WorkspaceNotKept(step=step, reason=str(error)))
+            raise
+        self._refused = False
+        await self.journal.append(
+            WorkspaceCheckpointed(
+                step=step,
+                revision=self.trail.revision,
+                commit=taken.commit,
+                head=taken.head,
+                branch=taken.branch,
+                bundle=bundle,
+            )
+        )
+        await self._supersede(bundle)
+        return len(taken.bundle)
+
+    def adopt(self, kept: BlobRef | None) -> None:
+        """Take over what an earlier process of the run stored last."""
+        self._kept = kept
+
+    async def release(self) -> None:
+        """Give back the room of what is kept, once nothing goes on from there any more."""
+        await self._supersede(None)
+
+    async def _put(self, bundle: bytes) -> BlobRef:
+        """Store a bundle beside the last one, which counts until the log names another."""
+        self._count += 1
+        place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"
+        return await self.blobs.put(self.owner.tenant, self.owner.execution_id, bundle, BUNDLE_MEDIA_TYPE, place=place)
+
+    async def _supersede(self, bundle: BlobRef | None) -> None:
+        superseded, self._kept = self._kept, bundle
+        if superseded is None or not _replaceable(superseded):
+            return
+        try:
+            await self.blobs.discard(superseded)
+        except FleetError as error:
+            _log.warning("a checkpoint could not be discarded", name=superseded.name, reason=str(error))
+
+
+def _replaceable(kept: BlobRef) -> bool:
+    """Whether nobody else may have stored the same: earlier versions named checkpoints by their content."""
+    return not kept.name.endswith(f"/{kept.digest}")
+
+
+async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -> RunState:
+    """Put a clean clone and an empty trail where the run left off; the run as the model is to see it.
+
+    What was interrupted gets its observation, and where changes are lost the model is told; both stand in the log.
+    Raises FleetError where the workspace cannot be had again.
+    """
+    clone, journal, trail = keeper.clone, keeper.journal, keeper.trail
+    trail.entries.extend(earlier.entries)
+    trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
+    kept = earlier.checkpoint
+    if kept is not None:
+        keeper.adopt(kept.bundle)
+        bundle = await blobs.get(kept.bundle) if kept.bundle is not None else b""
+        await clone.restore(Checkpoint(commit=kept.commit, head=kept.head, branch=kept.branch, bundle=bundle))
+    messages: list[Message] = list(earlier.messages)
+    steps = list(earlier.steps)
+
+    def observe(call_id: str, result: ToolResult) -> None:
+        messages.append(ToolMessage(call_id=call_id, content=result.observation()))
+        seen = Observation(call_id=call_id, result=result)
+        steps[-1] = replace(steps[-1], observations=(*steps[-1].observations, seen))
+
+    for call_id, entry in earlier.dangling.items():
+        observe(call_id, close_interrupted(entry, trail, journal))
+    if earlier.lost:
+        # Where the next restart would begin, so that what is told here is not told then.
+        if kept is not None:
+            journal.post(kept)
+        else:
+            await keeper.keep(len(steps))
+        # Calls that were made with the lost files in mind are not carried out without them.
+        for call in _unanswered(steps):
+            result = ToolResult(success=False, operation=call.name, error=_NOT_BEGUN, outcome=Outcome.INTERRUPTED)
+            observe(call.call_id, result)
+            journal.post(MessageAdded(step=len(steps), message=messages[-1]))
+        notice = UserMessage(content=_loss(earlier))
+        messages.append(notice)
+        journal.post(MessageAdded(step=len(steps), message=notice))
+    return replace(earlier, messages=tuple(messages), steps=tuple(steps), dangling={}, lost=())
+
+
+def close_interrupted(entry: AuditEntry, trail: AuditTrail, journal: Journal) -> ToolResult:
+    """The result of a call that began and of which nothing more is known, audited."""
+    result = interrupted(entry.name)
+    closed = replace(
+        entry,
+        seq=len(trail.entries) + 1,
+        at=now(),
+        outcome=Outcome.INTERRUPTED,
+        reason="the process that ran it ended",
+    )
+    journal.post(ToolFinished(entry=trail.seal(closed), result=result))
+    return result
+
+
+def _unanswered(steps: Sequence[Step]) -> list[ToolCall]:
+    if not steps:
+        return []
+    seen = {observation.call_id for observation in steps[-1].observations}
+    return [call for call in steps[-1].reply.tool_calls if call.call_id not in seen]
+
+
+def _loss(earlier: RunState) -> str:
+    when = "when the task began" if earlier.checkpoint is None else f"after step {earlier.checkpoint.step}"
+    calls = [f"- {entry.name} {dict(entry.arguments)}"[:_LINE] for entry in earlier.lost]
+    shown = [*calls[:_MOST_LISTED], *([f"- and {len(calls) - _MOST_LISTED} more"] if len(calls) > _MOST_LISTED else [])]
+    return _LOST.format(when=when, calls="\n".join(shown))
+
 
 _LAST_WORDS_SECONDS = 5.0
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
-from swe_ai_fleet.agents.baseline_news import TITLE
+from swe_ai_fleet.agents.opening import TITLE
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelRejected
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, ModelRequest, ToolCall

@@ -13,7 +13,7 @@ import structlog
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.repo_map.languages import language_of
 from swe_ai_fleet.tools.repo_map.mapper import RepoMapper

@@ -10,13 +10,11 @@ from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.sub_agents.prompts import opening
-from swe_ai_fleet.agents.sub_agents.shapes import Shape, Text
-from swe_ai_fleet.agents.sub_agents.structured import reply_in_shape
-from swe_ai_fleet.agents.untrusted import Fence, evidence
+from swe_ai_fleet.agents.prompting import Fence, evidence
+from swe_ai_fleet.agents.sub_agents.structured_output import Shape, Text, opening, reply_in_shape
+from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
-from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.truncation import beginning

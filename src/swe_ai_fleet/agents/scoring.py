@@ -10,16 +10,13 @@ from dataclasses import dataclass, replace
 from math import exp, fsum
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.judging.prompt import room_for
-from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import concluded, read_run
-from swe_ai_fleet.agents.sub_agents.prompts import opening
-from swe_ai_fleet.agents.sub_agents.shapes import objects_in
-from swe_ai_fleet.agents.task_sections import wishes
-from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence
+from swe_ai_fleet.agents.judging.run import room_for
+from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
+from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices, concluded, read_run
+from swe_ai_fleet.agents.sub_agents.structured_output import objects_in, opening
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.candidate import Artifacts, Perspective
-from swe_ai_fleet.domain.errand import ScoreAssignment
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
 from swe_ai_fleet.domain.event import HistoryCondensed, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, Sampling

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.approval_desk import ApprovalDesk
-from swe_ai_fleet.agents.approval_gate import Approver, PolicyGate
-from swe_ai_fleet.agents.baseline_news import BaselineNews
+from swe_ai_fleet.agents.agent_run import Rules, RunParts
+from swe_ai_fleet.agents.approval_gate import Approver, CallPreview, PolicyGate
+from swe_ai_fleet.agents.approval_requests import ApprovalDesk, ProposingModel
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.call_preview import CallPreview
-from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History, summariser
-from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
 from swe_ai_fleet.agents.loop_guard import LoopGuard
-from swe_ai_fleet.agents.memory_findings import asked_about, searches_in
-from swe_ai_fleet.agents.opening import SecondGo, opening_messages
+from swe_ai_fleet.agents.model_middleware import Keeping, KeepingModel
+from swe_ai_fleet.agents.opening import BaselineNews, SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
-from swe_ai_fleet.agents.remembering import REMEMBER, RememberingTools, noted_in
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
-from swe_ai_fleet.agents.run_parts import RunParts
+from swe_ai_fleet.agents.results import last_tests
+from swe_ai_fleet.agents.run_memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
 from swe_ai_fleet.agents.sub_agents import MemoryResults, SubAgentTools, idle_sub_agents, sub_agents_used
-from swe_ai_fleet.agents.test_summaries import last_tests
-from swe_ai_fleet.agents.text_proposals import ProposingModel
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Artifacts, Diff, Perspective

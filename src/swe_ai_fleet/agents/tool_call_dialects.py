@@ -1,12 +1,105 @@
-"""The notations that open models write tool calls in, each read from where its opening mark ends."""
+"""Tool calls as open models write them: as JSON values, and in each notation from where its opening mark ends."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
-from swe_ai_fleet.agents.tool_call_json import RawToolCall, calls_in, decode, dumps, is_call
+_SPACE = re.compile(r"\s*+")
+_DECODER = json.JSONDecoder(strict=False)
+_NAME_KEYS = ("name", "tool_name", "tool", "function")
+_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
+_BESIDES = frozenset({*_NAME_KEYS, "id", "type"})
+_BARE_KEYS = frozenset({"name", "arguments", "parameters", "id", "type"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawToolCall:
+    """A call found in text. `arguments` is the text of its JSON value, well-formed or not."""
+
+    name: str
+    arguments: str
+
+
+def decode(text: str, start: int) -> tuple[object, int]:
+    """The JSON value at a place and where it ends; where there is none, None and minus the place that spoilt it.
+
+    Reading JSON by its own rules lets an argument contain a closing tag.
+    """
+    space = _SPACE.match(text, start)
+    begin = space.end() if space else start
+    try:
+        return _DECODER.raw_decode(text, begin)
+    except json.JSONDecodeError as error:
+        return None, -error.pos
+    except (ValueError, RecursionError):
+        return None, -begin
+
+
+def calls_in(value: object) -> list[RawToolCall] | None:
+    """The calls that a JSON value stands for, in any of the usual shapes; None where it stands for none."""
+    calls: list[RawToolCall] = []
+    for item in items_of(value):
+        fields = fields_of(item)
+        fields = fields_of(fields.get("function")) or fields
+        names = (fields.get(key) for key in _NAME_KEYS)
+        name = next((name for name in names if isinstance(name, str) and name), "")
+        if not name:
+            return None
+        rest = {key: other for key, other in fields.items() if key not in _BESIDES}
+        arguments = next((fields[key] for key in _ARGUMENT_KEYS if key in fields), rest)
+        try:
+            text = arguments if isinstance(arguments, str) else dumps({} if arguments is None else arguments)
+        except RecursionError:
+            return None
+        calls.append(RawToolCall(name=encodable(name), arguments=encodable(text)))
+    return calls or None
+
+
+def is_call(value: object) -> bool:
+    """Whether a value that stands alone, with no mark that announces a call, can't well be anything else."""
+    for item in items_of(value):
+        fields = fields_of(item)
+        arguments = fields.get("arguments", fields.get("parameters"))
+        if not _BARE_KEYS.issuperset(fields) or not isinstance(fields.get("name"), str):
+            return False
+        if not isinstance(arguments, dict):
+            return False
+    return True
+
+
+def dumps(value: object) -> str:
+    """The value as JSON that has a UTF-8 form."""
+    text = json.dumps(value, ensure_ascii=False)
+    # Half a surrogate pair has none, so it stays the escape that it was.
+    return text if _has_utf8(text) else json.dumps(value)
+
+
+def encodable(text: str) -> str:
+    """The text, halves of surrogate pairs made whole where they meet and replaced where they do not."""
+    return text if _has_utf8(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _has_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def items_of(value: object) -> list[object]:
+    """The items of a list; of anything else, that alone."""
+    return cast("list[object]", value) if isinstance(value, list) else [value]
+
+
+def fields_of(value: object) -> Mapping[str, object]:
+    """The value where it is an object, else an empty one."""
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+
 
 OPENING = re.compile(
     r"(?P<thought><think(?:ing)?>)"
@@ -23,7 +116,6 @@ _CLOSING = re.compile(
     r"(?:\s*+(?:</(?:tool_?calls?|function_?calls?|function|invoke|minimax:tool_call)>"
     r"|<[|\uff5c](?:tool[\u2581_]calls?(?:_section)?[\u2581_]end|eom_id|eot_id|im_end)[|\uff5c]>))++"
 )
-_SPACE = re.compile(r"\s*+")
 _AND = re.compile(r"\s*+;?\s*+(?=\{)")
 _NAMED = re.compile(
     r"\s*+(?:function<[|\uff5c]tool[\u2581_]sep[|\uff5c]>)?+(?:functions\.)?+(?P<name>[A-Za-z_][\w.\-]{0,199}+)(?::\d{1,6})?+\s*+"
@@ -225,3 +317,72 @@ class DialectReader:
 def _unpadded(value: str) -> str:
     value = value.removeprefix("\r").removeprefix("\n")
     return value.removesuffix("\n").removesuffix("\r")
+
+
+_MOST_MARKS = 256
+_MOST_WALKS = 8
+_SMALL = 100_000
+_THOUGHT_ENDS = ("</think>", "</thinking>")
+
+
+def whole_arguments(arguments: str) -> bool:
+    """Whether a call's arguments are one JSON object and nothing else."""
+    value, end = decode(arguments, 0)
+    return isinstance(value, dict) and not arguments[end:].strip()
+
+
+def render(call: RawToolCall) -> str:
+    """The call as text that `parse` reads back."""
+    # Text that is no JSON object travels as a string: what the model wrote stays visible to it.
+    arguments = call.arguments if whole_arguments(call.arguments) else json.dumps(call.arguments)
+    return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall, ...]]:
+    """Take the calls out of a reply; never raises, and takes time that grows with the text's length only.
+
+    Reads the notations of Hermes and Qwen (`<tool_call>` with JSON), Llama (`<function=name>{…}</function>`,
+    `<|python_tag|>`), Qwen coder and MiniMax (`<parameter=key>`), Mistral (`[TOOL_CALLS]`), GLM (`<arg_key>`),
+    DeepSeek and Kimi (special tokens), and a call in JSON that is the whole reply; never inside `<think>`. A missing
+    closing tag is forgiven where the JSON is whole, unless the reply was `truncated`. Whatever is no call stays in
+    the text.
+
+    Returns: the text without the calls, and the calls in their order.
+    """
+    reader = DialectReader(text, truncated=truncated)
+    kept: list[str] = []
+    calls: list[RawToolCall] = []
+    position, thought = 0, _unopened_thought(text)
+    for _ in range(_MOST_MARKS):
+        mark = OPENING.search(text, position)
+        if mark is None or reader.walked > _MOST_WALKS * len(text) + _SMALL:
+            break
+        if mark["thought"]:
+            closed = reader.find(f"</{mark['thought'][1:]}", mark.end())
+            found, after = None, closed if closed >= 0 else len(text)
+        else:
+            found, after = reader.read(mark), mark.end()
+        if found is not None and found.end <= thought:
+            found, after = None, thought
+        if found is None:
+            kept.append(text[position:after])
+            position = after
+        else:
+            kept.append(text[position : mark.start()])
+            position = found.end
+            calls += found.calls
+    if calls:
+        return ("".join(kept) + text[position:]).strip(), tuple(calls)
+    start = _after_thought(text)
+    whole = reader.whole(start)
+    return (text[:start].strip(), whole) if whole else (text, ())
+
+
+def _unopened_thought(text: str) -> int:
+    """Where a thought ends whose opening tag stood in the prompt; 0 where there is none."""
+    end = text.find("</think>")
+    return 0 if end < 0 or "<think>" in text[:end] else end + len("</think>")
+
+
+def _after_thought(text: str) -> int:
+    return max(end + len(tag) if (end := text.rfind(tag)) >= 0 else 0 for tag in _THOUGHT_ENDS)

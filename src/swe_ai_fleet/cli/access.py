@@ -48,7 +48,7 @@ async def add(
     file: _File = None,
 ) -> Exit:
     """Make a token and print it, this once; the file keeps only its SHA-256."""
-    from services.access.editing import with_token
+    from services.access.access_file import with_token
     from services.access.tokens import new_token, token_digest
 
     path, roles, until = _path(file, settings), _roles(role or ("submitter",)), _until(expires)
@@ -83,7 +83,7 @@ async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None)
 
 async def revoke(screen: Screen, settings: Settings, name: _Name, *, file: _File = None) -> Exit:
     """Take a token out; servers refuse it from the next request on."""
-    from services.access.editing import without_token
+    from services.access.access_file import without_token
 
     path = _path(file, settings)
     await _read(path)
@@ -116,7 +116,7 @@ def check(*, file: _File = None, json: Json = False) -> None:
 
 async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
     """Of each issuer what is wrong with its keys; empty where they are there."""
-    from services.access.key_set import KeySet, place_of
+    from services.access.tokens import KeySet, place_of
     from swe_ai_fleet.domain.errors import Unavailable
 
     found: dict[int, str] = {}

@@ -13,8 +13,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.runtime.call_faults import named_field
-from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault
+from swe_ai_fleet.runtime.channels import ChannelTls, named_field, open_channel, tls_fault
 
 R = TypeVar("R", bound=Message)
 

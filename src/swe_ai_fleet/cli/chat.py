@@ -14,11 +14,11 @@ from fleet.conversation.v1 import conversation_pb2 as pb
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.lines import line_of_terminal, next_line
 from swe_ai_fleet.cli.messages import document, enum_name
 from swe_ai_fleet.cli.options import of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import print_rows
+from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
 from swe_ai_fleet.watching.text import clean, one_line
 
 SEND_SECONDS = 600.0

@@ -1,4 +1,7 @@
-"""The orchestrator as a command sees it: typed calls over one channel, faults as commands tell them."""
+"""The orchestrator as a command sees it: typed calls over one channel, faults as commands tell them.
+
+The context service as a command sees it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from uuid import UUID
 
+import grpc
+import grpc.aio
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls, open_calls
+from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls, caller_name, fault_of_call, open_calls
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.runtime.channels import ChannelTls
+from swe_ai_fleet.runtime.channels import ChannelTls, find_context, tls_fault
+from swe_ai_fleet.settings import Settings
 
 SUBMIT_SECONDS = 600.0
 """Acceptance may clone a large repository first."""
@@ -116,3 +123,45 @@ def _is_execution_id(name: str) -> bool:
         return str(UUID(name)) == name
     except ValueError:
         return False
+
+
+_NOT_FOUND_HINTS = {
+    "story_id": "`fleet context story STORY TITLE` begins one",
+    "task_id": "`fleet context task STORY TASK TITLE` adds one to a story",
+    "node": "nodes are such as story:S-1, task:T-1, execution:ID, file:REPOSITORY/PATH",
+    "subject_id": "`fleet list` shows the executions, `fleet show ID` whether one has ended",
+}
+
+
+@asynccontextmanager
+async def context_client(settings: Settings, *, server: str, token: str) -> AsyncGenerator[Calls, None]:
+    """Calls to the context service that is meant, in this user's name. Raises CommandFault where there is none."""
+    place = find_context(settings, server=server, token=token)
+    if place is None:
+        raise CommandFault(
+            f"no context service runs on {settings.home}",
+            exit_code=Exit.UNAVAILABLE,
+            hint="start a fleet with `fleet up`, or name one with --server",
+        )
+    async with open_calls(place.address, place.tls) as channel:
+        yield Calls(channel, address=place.address, token=place.token, caller=caller_name(), fault=_fault)
+
+
+def _fault(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
+    fault = fault_of_call(error, address)
+    message, hint = fault.message, fault.hint
+    match error.code():
+        case grpc.StatusCode.UNAVAILABLE if not fault.field:
+            unlike = tls_fault(error.details() or "")
+            message = f"no context service answers at {address}" + (f": {unlike[0]}" if unlike else "")
+            way = unlike[1] if unlike else "start a fleet with `fleet up`, or name another one with --server"
+            hint = f"{way} ({error.details()})"
+        case grpc.StatusCode.UNAUTHENTICATED:
+            hint = "FLEET_CONTEXT_TOKEN must hold the token of that context service"
+        case grpc.StatusCode.NOT_FOUND:
+            hint = _NOT_FOUND_HINTS.get(fault.field.rpartition(".")[2], hint)
+        case grpc.StatusCode.INVALID_ARGUMENT if fault.field == "namespaces":
+            hint = "name some with --namespace, or all of them with --everywhere"
+        case _:
+            pass
+    return CommandFault(message, exit_code=fault.exit_code, field=fault.field, hint=hint)

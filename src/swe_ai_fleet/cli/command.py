@@ -3,25 +3,39 @@
 The first parameters of a coroutine are what it works with: the screen, and the settings, calls to a running fleet, or a
 fleet that is still to be opened. The others are options; one that is a dataclass stands for those among its fields
 that are options. `--server`, `--token`, `--local` and `--json` come by themselves.
+
+A command that is one request: which RPC, which fields its options set, and how the reply is shown.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+import typer
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from typer.models import ArgumentInfo, OptionInfo
 
+from fleet.context.v1 import context_pb2
+from fleet.notification.v1 import notification_pb2
+from fleet.orchestrator.v1 import orchestrator_pb2
+from fleet.planning.v1 import planning_pb2
+from fleet.workflow.v1 import workflow_pb2
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls
+from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.naming import RUNNING, marked
-from swe_ai_fleet.cli.options import Of
+from swe_ai_fleet.cli.messages import document, field_of, has_field, put
+from swe_ai_fleet.cli.options import RUNNING, Of, marked, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.settings import Settings
 
 Takes = Mapping[str, tuple[Any, Any]]
@@ -124,3 +138,212 @@ def meant(kind: Any, value: Any) -> Any:
         return mark.turn(value)
     is_list = get_args(kind) and get_origin(get_args(kind)[0]) is tuple
     return tuple(value or ()) if is_list else value
+
+
+_FILES = (
+    orchestrator_pb2.DESCRIPTOR,
+    workflow_pb2.DESCRIPTOR,
+    planning_pb2.DESCRIPTOR,
+    notification_pb2.DESCRIPTOR,
+    context_pb2.DESCRIPTOR,
+)
+_SERVICES = {one.full_name: one for file in _FILES for one in file.services_by_name.values()}
+_PAGE = 500
+_KINDS = {
+    FieldDescriptor.CPPTYPE_BOOL: bool,
+    FieldDescriptor.CPPTYPE_DOUBLE: float,
+    FieldDescriptor.CPPTYPE_INT32: int,
+    FieldDescriptor.CPPTYPE_INT64: int,
+}
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        rpc: The full name of the method.
+        about: What the help says.
+        takes: Arguments and options by the names of parameters, as annotations.
+        fixed: Fields that no option sets.
+        before: Called with the settings, the request and what was given, before the request is sent.
+        ends: The exit code that a reply means. Raises CommandFault where it means that nothing was done.
+        json: The JSON document: members of the request's and the reply's, `new=old` where one is called otherwise, or
+            what makes it; empty: the whole reply.
+        line: What people are shown: a template over members of the request and the reply as JSON, or what makes it.
+        view: Shows the reply in place of a line.
+        pages: The list that is asked for page by page, as long as there are more, or up to `page_size`.
+        seconds: How long the service may take.
+    """
+
+    rpc: str
+    about: str
+    takes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    before: Callable[[Settings, Any, Document], Awaitable[None]] | None = None
+    ends: Callable[[Any, Any], Exit] = lambda _, __: Exit.ACCEPTED
+    json: str | Callable[[Any], Document] = ""
+    line: str | Callable[[Document], str] = ""
+    view: Callable[[Screen, Any, Any], None] | None = None
+    pages: str = ""
+    seconds: float = CALL_SECONDS
+
+    @property
+    def of_context(self) -> bool:
+        """Whether the context service is asked, which may be another one than the fleet's."""
+        return self.rpc.startswith(context_pb2.DESCRIPTOR.package)
+
+    @property
+    def method(self) -> MethodDescriptor:
+        service, _, name = self.rpc.rpartition(".")
+        return _SERVICES[service].methods_by_name[name]
+
+
+def option(
+    help_: str,
+    *path: str,
+    words: Sequence[str] = (),
+    metavar: str | None = None,
+    least: int | None = None,
+    most: int | None = None,
+    kind: Any = None,
+    default: object = None,
+    turn: Callable[[Any], object] | None = None,
+) -> Any:
+    """An option of a row.
+
+    Args:
+        help_: What the help says.
+        path: The field, or several for several rows; none: the one with the parameter's name.
+        words: How it is written; none: as the parameter.
+        metavar: What stands for its value.
+        least: Of a number.
+        most: Of a number.
+        kind: As in `Of`; None: the field's type.
+        default: None: what the field has by itself.
+        turn: As in `Of`.
+    """
+    info = typer.Option(*words, metavar=metavar, help=help_, min=least, max=most)
+    return Annotated[Any, info, Of(fields=path, kind=kind, default=default, turn=turn)]
+
+
+def argument(
+    help_: str,
+    *path: str,
+    metavar: str | None = None,
+    least: int | None = None,
+    most: int | None = None,
+    default: object = None,
+    turn: Callable[[Any], object] | None = None,
+) -> Any:
+    """An argument of a row; it has to be given where no `default` says otherwise."""
+    info = typer.Argument(metavar=metavar, help=help_, min=least, max=most)
+    return Annotated[Any, info, Of(fields=path, default=default, turn=turn)]
+
+
+def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothing: str) -> Callable[..., None]:
+    """A view of a list as a table: of each column the field, or what makes the cell."""
+
+    def view(screen: Screen, answer: Message, _: Message) -> None:
+        rows = [
+            [str(document(one)[cell]) if isinstance(cell, str) else cell(one) for cell in columns.values()]
+            for one in getattr(answer, member)
+        ]
+        print_rows(screen, tuple(columns), rows, nothing)
+
+    return view
+
+
+def row_command(name: str, row: Row) -> Callable[..., None]:
+    """The command that a row is."""
+    kind = row.method.input_type
+    where = CONTEXT_SERVER if row.of_context else SERVER
+    own = {one: _with_type(one, said, kind) for one, said in row.takes.items()}
+
+    def command(json: bool, server: str, token: str, **read: Any) -> None:
+        async def work(screen: Screen, settings: Settings) -> Exit:
+            request: Any = GetMessageClass(kind)()
+            for path, value in row.fixed.items():
+                put(request, path, value, named=path)
+            given = {one: meant(own[one][0], value) for one, value in read.items()}
+            for one, value in given.items():
+                for path in marked(own[one][0], Of).fields:
+                    put(request, path, value, named=word(one, own[one][0]).strip("-").lower())
+            if row.before is not None:
+                await row.before(settings, request, given)
+            async with _calls(row, settings, server, token) as calls:
+                if "execution" in given:
+                    request.execution_id = await FleetClient(calls).find(given["execution"])
+                answer = await _answer(row, calls, request)
+            return _shown(row, screen, request, answer)
+
+        carry_out(work, json=json)
+
+    return typed(command, {**own, **where, **JSON}, about=row.about, name=name)
+
+
+@asynccontextmanager
+async def _calls(row: Row, settings: Settings, server: str, token: str) -> AsyncGenerator[Calls]:
+    if row.of_context:
+        async with context_client(settings, server=server, token=token) as calls:
+            yield calls
+    else:
+        async with fleet_client(settings, server=server, token=token) as client:
+            yield client.calls
+
+
+async def _answer(row: Row, calls: Calls, request: Any) -> Any:
+    """The reply; one that comes in pages as a whole, with the token of the page that was not asked for."""
+    kind = GetMessageClass(row.method.output_type)
+    if not row.pages:
+        return await calls.one(row.method.name, request, kind, seconds=row.seconds)
+    wanted = request.page_size
+    whole: Any = kind()
+    while True:
+        missing = wanted - len(getattr(whole, row.pages))
+        request.page_size = min(missing, _PAGE) if wanted else _PAGE
+        answer: Any = await calls.one(row.method.name, request, kind, seconds=row.seconds)
+        whole.MergeFrom(answer)
+        request.page_token = whole.next_page_token = answer.next_page_token
+        if not answer.next_page_token or (wanted and len(getattr(whole, row.pages)) >= wanted):
+            return whole
+
+
+def _shown(row: Row, screen: Screen, request: Message, answer: Message) -> Exit:
+    code = row.ends(answer, request)
+    both = {**document(request), **document(answer)}
+    if screen.json:
+        if callable(row.json):
+            screen.document(row.json(answer))
+        else:
+            members = (one.partition("=") for one in row.json.split())
+            named = {new: both[old or new] for new, _, old in members}
+            screen.document(named or document(answer))
+    elif row.view is not None:
+        row.view(screen, answer, request)
+    else:
+        screen.line(row.line(both) if callable(row.line) else row.line.format_map(both))
+    return code
+
+
+def _with_type(name: str, said: Any, request: Any) -> tuple[Any, Any]:
+    """The annotation with the type that the field has, where it says none, and with the field; and the default."""
+    kind, info, mark = get_args(said)
+    path = next((one for one in mark.fields or (name,) if has_field(request, one)), "")
+    assert path or not mark.fields, f"{request.full_name} has none of {mark.fields}"
+    needed = isinstance(info, ArgumentInfo) and mark.default is None
+    default: Any = inspect.Parameter.empty if needed else mark.default
+    if mark.kind is not None:
+        kind = mark.kind
+        default = mark.default if mark.default is not None or not isinstance(kind, type) else kind()
+    elif not path:
+        default = kind() if default is None else default
+    else:
+        own = field_of(request, path)
+        if kind is Any:
+            one: Any = str if own.message_type is not None else _KINDS.get(own.cpp_type, str)
+            kind = tuple[one, ...] if own.is_repeated else one | None if own.has_presence else one
+        if default is None and not own.has_presence:
+            default = () if own.is_repeated else kind()
+    return Annotated[kind, info, Of(fields=(path,) if path else (), turn=mark.turn)], default

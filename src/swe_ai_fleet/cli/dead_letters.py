@@ -82,8 +82,7 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
     """
     from swe_ai_fleet.adapters.jetstream import subjects
     from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
-    from swe_ai_fleet.adapters.jetstream.stored import from_api
-    from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID
+    from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, from_api
 
     stream = subjects.DEAD_LETTERS
     try:

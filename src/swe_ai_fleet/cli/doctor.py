@@ -15,13 +15,12 @@ from pathlib import Path
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.finding import Finding, Health, faulty, output
-from swe_ai_fleet.cli.machine_findings import disk, open_files, ports
+from swe_ai_fleet.cli.findings import Finding, Health, disk, faulty, open_files, output, ports
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
-from swe_ai_fleet.runtime.place import find_place
+from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.settings import Settings
 
 _PROTOCOLS = {
@@ -114,20 +113,20 @@ async def _machine(settings: Settings, *, server: str, token: str) -> list[Findi
 
 
 async def _nats(settings: Settings) -> Finding:
-    from swe_ai_fleet.cli.nats_finding import nats
+    from swe_ai_fleet.cli.service_findings import nats
 
     return await nats(settings)
 
 
 async def _traces(settings: Settings) -> Finding:
-    from swe_ai_fleet.cli.door_findings import traces
+    from swe_ai_fleet.cli.service_findings import traces
 
     return await traces(settings)
 
 
 async def _door(settings: Settings, *, server: str) -> list[Finding]:
     # Here, as the other heavy parts: certificates bring gRPC and cryptography along.
-    from swe_ai_fleet.cli.door_findings import access, transport, ways
+    from swe_ai_fleet.cli.service_findings import access, transport, ways
 
     certificates = await asyncio.to_thread(transport, settings)
     return [*certificates, *ways(settings, server), await asyncio.to_thread(access, settings)]
@@ -154,7 +153,7 @@ async def _setup_network(settings: Settings) -> list[Finding]:
     """Whether environments can be built: what pip and npm are configured for, reached as a build reaches it."""
     from swe_ai_fleet.adapters.git_workspace.setup_network import try_setup_network
     from swe_ai_fleet.runtime.factories import setup_policy
-    from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
+    from swe_ai_fleet.runtime.tool_services import make_sandbox, with_rung
 
     try:
         settings = await with_rung(settings)
@@ -175,8 +174,8 @@ async def _setup_network(settings: Settings) -> list[Finding]:
 
 async def _tools(settings: Settings) -> Finding:
     from swe_ai_fleet.runtime.tool_services import tool_access
+    from swe_ai_fleet.tools.definition import ToolFailure
     from swe_ai_fleet.tools.docker import reap
-    from swe_ai_fleet.tools.failure import ToolFailure
 
     try:
         access = tool_access(settings)

@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
-from swe_ai_fleet.cli.naming import with_option
+from swe_ai_fleet.cli.options import with_option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.settings import CONFIGURATION, Settings, configuration_file

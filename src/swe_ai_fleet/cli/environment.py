@@ -14,7 +14,7 @@ from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.environment import Environment, EnvironmentReport, StepOutcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, PinnedRepository, RepoRef, UncommittedChanges
-from swe_ai_fleet.runtime.sandboxes import with_rung
+from swe_ai_fleet.runtime.tool_services import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import command_line
 

@@ -132,7 +132,7 @@ async def verify(
             message = "what `fleet tools run` records is not signed"
             raise CommandFault(message, exit_code=Exit.USAGE, field="public_key")
         return await verify_audit_file(screen, Path(name), head=head)
-    from swe_ai_fleet.cli.auditing import verify_audit, verify_audit_document
+    from swe_ai_fleet.cli.recordings import verify_audit, verify_audit_document
 
     if name.endswith(".json"):
         return await verify_audit_document(screen, Path(name), public_key=public_key)

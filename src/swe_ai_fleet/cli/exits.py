@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.errors import (
     AlreadyExists,
     FleetError,
@@ -16,7 +17,6 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.domain.verdict import Verdict
 
 
 class Exit(IntEnum):

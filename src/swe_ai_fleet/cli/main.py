@@ -13,7 +13,7 @@ from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_comma
 from swe_ai_fleet.cli.backup.command import backup, restore
 from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.chat import chat
-from swe_ai_fleet.cli.command import as_command
+from swe_ai_fleet.cli.command import as_command, row_command
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.examples import EXAMPLES, add_examples, top
 from swe_ai_fleet.cli.exits import Exit
@@ -21,7 +21,6 @@ from swe_ai_fleet.cli.init import init
 from swe_ai_fleet.cli.judge import judge
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.plan import GoalFirst, goal
-from swe_ai_fleet.cli.row import row_command
 from swe_ai_fleet.cli.rows import ROWS
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.study.command import study

@@ -14,11 +14,10 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.messages import field_of, has_field, put
-from swe_ai_fleet.cli.naming import marked, word
-from swe_ai_fleet.cli.options import Of, of
+from swe_ai_fleet.cli.options import Of, marked, of, word
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
-from swe_ai_fleet.runtime.repository_reference import repository_reference
+from swe_ai_fleet.runtime.library_requests import repository_reference
 
 _SLUG_LENGTH = 40
 _NO_SLUG = re.compile(r"[^a-z0-9]+")

@@ -1,4 +1,7 @@
-"""The end of an execution, shown: verdict, winner, branch, diff, comparison, and what to type next."""
+"""What executions wait for: shown, and the answer to it.
+
+The end of an execution, shown: verdict, winner, branch, diff, comparison, and what to type next.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,18 @@ from collections.abc import Iterator
 from rich.syntax import Syntax
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.approvals import print_pending
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.documents import execution_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state
-from swe_ai_fleet.cli.node_tables import node_row, nodes_table
+from swe_ai_fleet.cli.messages import enum_name, execution_document
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import VERDICT_STYLES, candidates_table, examination_table
+from swe_ai_fleet.cli.tables import VERDICT_STYLES, candidates_table, examination_table, node_row, nodes_table
+from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
+from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.expenses import expenses
+from swe_ai_fleet.domain.task import ApprovalPolicy, TaskKind
+from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.watching.events import fold_events
 from swe_ai_fleet.watching.narration import (
     BASELINE,
@@ -28,8 +30,56 @@ from swe_ai_fleet.watching.narration import (
     baseline_text,
     checklist_text,
     gathered_text,
+    how_to_answer,
 )
 from swe_ai_fleet.watching.text import command_line, one_line, visible
+
+
+def resolution(decision: str, *, approval_id: str, text: str, approver: str) -> pb.ResolveApprovalRequest:
+    """The answer to an approval, its execution still to be named. Raises CommandFault."""
+    adjusted = decision == "adjusted"
+    if adjusted and not text.strip():
+        raise CommandFault("it is empty", exit_code=Exit.USAGE, field="text", hint="say what is to be done otherwise")
+    return pb.ResolveApprovalRequest(
+        decision=enum_name(pb.ApprovalDecision, decision, field="decision"),
+        adjustment=text if adjusted else "",
+        comment="" if adjusted else text,
+        approver=approver,
+        approval_id=approval_id,
+    )
+
+
+def print_pending(screen: Screen, state: ExecutionState) -> None:
+    """Everything that an execution waits for, with what is needed to decide."""
+    several = len(state.pending) > 1
+    for request in state.pending:
+        what = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
+        screen.line(f"{request.agent_id} asks for approval of {what}", style="bold yellow")
+        for title, text in _parts(request):
+            screen.block(title, text)
+        if request.expires_at:
+            screen.line(f"  rejected by itself at {request.expires_at[:19]} (UTC)")
+        screen.line(f"  answer with: {how_to_answer(state.execution_id, request.approval_id if several else '')}")
+
+
+def _parts(request: ApprovalRequest) -> list[tuple[str, str]]:
+    return [
+        ("approach" if request.policy is ApprovalPolicy.PLAN else "call", request.approach),
+        ("why it counts as risky", "\n".join(request.reasons)),
+        ("what memory covers", _covered(request.memory_results)),
+        ("found in memory", request.memory),
+        ("changed so far", request.diff),
+    ]
+
+
+def _covered(found: MemoryFindings | None) -> str:
+    if found is None:
+        return ""
+    lines = [f"{found.coverage:.0f} % of what was asked"]
+    lines += [f"not known: {gap}" for gap in found.gaps]
+    lines += [f"source: {source}" for source in found.sources]
+    return "\n".join(lines)
+
 
 _DIFF_LINES = 400
 _MEMORY = 160

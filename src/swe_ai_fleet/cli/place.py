@@ -13,7 +13,7 @@ from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
-from swe_ai_fleet.runtime.place import Place, find_place, running_place
+from swe_ai_fleet.runtime.channels import Place, find_place, running_place
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:

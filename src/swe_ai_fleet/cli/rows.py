@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from swe_ai_fleet.cli import views
 from swe_ai_fleet.cli.calls import caller_name
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS
-from swe_ai_fleet.cli.documents import listed_document
+from swe_ai_fleet.cli.command import Row, argument, option, table
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.figures import show_metrics, since_ms
-from swe_ai_fleet.cli.fleet_status import show_status
+from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
+from swe_ai_fleet.cli.messages import listed_document
 from swe_ai_fleet.cli.options import PHASES, ROLES, As, Execution, Profiles
 from swe_ai_fleet.cli.order import named_repository
-from swe_ai_fleet.cli.plan import WORK_SECONDS
-from swe_ai_fleet.cli.plan_view import decided, show_decision, show_result, show_session
-from swe_ai_fleet.cli.row import Row, argument, option, table
+from swe_ai_fleet.cli.plan import WORK_SECONDS, decided, show_decision, show_result, show_session
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.watching.text import one_line
 

@@ -1,21 +1,123 @@
-"""`fleet run`: hand a task in, watch it, show what came of it."""
+"""A local repository on its way to a fleet that cannot reach it, and the winner's branch on its way back.
+
+`fleet run`: hand a task in, watch it, show what came of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+import hashlib
+import ipaddress
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state
-from swe_ai_fleet.cli.interrupts import Interrupts, interrupts
+from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state, fault_of
 from swe_ai_fleet.cli.judge import JudgeOrder
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import show_outcome
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.uploading import Uploaded, elsewhere, fetch_back, local_path, uploaded
+from swe_ai_fleet.cli.terminal import Interrupts, interrupts
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
+
+CHUNK_BYTES = 256 * 1024
+_UNCOMMITTED = {
+    pb.UNCOMMITTED_CHANGES_UNSPECIFIED: UncommittedChanges.REFUSE,
+    pb.UNCOMMITTED_CHANGES_INCLUDE: UncommittedChanges.INCLUDE,
+    pb.UNCOMMITTED_CHANGES_IGNORE: UncommittedChanges.IGNORE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """A local repository that a fleet has taken; `reference` is how requests name it there."""
+
+    path: Path
+    bundle: Path
+    reference: pb.RepoRef
+
+
+def elsewhere(address: str) -> bool:
+    """Whether a server is on another machine, as far as its address tells."""
+    host = address.rpartition(":")[0].strip("[]").lower()
+    if address.startswith("unix:") or host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+@asynccontextmanager
+async def uploaded(screen: Screen, client: FleetClient, repo: pb.RepoRef) -> AsyncGenerator[Uploaded]:
+    """The directory that `repo` names, packed and sent; its bundle stays until the end. Raises CommandFault."""
+    # Only here: git is not needed by commands that upload nothing.
+    from swe_ai_fleet.adapters.git_workspace.bundles import pack_repository
+
+    with tempfile.TemporaryDirectory(prefix="fleet-upload-") as directory:
+        wanted = RepoRef(
+            location=repo.path, ref=repo.ref, commit=repo.commit, uncommitted=_UNCOMMITTED[repo.uncommitted]
+        )
+        try:
+            packed = await pack_repository(wanted, Path(directory))
+        except FleetError as error:
+            raise fault_of(error) from error
+        size = packed.bundle.stat().st_size
+        screen.note(f"uploading {size:,} bytes of {packed.branch} at {packed.commit[:12]} ...")
+        header = pb.UploadRepositoryHeader(
+            digest=await asyncio.to_thread(_digest, packed.bundle),
+            size_bytes=size,
+            ref=packed.branch,
+            subdirectory=repo.subdirectory or packed.subdirectory,
+        )
+        reference = await client.upload(_pieces(header, packed.bundle))
+        yield Uploaded(path=Path(repo.path), bundle=packed.bundle, reference=reference)
+
+
+async def fetch_back(screen: Screen, client: FleetClient, sent: Uploaded, state: ExecutionState) -> None:
+    """Put the delivered branch into the local repository. Raises CommandFault."""
+    from swe_ai_fleet.adapters.git_workspace.bundles import unpack_branch
+
+    delivered = state.delivered or state.integration
+    if state.delivered is None or delivered is None or delivered.bundle is None:
+        screen.note("there is no branch to fetch", style="yellow")
+        return
+    content = await client.artifact(state.execution_id, delivered.bundle.digest)
+    bundle = sent.bundle.with_name("delivered")
+    await asyncio.to_thread(bundle.write_bytes, content)
+    try:
+        commit = await unpack_branch(sent.path, bundle, state.delivered.branch, known=sent.bundle)
+    except FleetError as error:
+        raise fault_of(error) from error
+    screen.note(f"fetched branch {state.delivered.branch} at {commit[:12]} into {sent.path}")
+
+
+def local_path(repo: pb.RepoRef) -> str:
+    """The directory that can be uploaded. Raises CommandFault where it is a URL."""
+    if not repo.path:
+        raise CommandFault(
+            "--upload is for a directory of this machine", exit_code=Exit.USAGE, hint="the server clones a URL itself"
+        )
+    return repo.path
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _pieces(header: pb.UploadRepositoryHeader, bundle: Path) -> Iterator[pb.UploadRepositoryRequest]:
+    yield pb.UploadRepositoryRequest(header=header)
+    with bundle.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield pb.UploadRepositoryRequest(chunk=chunk)
 
 
 async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:

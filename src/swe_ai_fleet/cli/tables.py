@@ -1,8 +1,13 @@
-"""Tables for people. Every cell may hold untrusted text and is cleaned."""
+"""Tables for people. Every cell may hold untrusted text and is cleaned.
+
+The nodes of a workflow's run as a table.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -10,12 +15,11 @@ from rich.text import Text
 
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
-from swe_ai_fleet.domain.candidate import CheckReport
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
+from swe_ai_fleet.domain.candidate import CheckReport, Verdict
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, NodeUpdated
 from swe_ai_fleet.domain.examination import Crossing, Examination
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.fates import fates
+from swe_ai_fleet.orchestrator.ranking import fates
 from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.watching.narration import checks_text
 from swe_ai_fleet.watching.text import one_line
@@ -141,3 +145,32 @@ def empty_table(*columns: str, caption: str | None = None) -> Table:
 def add_row(table: Table, *cells: str, style: str = "") -> None:
     """A row more."""
     table.add_row(*(Text(one_line(cell, _CELL)) for cell in cells), style=style)
+
+
+_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
+_WHAT = 100
+
+
+def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
+    """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
+    table = empty_table("node", "status", "attempt", "seconds", "tokens", "what")
+    for *told, what in rows:
+        add_row(table, *told, one_line(what, _WHAT), style=_STYLES.get(told[1], ""))
+    return table
+
+
+def node_row(update: NodeUpdated) -> tuple[str, ...]:
+    """A node as its events tell it."""
+    seconds = f"{update.duration_ms / 1000:.1f}" if update.duration_ms else ""
+    tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
+    what = update.error or gist(update.output or update.inputs)
+    return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, what)
+
+
+def gist(text: str) -> str:
+    """An output in a few words: what an agent answered or a tool printed, else the JSON."""
+    found: object = json.loads(text) if text else None
+    if not isinstance(found, dict):
+        return text
+    fields = cast("dict[str, object]", found)
+    return str(fields.get("answer") or fields.get("summary") or fields.get("content") or text)

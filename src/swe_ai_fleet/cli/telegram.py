@@ -11,9 +11,9 @@ from swe_ai_fleet.adapters.telegram import TELEGRAM_BUCKET, BotApi, TelegramBot
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.chat import SEND_SECONDS, end_conversation
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.interrupts import interrupts
 from swe_ai_fleet.cli.place import fleet_client, nats_of
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.terminal import interrupts
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.settings import Settings, listed

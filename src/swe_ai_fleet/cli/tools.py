@@ -24,16 +24,14 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
-from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
+from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_rung
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.audit_file import AuditFile
+from swe_ai_fleet.tools.audit import AuditFile, AuditTrail
 from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.watching.chains import report
+from swe_ai_fleet.watching.audit import report
 from swe_ai_fleet.watching.text import one_line
 
 _COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
-from swe_ai_fleet.cli.interrupts import Interrupts, interrupts
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.terminal import Interrupts, interrupts
 from swe_ai_fleet.cli.web import page_url
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.runtime.place import running_place
+from swe_ai_fleet.runtime.channels import running_place
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, vllm_interpreter
 from swe_ai_fleet.runtime.vllm_server import vllm_served
 from swe_ai_fleet.settings import Settings, without_login

@@ -23,7 +23,7 @@ from swe_ai_fleet.cli.tables import plain_table, print_rows
 from swe_ai_fleet.domain.outcome import BEST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.learning.recommending import DEFAULT
-from swe_ai_fleet.runtime.place import find_place
+from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.events import moment
 from swe_ai_fleet.watching.text import command_line, one_line

@@ -1,18 +1,145 @@
-"""`fleet workflow`: workflows checked, drawn, run and shown."""
+"""What `fleet workflow run` asks for: its options, and the request that they become.
+
+`fleet workflow`: workflows checked, drawn, run and shown.
+"""
 
 from __future__ import annotations
 
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.messages import pairs
+from swe_ai_fleet.cli.options import of
+from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.workflow_order import Workflow, WorkflowOrder
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 from swe_ai_fleet.settings import Settings
+
+Workflow = Annotated[
+    str,
+    typer.Argument(metavar="NAME|FILE", help="A workflow that the fleet knows, or a file (*.yaml)."),
+    of("name", "workflow", "definition"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowOrder:
+    """A run as the command line gives it."""
+
+    workflow: Workflow
+    given: Annotated[
+        tuple[str, ...],
+        typer.Option("--input", metavar="K=V", help="One input; repeat it."),
+        of("inputs_json", "inputs"),
+    ] = ()
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", exists=True, dir_okay=False, metavar="FILE", help="Inputs as a JSON object."),
+    ] = None
+    repo: Annotated[
+        str,
+        typer.Option(
+            "--repo", metavar="PATH|URL", help="The repository to work on. Default: an empty one of the run's own."
+        ),
+        of("repo"),
+    ] = ""
+    ref: options.Ref = ""
+    uncommitted: options.IncludeDirty = UncommittedChanges.REFUSE
+    task_id: Annotated[
+        str, typer.Option("--task-id", help="Makes the call repeatable: the same id is the same run."), of("task_id")
+    ] = ""
+    approve: options.Approve = ""
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="NAME", help="A model profile of the server."), of("model_profile")
+    ] = ""
+    network: options.Network = ()
+    timeout_seconds: Annotated[
+        int,
+        typer.Option("--timeout", min=0, metavar="SECONDS", help="For each agent's work. Default: 1800."),
+        of("constraints.timeout_seconds"),
+    ] = 0
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Agents recall what is remembered; outcomes are."), of("memory")
+    ] = False
+    detach: Annotated[bool, typer.Option("--detach", help="Only hand it in; `fleet watch` shows it.")] = False
+    name: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
+        """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
+        request = pb.RunWorkflowRequest()
+        # What was given is turned below: its types are the workflow's.
+        fill(request, replace(self, given=()))
+        from swe_ai_fleet.cli.workflow_runs import file_text, is_file
+
+        if is_file(self.workflow):
+            request.ClearField("name")
+            request.definition = file_text(Path(self.workflow))
+            checked = await client.calls.one(
+                "ValidateWorkflow",
+                pb.ValidateWorkflowRequest(definition=request.definition),
+                pb.ValidateWorkflowResponse,
+            )
+            if checked.faults:
+                raise CommandFault(_faults(self.workflow, checked), exit_code=Exit.USAGE)
+            summary = checked.summary
+        else:
+            found = await client.calls.one(
+                "GetWorkflow", pb.GetWorkflowRequest(name=self.workflow), pb.GetWorkflowResponse
+            )
+            summary = found.summary
+        request.inputs_json = json.dumps(self._inputs({one.name: one.type for one in summary.inputs}))
+        if self.repo:
+            request.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted))
+        if self.memory:
+            request.memory.CopyFrom(orchestrator.MemoryOptions(read=True, write=True))
+        try:
+            wanted = self.task_id or made_up_id(summary.name, self.name, otherwise="workflow")
+            request.task_id = check_identifier(wanted, field="task_id")
+        except FleetError as error:
+            raise fault_of(error) from None
+        return request
+
+    def _inputs(self, types: Mapping[str, str]) -> dict[str, object]:
+        found: dict[str, object] = {}
+        if self.inputs is not None:
+            try:
+                read: object = json.loads(self.inputs.read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError) as error:
+                raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}", exit_code=Exit.USAGE) from None
+            if not isinstance(read, dict):
+                raise CommandFault(f"--inputs {self.inputs} holds no JSON object", exit_code=Exit.USAGE)
+            found = cast("dict[str, object]", read)
+        for name, text in pairs(self.given, "input").items():
+            found[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
+        return found
+
+
+def _faults(file: str, checked: pb.ValidateWorkflowResponse) -> str:
+    first = checked.faults[0]
+    more = f" (and {len(checked.faults) - 1} more; see `fleet workflow validate`)" if len(checked.faults) > 1 else ""
+    where = f": {first.node}" if first.node else ""
+    return f"{file}:{first.line}{where}: {first.message}{more}"
+
+
+def _value(name: str, text: str, kind: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise CommandFault(
+            f"--input {name}: {text[:80]!r} is no {kind}", exit_code=Exit.USAGE, hint="give it as JSON"
+        ) from None
 
 
 async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
@@ -28,7 +155,7 @@ async def validate(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Workflow files.")],
 ) -> Exit:
     """Say everything that is wrong with workflow files, as `file:line: node: message`; needs no fleet."""
-    from swe_ai_fleet.cli.workflow_files import validate as work
+    from swe_ai_fleet.cli.workflow_runs import validate as work
 
     return await work(screen, settings, paths)
 
@@ -41,7 +168,7 @@ async def graph(
     output: options.Output = None,
 ) -> Exit:
     """Draw a workflow as Mermaid text; needs no fleet."""
-    from swe_ai_fleet.cli.workflow_files import draw as work
+    from swe_ai_fleet.cli.workflow_runs import draw as work
 
     return await work(screen, settings, workflow, output=output)
 

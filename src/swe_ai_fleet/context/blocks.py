@@ -12,17 +12,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.history.token_count import BYTES_PER_TOKEN
+from swe_ai_fleet.agents.history.turns import BYTES_PER_TOKEN
+from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.sub_agents.recall.ranking import Index
-from swe_ai_fleet.agents.untrusted import Fence
-from swe_ai_fleet.context.drafts import Draft
-from swe_ai_fleet.context.sections import Section, weight
+from swe_ai_fleet.context.drafts import Draft, Section, weight
 from swe_ai_fleet.domain.context import ContextBlock, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import one_line
-from swe_ai_fleet.memory.disarming import disarmed, visible
+from swe_ai_fleet.memory.presenting import disarmed, visible
 from swe_ai_fleet.ports import SecretMask
 
 MAX_TOKENS = 200_000

@@ -6,9 +6,9 @@ import asyncio
 
 from swe_ai_fleet.agents.sub_agents.recall.ranking import names
 from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
-from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.drafts import Draft, drafts, excerpt, of_memory
 from swe_ai_fleet.context.graph import ContextGraph
+from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound

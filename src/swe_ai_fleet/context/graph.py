@@ -1,17 +1,23 @@
-"""What a tenant's projects know of themselves: a fold over the changes of a `ChangeLog` and nothing else.
+"""Files as nodes of the graph: of one repository each.
+
+What a tenant's projects know of themselves: a fold over the changes of a `ChangeLog` and nothing else.
 
 Changes of one story come in the order of their versions, records of work once for each execution; between stories the
 order does not matter. So a replica may take in its own change before it has heard those that others made earlier, and
 ends with the same graph.
+
+The graphs of all tenants as the log tells them, kept up to date.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from swe_ai_fleet.context.files import file_node
 from swe_ai_fleet.context.story import StoryState, advance
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -24,7 +30,28 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
     WorkRecorded,
 )
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
+from swe_ai_fleet.following import Follower
+from swe_ai_fleet.ports import ChangeLog
+
+_PARTS = 2
+_PORT = re.compile(r":[0-9]{1,5}(?=/)")
+
+
+def file_node(repository: str, path: str) -> str:
+    """The node of a file: `file:<repository>/<path>`, without a repository `file:<path>`."""
+    name = repository_name(repository)
+    return f"file:{name}/{path}" if name else f"file:{path}"
+
+
+def repository_name(location: str) -> str:
+    """What tells a repository from others: the last two parts of its location, as in `acme/app`; empty for none.
+
+    The same for its clones over HTTPS and SSH, and for a mirror of that name.
+    """
+    place = _PORT.sub("", location.partition("://")[2] or location).rstrip("/").removesuffix(".git")
+    parts = [part for part in re.split(r"[/:\\]", place) if part.strip(". ")]
+    return "/".join(parts[-_PARTS:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,3 +225,57 @@ def _worked_on(record: WorkRecord) -> Iterator[str]:
         yield file_node(record.repository, path)
     for commit in record.commits:
         yield f"commit:{commit}"
+
+
+_PATIENCE_SECONDS = 5.0
+
+
+class GraphFollower:
+    """Follows a log of changes. Restarted, it reads all of it again: there is nothing else to lose.
+
+    Args:
+        log: What to follow.
+    """
+
+    def __init__(self, log: ChangeLog) -> None:
+        self._log = log
+        self._graphs: dict[str, ContextGraph] = {}
+        self._following = Follower(
+            "the log of changes",
+            lambda position: log.read(from_sequence=position, follow=True),
+            self._take,
+            hint="restart the context service",
+        )
+
+    async def start(self) -> None:
+        """Read what is stored, then follow in the background. Raises NotFound (no such stream), Unavailable."""
+        await self._following.start()
+
+    async def stop(self) -> None:
+        """Follow no longer."""
+        await self._following.stop()
+
+    def graph(self, tenant: str) -> ContextGraph:
+        """What is known in a tenant. Raises Unavailable where it would grow old unnoticed."""
+        self._following.check()
+        return self._graphs.get(tenant) or ContextGraph()
+
+    def apply(self, stored: StoredChange) -> None:
+        """Know a change at once, before it has come round through the log."""
+        self._graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored)
+
+    async def catch_up(self) -> None:
+        """Know everything that stands in the log now, whoever wrote it. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                # Changes come in order here as well, so none is taken in before what it builds on.
+                async with aclosing(self._log.read(from_sequence=self._following.position + 1)) as changes:
+                    async for stored in changes:
+                        if stored is not None:
+                            self.apply(stored)
+        except TimeoutError:
+            raise Unavailable("the log of changes does not answer", hint="is NATS running and reachable?") from None
+
+    def _take(self, stored: StoredChange) -> int:
+        self.apply(stored)
+        return stored.sequence

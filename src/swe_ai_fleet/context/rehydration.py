@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
-from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, drafts, excerpt, in_force, titled
+from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, Section, drafts, excerpt, in_force, titled
 from swe_ai_fleet.context.graph import ContextGraph, Work
-from swe_ai_fleet.context.sections import Section
 from swe_ai_fleet.context.story import StoryState, in_order
 from swe_ai_fleet.domain.context import Decision, GatheredContext, Phase, StoryTask, TaskState
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from swe_ai_fleet.context.files import file_node
-from swe_ai_fleet.context.graph import ContextGraph, Work
+from swe_ai_fleet.context.graph import ContextGraph, Work, file_node
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import NO_STORY, Relation, RelationKind
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.context.graph import ContextGraph
-from swe_ai_fleet.context.limits import (
+from swe_ai_fleet.context.story import StoryState
+from swe_ai_fleet.context.texts import (
     MAX_ITEM_CHARS,
     MAX_NAME_CHARS,
     MAX_TEXT_CHARS,
@@ -15,7 +16,6 @@ from swe_ai_fleet.context.limits import (
     check_number,
     check_title,
 )
-from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.budget import check_cost
 from swe_ai_fleet.domain.context import (
     NO_STORY,

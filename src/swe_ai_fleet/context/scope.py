@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from swe_ai_fleet.context.drafts import drafts
+from swe_ai_fleet.context.drafts import Section, drafts, needed, weight
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.relations import check_node
-from swe_ai_fleet.context.sections import Section, needed, weight
 from swe_ai_fleet.domain.context import DecisionState, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import Role

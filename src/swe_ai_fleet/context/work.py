@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from swe_ai_fleet.context.cleaning import MAX_INSTRUCTION_CHARS, MAX_PATHS, MAX_SUMMARY_CHARS
+from swe_ai_fleet.context.texts import MAX_INSTRUCTION_CHARS, MAX_PATHS, MAX_SUMMARY_CHARS
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.errors import InvalidRequest

@@ -8,26 +8,20 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from swe_ai_fleet.agents.function_calling.prompts import documentation
+from swe_ai_fleet.agents.function_calling.function_run import documentation
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.function_calling.setup import Setup
-from swe_ai_fleet.conversations import prompts
+from swe_ai_fleet.conversations import reply_run
 from swe_ai_fleet.conversations.consent import asks_to_remember, decision, to_remember
-from swe_ai_fleet.conversations.desk import Desk
-from swe_ai_fleet.conversations.fleet_tools import fleet_tools, proposed, table_of, untagged
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
-from swe_ai_fleet.conversations.formatting.channel import Channel
-from swe_ai_fleet.conversations.formatting.document import read
-from swe_ai_fleet.conversations.formatting.pages import rendered
-from swe_ai_fleet.conversations.formatting.tables import Table
-from swe_ai_fleet.conversations.memory_tools import keep
-from swe_ai_fleet.conversations.mentions import last_list
-from swe_ai_fleet.conversations.named_things import NamedThing
-from swe_ai_fleet.conversations.naming import Naming
+from swe_ai_fleet.conversations.formatting.document import Table, read
+from swe_ai_fleet.conversations.formatting.pages import Channel, rendered
+from swe_ai_fleet.conversations.naming import Naming, last_list
+from swe_ai_fleet.conversations.phrases import NamedThing
 from swe_ai_fleet.conversations.references import Reference, Standing, note, question, resolve, vague_question
-from swe_ai_fleet.conversations.reply_run import Reply, reply_to
-from swe_ai_fleet.conversations.rules import ChatRules
+from swe_ai_fleet.conversations.reply_run import ChatRules, Reply, reply_to
 from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, Proposal, Session
+from swe_ai_fleet.conversations.tools import Desk, fleet_tools, keep, proposed, table_of, untagged
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import MemoryScope
@@ -135,8 +129,8 @@ class Answering:
         )
         notes = [await self._recalled(desk), note(references)]
         if waiting:
-            left = prompts.DECLINED if said == "no" else prompts.LAPSED
-            notes.append(prompts.UNSURE if waiting.key else left)
+            left = reply_run.DECLINED if said == "no" else reply_run.LAPSED
+            notes.append(reply_run.UNSURE if waiting.key else left)
         notes.append(await self._kept(desk))
         return await self._replied(session, text, [one for one in notes if one], desk, naming, references, tell)
 
@@ -157,7 +151,7 @@ class Answering:
         tell: Callable[[AgentResponse], None],
     ) -> Answered:
         setup = self._setup(desk)
-        content = "\n\n".join([*notes, prompts.MESSAGE, text]) if notes else text
+        content = "\n\n".join([*notes, reply_run.MESSAGE, text]) if notes else text
         message = UserMessage(content=content)
         before = (SystemMessage(content=self._system(setup)), *session.shown)
         reply = await reply_to(text, message, before, model=self.model, setup=setup, rules=self.rules, tell=tell)
@@ -198,11 +192,11 @@ class Answering:
             # Whoever goes away now must not leave it open whether the task was started.
             async with asyncio.timeout(self.rules.limits.timeout_seconds):
                 execution_id = await asyncio.shield(starter.start(proposal, key=key))
-            told, waiting = prompts.STARTED.format(execution_id=execution_id), None
+            told, waiting = reply_run.STARTED.format(execution_id=execution_id), None
             naming.started(execution_id, proposal.description)
         except (FleetError, TimeoutError) as fault:
-            why = self._clean(str(fault)) if isinstance(fault, FleetError) else prompts.STARTING
-            told = prompts.NOT_STARTED.format(why=why)
+            why = self._clean(str(fault)) if isinstance(fault, FleetError) else reply_run.STARTING
+            told = reply_run.NOT_STARTED.format(why=why)
             waiting = replace(proposal, turn=session.count + 1, key=key)
         return Answered(
             text=told,
@@ -231,14 +225,14 @@ class Answering:
         if not asks_to_remember(desk.text):
             return ""
         if self.memories is None or not desk.scope.namespaces:
-            return prompts.NO_MEMORY
+            return reply_run.NO_MEMORY
         if not to_remember(desk.text):
             return ""  # the model knows better what "this" is, and has a tool for it
         try:
             async with asyncio.timeout(self.rules.keep_seconds):
-                return prompts.KEPT.format(text=await keep(self.memories, desk))
+                return reply_run.KEPT.format(text=await keep(self.memories, desk))
         except (FleetError, TimeoutError) as fault:
-            return prompts.NOT_KEPT.format(why=str(fault) or "the memory does not answer")
+            return reply_run.NOT_KEPT.format(why=str(fault) or "the memory does not answer")
 
     def _setup(self, desk: Desk) -> Setup:
         own = fleet_tools(
@@ -262,13 +256,13 @@ class Answering:
             if masked == shown:
                 return clean
             clean = masked
-        return prompts.WITHHELD
+        return reply_run.WITHHELD
 
     def _excuse(self, reply: Reply) -> str:
         stop = reply.trajectory.stop_reason
         if stop is StopReason.MODEL_ERROR:
-            return prompts.UNREACHABLE
-        return prompts.NO_ANSWER.format(why=str(stop).replace("_", " "))
+            return reply_run.UNREACHABLE
+        return reply_run.NO_ANSWER.format(why=str(stop).replace("_", " "))
 
 
 def _ending(messages: Sequence[Message], answer: str) -> tuple[Message, ...]:

@@ -12,12 +12,11 @@ from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
-from swe_ai_fleet.conversations.answer import Answer, Progress
+from swe_ai_fleet.conversations.answer import Answer, Progress, Telling
 from swe_ai_fleet.conversations.answering import Answered, Answering
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
-from swe_ai_fleet.conversations.formatting.channel import Channel
-from swe_ai_fleet.conversations.prompts import SYSTEM_PROMPT
-from swe_ai_fleet.conversations.rules import ChatRules
+from swe_ai_fleet.conversations.formatting.pages import Channel
+from swe_ai_fleet.conversations.reply_run import SYSTEM_PROMPT, ChatRules
 from swe_ai_fleet.conversations.session import (
     Session,
     Turn,
@@ -28,7 +27,6 @@ from swe_ai_fleet.conversations.session import (
     shown_again,
 )
 from swe_ai_fleet.conversations.store import ChatsInMemory, ChatStore
-from swe_ai_fleet.conversations.telling import Telling
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from swe_ai_fleet.conversations.named_things import ANSWER, PERSON, NamedThing, ThingKind
-from swe_ai_fleet.conversations.phrases import Phrase, Pointing, phrases
-from swe_ai_fleet.memory.disarming import disarmed, visible
+from swe_ai_fleet.conversations.phrases import ANSWER, PERSON, NamedThing, Phrase, Pointing, ThingKind, phrases
+from swe_ai_fleet.memory.presenting import disarmed, visible
 
 STALE_TURNS = 5
 """What was named longer ago than this is asked about before it is taken for what is meant."""

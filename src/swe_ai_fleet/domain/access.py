@@ -1,4 +1,7 @@
-"""Who calls, for which tenant, and what they and the tenant may do."""
+"""Tenants and their callers: roles, principals, quotas, the rules that hold for a tenant, and what is stored for it.
+
+Sizes are in bytes, `StoredPiece.at` is in seconds since 1970; a quota of 0 means as much as the fleet has.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,21 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, ApprovalPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPiece:
+    """Something that was stored for a tenant: `bytes` since `at` (seconds since 1970), told at position `sequence`.
+
+    A `place` is one whose content is replaced by the next piece there (with 0 bytes it is given back); empty: it stays
+    until it is too old.
+    """
+
+    sequence: int
+    tenant: str
+    bytes: int
+    at: float
+    place: str = ""
 
 
 class AccessRole(StrEnum):

@@ -1,4 +1,4 @@
-"""What agents leave and how it is judged."""
+"""Candidates: what agents leave, the checks that judge it, and the verdict of the evidence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,27 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
+
+
+class Verdict(StrEnum):
+    """What was shown of a change, by something that ran.
+
+    `verified`: a test or check fails without the change, repeatedly, passes with it, and nothing that worked broke.
+    `unverified`: nothing was shown, neither for nor against it. `refuted`: something that ran shows that it does not
+    work, it cannot be applied, or it breaks a rule.
+    """
+
+    VERIFIED = "verified"
+    UNVERIFIED = "unverified"
+    REFUTED = "refuted"
+
+    @property
+    def rank(self) -> int:
+        """2 for verified, 1 for unverified, 0 for refuted."""
+        return _RANKS[self]
+
+
+_RANKS = {Verdict.VERIFIED: 2, Verdict.UNVERIFIED: 1, Verdict.REFUTED: 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,90 @@
-"""Who sits in a role's council, and how it works."""
+"""Councils: who sits in one for a role, how it works, and the endpoints of members that somebody else runs.
+
+An operator's rules say which endpoints are allowed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.domain.task import Role
+
+_TLS = "https://"
+_HINT = "such as agents.example.org:50060, or https://agents.example.org:443 for TLS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEndpoint:
+    """One host and port. `host` is in lower case, an IPv6 address without brackets; `tls` is asked for by https://."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, text: str, *, field: str = "endpoint") -> AgentEndpoint:
+        """An endpoint as people write it: `host:port` or `https://host:port`. Raises InvalidRequest."""
+        tls = text.startswith(_TLS)
+        place = HostPattern.parse(text.removeprefix(_TLS), field=field)
+        if not place.exact or place.port is None:
+            raise InvalidRequest(f"{text[:80]!r} is not an endpoint", field=field, hint=_HINT)
+        return cls(host=place.name, port=place.port, tls=tls)
+
+    @property
+    def is_address(self) -> bool:
+        """Whether the host is an IP address and no name."""
+        try:
+            ip_address(self.host)
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as a URL has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{_TLS if self.tls else ''}{self.authority}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointRules:
+    """Which endpoints may be registered and called. `patterns` are hosts with a port, see `HostPattern`.
+
+    A pattern with `*` opens public addresses only; a host that is named stands for whatever address it has, save
+    those of the machine's own surroundings (link-local, metadata services), which must be named as addresses.
+    Raises InvalidRequest for what is no pattern.
+    """
+
+    patterns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for text in self.patterns:
+            if HostPattern.parse(text, field="agent_endpoints").port is None:
+                raise InvalidRequest(
+                    f"{text[:80]!r} names no port", field="agent_endpoints", hint="such as agents.example.org:50060"
+                )
+
+    def check(self, text: str, *, field: str = "endpoint") -> AgentEndpoint:
+        """The endpoint, if it may be called. Raises InvalidRequest."""
+        endpoint = AgentEndpoint.parse(text, field=field)
+        if not any(HostPattern.parse(each).covers(endpoint.host, endpoint.port) for each in self.patterns):
+            allowed = f"allowed are: {', '.join(self.patterns)}" if self.patterns else "the operator allows none"
+            raise InvalidRequest(
+                f"agents at {endpoint} are not allowed here", field=field, hint=f"{allowed} (FLEET_AGENT_ENDPOINTS)"
+            )
+        return endpoint
+
+    def names(self, endpoint: AgentEndpoint) -> bool:
+        """Whether a pattern names exactly this host, so that it may have a private address."""
+        found = [HostPattern.parse(each) for each in self.patterns]
+        return any(each.exact and each.covers(endpoint.host, endpoint.port) for each in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

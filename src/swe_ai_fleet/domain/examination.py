@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
 
-from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, ForeignTests
+from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, ForeignTests, Verdict
 from swe_ai_fleet.domain.text import one_line
-from swe_ai_fleet.domain.verdict import Verdict
 
 STATEMENT = "the statement"
 """Stands for the author of probes: it has no source, and saw nobody's. No candidate's id has a space."""

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
-from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate, Verdict
 from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
-from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
+from swe_ai_fleet.domain.environment import EnvironmentProposal, EnvironmentRun
 from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
     ApprovalAwaited,
@@ -64,9 +63,9 @@ from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
+from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
 
 APPROVAL_TOOL = "approval"
 """Under this name a decision stands in the audit chain of the agent that asked; it is no tool call of the agent's."""

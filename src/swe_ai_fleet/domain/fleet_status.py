@@ -1,10 +1,29 @@
-"""The fleet as it was just measured: its machines, its hosts, its model servers. None: nothing says."""
+"""The fleet as it was just measured: machines, hosts, model servers, and the health of its components.
+
+None means that nothing reports a value.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from swe_ai_fleet.domain.health import ComponentState
+
+class ComponentState(StrEnum):
+    UP = "up"
+    DEGRADED = "degraded"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One dependency as it answers now. `message` gives a fault's cause and its mend; latency in milliseconds."""
+
+    name: str
+    state: ComponentState
+    message: str = ""
+    version: str = ""
+    latency_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

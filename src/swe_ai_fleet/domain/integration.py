@@ -1,10 +1,26 @@
-"""The integration branch of an orchestration: what is merged into it, and what comes of that."""
+"""Integration: patches merged into the integration branch, and commits as bundles for those who can't reach them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from swe_ai_fleet.domain.task import PinnedRepository
+
+BUNDLE_BRANCH = "base"
+"""The one branch of such a bundle; it stands at its commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryBundle:
+    """A git bundle with the branch `base` at `commit`, and with everything that it stands on.
+
+    Where it is `without_history`, `commit` has the same files as the commit that was asked for, and no parents.
+    """
+
+    commit: str
+    data: bytes
+    without_history: bool = False
+
 
 OURS = "integration"
 THEIRS = "subtask"

@@ -1,4 +1,7 @@
-"""The conversation with a model: four kinds of message, in the OpenAI sense."""
+"""The conversation with a model: four kinds of message, in the OpenAI sense, with requests and replies.
+
+`TextDelta` is a piece of a reply while it comes in; it is shown at that moment and kept nowhere.
+"""
 
 from __future__ import annotations
 
@@ -140,3 +143,12 @@ class ModelCapabilities:
     @property
     def native_tools(self) -> bool:
         return self.protocol is ToolProtocol.NATIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """A piece of what a model says to an agent, masked. `begins` opens a new reply, or the same one tried again."""
+
+    agent_id: str
+    text: str
+    begins: bool = False

@@ -13,8 +13,8 @@ from typing import Any
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Totals
+from swe_ai_fleet.domain.command import check_variables
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.variables import check_variables
 from swe_ai_fleet.domain.workflow import WorkflowTask
 
 DEFAULT_TENANT = "default"

@@ -1,12 +1,14 @@
-"""Test runs: how each test of a suite ended."""
+"""Test runs: how each test of a suite ended; and the baseline: what the tests say of the untouched commit."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from swe_ai_fleet.domain.candidate import TestSummary
+from swe_ai_fleet.domain.environment import EnvironmentReport
 
 
 class TestOutcome(StrEnum):
@@ -113,3 +115,182 @@ class TestRun:
     def only(self, names: Collection[str]) -> Mapping[str, TestResult]:
         """The results of some tests."""
         return {name: result for name, result in self.results.items() if name in names}
+
+
+NO_TESTS = "it has no test"
+_LACKING_SHARE = 0.1
+"""So many of the tests and files have to fail for want of something before the environment is looked into."""
+_LACKS = re.compile(
+    r"No module named|fixture '[^']{1,100}' not found|Cannot find (?:module|package)|command not found"
+    r"|No such file or directory|cannot open shared object"
+    r"|unresolved import|can't find crate|cannot find package|no required module provides"
+)
+"""What tests say in whose environment something is missing; a name that a module lacks is the project's own affair."""
+_ERROR = re.compile(r"\berror\b|[a-z]Error\b|\bcannot find\b|\bnot found\b", re.I)
+_NAMED = 3
+_KEPT = 100
+_REASON_CHARS = 300
+_OUTPUT_CHARS = 3_000
+_PYTEST_NOTHING_COLLECTED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteBaseline:
+    """One test command, or check that the caller named, on the untouched commit.
+
+    Attributes:
+        command: The command as a person would type it.
+        tests: The tests by number, with the ids of those that fail; None where the command reports none.
+        uncollected: Test files that cannot be collected, with the reason.
+        lacking: How many tests and files fail because something is missing in their environment, by what they say.
+        hung: Tests that hang.
+        exit_code: The command's own; None where it did not end.
+        stopped: Why it did not get to its end; empty where it did.
+        unusable: Why nothing can be held against it; empty where something can.
+        notes: What had to be changed for it to run.
+        output: The end of what it printed, where not everything went well.
+    """
+
+    command: str
+    tests: TestSummary | None = None
+    uncollected: tuple[str, ...] = ()
+    lacking: int = 0
+    hung: tuple[str, ...] = ()
+    exit_code: int | None = None
+    stopped: str = ""
+    unusable: str = ""
+    notes: tuple[str, ...] = ()
+    output: str = ""
+    duration_ms: int = 0
+
+    @property
+    def line(self) -> str:
+        """The baseline in one line: `308 pass, 3 fail: a, b, c; tests/x.py cannot be collected: No module named y`."""
+        if self.unusable:
+            return self.unusable
+        if self.tests is None:
+            return f"`{self.command}` ends with exit code {self.exit_code}"
+        tests = self.tests
+        parts = [f"{tests.passed} pass"]
+        if failed := [test for test in tests.failing if test not in self._files]:
+            parts.append(f"{len(failed)} fail: {_short(failed)}")
+        if tests.skipped:
+            parts.append(f"{tests.skipped} skipped")
+        text = ", ".join(parts)
+        if self.uncollected:
+            text += f"; cannot be collected: {_short(self.uncollected)}"
+        if self.hung:
+            text += f"; hangs: {_short(self.hung)}"
+        if self.stopped:
+            text += f"; {self.stopped}"
+        return text
+
+    @property
+    def _files(self) -> frozenset[str]:
+        return frozenset(entry.partition(": ")[0] for entry in self.uncollected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What was found out about the untouched commit.
+
+    `suites` are empty where there is nothing to run; `environment` names the environment it ran in, `report` tells how
+    that was made, `recipe_key` under which name what an environment run finds out about it is kept.
+    """
+
+    commit: str
+    environment: str = ""
+    recipe_key: str = ""
+    report: EnvironmentReport = field(default_factory=EnvironmentReport)
+    suites: tuple[SuiteBaseline, ...] = field(default_factory=tuple)
+    duration_ms: int = 0
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        return "; ".join(suite.line for suite in self.suites) or "no tests were found"
+
+
+def suite_baseline(run: TestRun) -> SuiteBaseline:
+    """A run of the untouched commit in short."""
+    uncollected = [
+        f"{test}: {next(iter(run.results[test].message.splitlines()), 'no reason given')}"[:_REASON_CHARS]
+        for test in run.failing
+        if "::" not in test and (run.framework == "pytest" or "/" in test)
+    ]
+    summary = run.summary
+    return SuiteBaseline(
+        command=run.command,
+        tests=replace(summary, failing=summary.failing[:_KEPT]) if run.reported else None,
+        uncollected=tuple(uncollected[:_KEPT]),
+        lacking=sum(_lacks_something(run.results[test]) for test in run.failing),
+        hung=run.hung[:_KEPT],
+        exit_code=run.exit_code,
+        stopped=run.stopped,
+        unusable=unusable(run) if run.framework else "",
+        notes=run.notes,
+        output="" if run.exit_code == 0 else run.output[-_OUTPUT_CHARS:],
+        duration_ms=run.duration_ms,
+    )
+
+
+def _lacks_something(result: TestResult) -> bool:
+    return _LACKS.search(result.message) is not None or _LACKS.search(result.traceback) is not None
+
+
+def unusable(run: TestRun) -> str:
+    """Why nothing can be held against a run of the untouched commit; empty where something can."""
+    if run.reported:
+        return ""
+    if run.stopped:
+        return run.stopped
+    if run.exit_code in (0, _PYTEST_NOTHING_COLLECTED):
+        return NO_TESTS
+    said = _fault(run.output)
+    return f"its test run reports no test and ends with exit code {run.exit_code}" + (f": {said}" if said else "")
+
+
+def _fault(output: str) -> str:
+    """The first line of an output that speaks of an error, else its last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next((line for line in lines if _ERROR.search(line)), lines[-1] if lines else "")[:_REASON_CHARS]
+
+
+def wants_help(baseline: Baseline) -> bool:
+    """Whether a repository's tests get on so badly that one would look at their environment first.
+
+    Tests that fail on their own account are what a task is about; no test at all is nothing that set-up changes.
+    """
+    return any(_wants_help(suite) for suite in baseline.suites)
+
+
+def _wants_help(suite: SuiteBaseline) -> bool:
+    if suite.unusable:
+        return suite.unusable != NO_TESTS
+    tests = suite.tests
+    ran = tests.passed + tests.failed + tests.errors if tests is not None else 0
+    return suite.lacking > _LACKING_SHARE * ran
+
+
+def gets_on_better(before: Baseline, after: Baseline) -> bool:
+    """Whether more tests pass, or fewer lack something and no fewer pass; and no fewer are there."""
+    if _there(after) < _there(before) or _passed(after) < _passed(before):
+        return False
+    return _passed(after) > _passed(before) or _lacking(after) < _lacking(before)
+
+
+def _passed(baseline: Baseline) -> int:
+    return sum(suite.tests.passed for suite in baseline.suites if suite.tests is not None)
+
+
+def _lacking(baseline: Baseline) -> int:
+    return sum(suite.lacking for suite in baseline.suites)
+
+
+def _there(baseline: Baseline) -> int:
+    found = [suite.tests for suite in baseline.suites if suite.tests is not None]
+    return sum(tests.passed + tests.failed + tests.errors + tests.skipped for tests in found)
+
+
+def _short(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")

@@ -1,4 +1,4 @@
-"""A workflow: nodes and the edges between them. What a run of it did is told by its events."""
+"""Workflows: nodes, the edges between them, and the JSON types of their values. Events tell what a run of one did."""
 
 from __future__ import annotations
 
@@ -6,6 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+
+def json_type(value: object) -> str:
+    """The name of a value's type: `null`, `boolean`, `integer`, `number`, `string`, `array`, `object`.
+
+    Anything that JSON does not have is `other`.
+    """
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list() | tuple():
+            return "array"
+        case Mapping():
+            return "object"
+        case _:
+            return "other"
+
 
 JsonValue = Any
 """What JSON can hold."""

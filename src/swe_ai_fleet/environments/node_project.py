@@ -15,7 +15,7 @@ from swe_ai_fleet.environments.automation import workflow_jobs
 from swe_ai_fleet.environments.interpreters import Machine
 from swe_ai_fleet.environments.recipe import NodeRecipe, Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined, string, strings, table
-from swe_ai_fleet.tools.tests.runners.detection import test_script
+from swe_ai_fleet.tools.tests.runners.inventory import test_script
 
 _DEPENDENCIES = ("dependencies", "devDependencies", "optionalDependencies")
 _MANAGER = re.compile(r"(npm|pnpm|yarn)@(\d+\.\d+\.\d+(?:-[\w.]+)?)(?:\+.*)?")

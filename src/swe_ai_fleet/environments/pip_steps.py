@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, shown
 from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
 from swe_ai_fleet.environments.recipe import Step
-from swe_ai_fleet.environments.requirement_files import RequirementFile, as_arguments, is_of_index
+from swe_ai_fleet.environments.requirements import RequirementFile, as_arguments, is_of_index
 
 CONSTRAINTS = "constraints.txt"
 BUILD_CONSTRAINTS = "build-constraints.txt"

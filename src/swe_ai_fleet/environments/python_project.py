@@ -11,7 +11,13 @@ from fnmatch import fnmatchcase
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from swe_ai_fleet.environments.poetry import poetry_requirement, version_specifier
+from swe_ai_fleet.environments.packaging_formats import (
+    SetupConfig,
+    poetry_requirement,
+    read_setup_arguments,
+    read_setup_config,
+    version_specifier,
+)
 from swe_ai_fleet.environments.repository_files import (
     RepositoryFiles,
     Table,
@@ -22,7 +28,6 @@ from swe_ai_fleet.environments.repository_files import (
     strings,
     table,
 )
-from swe_ai_fleet.environments.setup_files import SetupConfig, read_setup_arguments, read_setup_config
 
 _WANTED = frozenset(
     {

@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.environments.automation import read_automation
 from swe_ai_fleet.environments.commands import Wish, paths_of
 from swe_ai_fleet.environments.interpreters import Choice, Machine, choose_python
-from swe_ai_fleet.environments.lock_files import PYTHON_LOCKS
 from swe_ai_fleet.environments.pip_steps import (
     BUILD_CONSTRAINTS,
     OLD_SETUPTOOLS,
@@ -36,8 +35,8 @@ from swe_ai_fleet.environments.python_project import (
 )
 from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_requirements, joined, strings, table
-from swe_ai_fleet.environments.requirement_files import is_plain, read_requirements, wanted_files
-from swe_ai_fleet.tools.tests.runners.detection import PYTEST, uses_pytest
+from swe_ai_fleet.environments.requirements import PYTHON_LOCKS, is_plain, read_requirements, wanted_files
+from swe_ai_fleet.tools.tests.runners.inventory import PYTEST, uses_pytest
 
 # Options in pytest's configuration that a plug-in must understand.
 _PLUGINS = (

@@ -13,7 +13,7 @@ from typing import cast
 
 import yaml
 
-from swe_ai_fleet.tools.tests.runners.detection import is_test
+from swe_ai_fleet.tools.tests.runners.inventory import is_test
 from swe_ai_fleet.tools.tests.runners.values import parsed_toml, toml
 
 Table = Mapping[str, object]

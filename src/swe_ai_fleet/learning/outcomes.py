@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
-from swe_ai_fleet.agents.plan_session.session import SessionStatus
+from swe_ai_fleet.agents.plan_session.session import PlanOutcome, SessionStatus
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
-from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import (
     BEST_RATING,
     LEAST_RATING,
@@ -18,6 +16,7 @@ from swe_ai_fleet.domain.outcome import (
     VERIFIER_MODEL,
     VERIFIER_SCORE,
     Outcome,
+    goal_type,
 )
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.text import without_login

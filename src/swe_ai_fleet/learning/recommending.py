@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 
+from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import (
     BEST_RATING,
     LEAST_RATING,
@@ -33,9 +33,9 @@ from swe_ai_fleet.domain.outcome import (
     Option,
     Outcome,
     Recommendation,
+    goal_type,
 )
 from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.domain.verdict import Verdict
 
 HALF_LIFE_DAYS = 60.0
 OTHER_GOAL = 0.25

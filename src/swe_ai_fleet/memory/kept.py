@@ -12,11 +12,9 @@ import structlog
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.memory.admission import admitted, admitted_ids, admitted_scope
+from swe_ai_fleet.memory.admission import MemoryLimits, admitted, admitted_ids, admitted_scope
 from swe_ai_fleet.memory.following import end, put_with_vectors
-from swe_ai_fleet.memory.limits import MemoryLimits
-from swe_ai_fleet.memory.meaning import EMBEDDED_AT_ONCE, Meaning
-from swe_ai_fleet.memory.recalling import Recalling, utc_now
+from swe_ai_fleet.memory.recalling import EMBEDDED_AT_ONCE, Meaning, Recalling, utc_now
 from swe_ai_fleet.ports import Embedder, MemoryIndex, SecretMask
 
 _ALL = 1_000_000

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from swe_ai_fleet.agents.remembering import MAX_FACT_CHARS, MAX_FACTS, noted_by
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport
+from swe_ai_fleet.agents.run_memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Verdict
 from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, task_namespaces
 from swe_ai_fleet.domain.text import one_line, well_formed
-from swe_ai_fleet.domain.verdict import Verdict
 
 _TASK_CHARS = 500
 _SUMMARY_CHARS = 1_200

@@ -12,12 +12,9 @@ import structlog
 
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.memory.admission import admitted, admitted_ids, admitted_scope
-from swe_ai_fleet.memory.following import Following, end
-from swe_ai_fleet.memory.limits import MemoryLimits
-from swe_ai_fleet.memory.meaning import Meaning
-from swe_ai_fleet.memory.recalling import Recalling, utc_now
-from swe_ai_fleet.memory.records import BARRIER, dumped, in_scope, key_of, loaded, memory_key
+from swe_ai_fleet.memory.admission import MemoryLimits, admitted, admitted_ids, admitted_scope
+from swe_ai_fleet.memory.following import BARRIER, Following, dumped, end, in_scope, key_of, loaded, memory_key
+from swe_ai_fleet.memory.recalling import Meaning, Recalling, utc_now
 from swe_ai_fleet.ports import Embedder, KeyValue, MemoryIndex, SecretMask
 
 _SWEEP_SECONDS = 3_600.0

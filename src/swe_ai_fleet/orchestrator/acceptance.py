@@ -13,14 +13,14 @@ from swe_ai_fleet.domain.event import ExecutionStarted, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.background import check_context
-from swe_ai_fleet.orchestrator.council_book import CouncilBook, council_for
+from swe_ai_fleet.orchestrator.council_store import CouncilBook, council_for
 from swe_ai_fleet.orchestrator.councils import seated
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.orchestrator.workflow_tasks import check_workflow, normalised
-from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.catalogue import ToolAccess
 
 Store = Callable[[], Awaitable[None]]
 """Stores what a task refers to. Raises ResourceExhausted, Unavailable."""

@@ -1,8 +1,12 @@
-"""What one execution waits for: requests and decisions found in its log, and the time that runs out."""
+"""Decisions of people about an execution: what waits for one, the time that runs out, and how a workflow goes on.
+
+Requests and decisions are found in the execution's log.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,9 +15,17 @@ import structlog
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PermissionDenied, PreconditionFailed
-from swe_ai_fleet.domain.event import CONTROL_SUBJECT, ApprovalAwaited, ApprovalResolved, Writer
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    ApprovalAwaited,
+    ApprovalRefused,
+    ApprovalResolved,
+    BreakpointsSet,
+    Writer,
+)
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.workflow import NodeStatus
 from swe_ai_fleet.ports import EventLog
 
 MAX_TEXT_CHARS = 16_000
@@ -176,3 +188,116 @@ def _seconds_left(request: ApprovalRequest) -> float | None:
     if not request.expires_at:
         return None
     return max(0.0, (datetime.fromisoformat(request.expires_at) - datetime.now(UTC)).total_seconds())
+
+
+PAUSE, STEP, CONTINUE = "pause", "step", "continue"
+ACTIONS = (PAUSE, STEP, CONTINUE)
+MAX_BY_CHARS = 200
+
+
+def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = "") -> tuple[BreakpointsSet, ...]:
+    """What has to be written for an action to hold; nothing where it holds already.
+
+    Nodes are let go by name, so that the word holds for a driver that takes over later too. Raises InvalidRequest,
+    NotFound (no such node), PreconditionFailed (no workflow, an end, nothing is paused).
+    """
+    if state.task.workflow is None:
+        raise PreconditionFailed("the execution runs no workflow", field="execution_id")
+    if action not in ACTIONS:
+        raise InvalidRequest(f"unknown action {action[:40]!r}", field="action", hint=f"one of {', '.join(ACTIONS)}")
+    if state.status.terminal:
+        raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
+    if node_id and action != STEP:
+        raise InvalidRequest(f"{action} holds for the whole run", field="node_id", hint="leave it out, or use step")
+    by = by[:MAX_BY_CHARS]
+    let_go = {one.node_id for one in state.steering if one.action == STEP}
+    paused = [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED and name not in let_go]
+    steps = tuple(BreakpointsSet(action=STEP, node_id=name, by=by) for name in paused)
+    match action:
+        case "pause":
+            return () if _holding(state) else (BreakpointsSet(action=PAUSE, by=by),)
+        case "continue":
+            return (*steps, BreakpointsSet(action=CONTINUE, by=by)) if steps or _holding(state) else ()
+        case _ if node_id:
+            _check_node(state, node_id)
+            begun = node_id in state.nodes and state.nodes[node_id].status is not NodeStatus.PAUSED
+            return () if begun or node_id in let_go else (BreakpointsSet(action=STEP, node_id=node_id, by=by),)
+        case _:
+            if not steps:
+                raise PreconditionFailed("no node is paused", field="action", hint="see which nodes there are")
+            return steps
+
+
+def _holding(state: ExecutionState) -> bool:
+    """Whether nodes that have not begun are held back, breakpoints aside."""
+    return bool(state.steering) and state.steering[-1].action != CONTINUE
+
+
+def _check_node(state: ExecutionState, node_id: str) -> None:
+    workflow = state.task.workflow
+    known = {node.id for node in workflow.workflow.nodes} if workflow is not None else set[str]()
+    if node_id.partition("/")[0].partition("[")[0] not in known:
+        raise NotFound(f"the workflow has no node {node_id[:64]!r}", field="node_id")
+
+
+class Decisions:
+    """Writes what people decide into the log, one after another.
+
+    Args:
+        log: Where it stands.
+        get: An execution as its events tell it now. Raises NotFound.
+    """
+
+    def __init__(self, log: EventLog, get: Callable[[str, str], Awaitable[ExecutionState]]) -> None:
+        self._log = log
+        self._get = get
+        self._deciding = asyncio.Lock()
+
+    async def resolve(
+        self, tenant: str, execution_id: str, resolution: ApprovalResolution, *, by: str = ""
+    ) -> ExecutionState:
+        """Answer what an execution waits for; the decision is durable when this returns, and the agent goes on.
+
+        Without an `approval_id` the only request that waits is meant. The same answer again changes nothing. `by` is
+        who authenticated, where callers can be told apart: nobody lets through what they handed in. Raises
+        InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed, PermissionDenied.
+        """
+        check_resolution(resolution)
+        request = chosen(await self._get(tenant, execution_id), resolution.approval_id)
+        resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
+        async with self._deciding:
+            state = await self._get(tenant, execution_id)
+            await self._check_approver(state, resolution, by)
+            known = state.resolutions.get(request.approval_id)
+            if known is None:
+                if state.status.terminal:
+                    raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
+                await self._log.tell(control(state.task), ApprovalResolved(resolution=resolution))
+                state = await self._get(tenant, execution_id)
+                # Of several replicas that hear decisions at once, the first in the log is the one that decided.
+                known = state.resolutions.get(request.approval_id, resolution)
+        check_same(known, resolution)
+        return state
+
+    async def _check_approver(self, state: ExecutionState, resolution: ApprovalResolution, by: str) -> None:
+        """Refuse a decision about what one handed in oneself, and record that. Raises PermissionDenied."""
+        try:
+            check_approver(state, resolution, by)
+        except PermissionDenied:
+            if not state.status.terminal and (resolution.approval_id, by) not in state.refused:
+                refused = ApprovalRefused(approval_id=resolution.approval_id, decision=resolution.decision, caller=by)
+                await self._log.tell(control(state.task), refused)
+            raise
+
+    async def steer(
+        self, tenant: str, execution_id: str, action: str, node_id: str = "", *, by: str = ""
+    ) -> ExecutionState:
+        """Pause a workflow, let paused nodes go one by one, or have it continue; durable when this returns.
+
+        The same again changes nothing. Raises InvalidRequest, NotFound, PreconditionFailed.
+        """
+        async with self._deciding:
+            state = await self._get(tenant, execution_id)
+            for word in words(state, action, node_id, by=by):
+                await self._log.tell(control(state.task), word)
+        return await self._get(tenant, execution_id)

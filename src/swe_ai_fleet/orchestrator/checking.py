@@ -7,19 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from swe_ai_fleet.domain.assignment import CheckAssignment, ExamineAssignment, Examinee
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult, RankedCandidate
+from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult, RankedCandidate, Verdict
 from swe_ai_fleet.domain.checklist import Requirement
-from swe_ai_fleet.domain.errand import CheckAssignment, ExamineAssignment, Examinee
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesExamined, ChecksFinished, ChecksStarted
 from swe_ai_fleet.domain.examination import Examination, Matrix, ShownFault
 from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.behaviour import behaviour_keys, diff_key
+from swe_ai_fleet.orchestrator.diff_equivalence import behaviour_keys, diff_key
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
-from swe_ai_fleet.orchestrator.selection import rank
-from swe_ai_fleet.orchestrator.underway import Underway
+from swe_ai_fleet.orchestrator.ranking import rank
+from swe_ai_fleet.orchestrator.running_execution import Underway
 
 
 @dataclass(kw_only=True)

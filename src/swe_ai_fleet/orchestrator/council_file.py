@@ -10,8 +10,7 @@ from typing import TypeVar, cast
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, Role
-from swe_ai_fleet.orchestrator.council_rules import OUTSIDE_AGENTS
-from swe_ai_fleet.orchestrator.councils import agent_name, council_name
+from swe_ai_fleet.orchestrator.councils import OUTSIDE_AGENTS, agent_name, council_name
 
 MAX_FILE_BYTES = 1024 * 1024
 _COUNCIL_KEYS = ("num_agents", "rounds", "peer_review", "model_profile", "agent_type", "custom_params", "agents")

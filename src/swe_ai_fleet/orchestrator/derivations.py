@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.deriving import STRATEGIES, derivation_in
-from swe_ai_fleet.agents.resumption import read_run
+from swe_ai_fleet.agents.recorded_run import read_run
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.errand import DeriveAssignment
+from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, InvalidRequest, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import (

@@ -13,11 +13,9 @@ from swe_ai_fleet.domain.event import ApprovalAwaited, CancelRequested, Executio
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
-from swe_ai_fleet.orchestrator.leases import claimable
-from swe_ai_fleet.orchestrator.projection import Projection
-from swe_ai_fleet.orchestrator.queue import Line, Waiting, in_order
+from swe_ai_fleet.orchestrator.projection import Projection, claimable
+from swe_ai_fleet.orchestrator.queue import Line, Passes, TenantTurns, Waiting, in_order, weights
 from swe_ai_fleet.orchestrator.quotas import Rules, no_rules
-from swe_ai_fleet.orchestrator.tenant_turns import Passes, TenantTurns, weights
 from swe_ai_fleet.ports import Replicas
 
 POLL_SECONDS = 1.0

@@ -1,15 +1,21 @@
-"""One execution being driven from its acceptance to its published result."""
+"""One execution being driven from its acceptance to its published result.
+
+An orchestration solves the task, as a whole or in parts, and delivers it; checkpoints of unfinished runs are
+discarded.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
 
 import structlog
 
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, Unavailable
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
@@ -20,24 +26,30 @@ from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStatus,
     ResultPublished,
+    RunFinished,
+    WorkspaceCheckpointed,
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Task, TaskKind
-from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns, HeadSigning
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.background import background
-from swe_ai_fleet.orchestrator.deliberate import Deliberation
-from swe_ai_fleet.orchestrator.endings import Ending, without_winner
-from swe_ai_fleet.orchestrator.head_signing import HeadSigning
-from swe_ai_fleet.orchestrator.leftovers import discard_checkpoints
-from swe_ai_fleet.orchestrator.orchestrate import Orchestration
-from swe_ai_fleet.orchestrator.parts import Parts
-from swe_ai_fleet.orchestrator.patch_judgement import PatchJudgement
+from swe_ai_fleet.orchestrator.deliberation import (
+    Conclusion,
+    Deliberation,
+    Ending,
+    PatchJudgement,
+    stands,
+    without_winner,
+)
+from swe_ai_fleet.orchestrator.delivery import Delivering
+from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.orchestrator.results import execution_result
-from swe_ai_fleet.orchestrator.underway import Underway
-from swe_ai_fleet.orchestrator.verifying import Verifier
+from swe_ai_fleet.orchestrator.running_execution import Parts, Underway
+from swe_ai_fleet.orchestrator.subtasks import SplitTask
 from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
 from swe_ai_fleet.ports import (
     BlobStore,
@@ -52,6 +64,62 @@ from swe_ai_fleet.ports import (
     Repositories,
     ResultBus,
 )
+
+_checkpoint_log = structlog.get_logger(__name__)
+
+
+async def discard_checkpoints(log: EventLog, blobs: BlobStore, tenant: str, execution_id: str) -> None:
+    """Give back the room of an ended execution's checkpoints; runs that came to their end have done so themselves.
+
+    What cannot be given back now is forgotten with the events.
+    """
+    left: dict[str, BlobRef] = {}
+    try:
+        async with aclosing(log.read(tenant, execution_id)) as events:
+            async for stored in events:
+                body, agent_id = stored.event.body, stored.event.agent_id
+                if isinstance(body, RunFinished) and body.stop_reason is not StopReason.CANCELLED:
+                    left.pop(agent_id, None)
+                elif isinstance(body, WorkspaceCheckpointed):
+                    left.pop(agent_id, None)
+                    # One that is named by its content may be another's as well.
+                    if body.bundle is not None and not body.bundle.name.endswith(f"/{body.bundle.digest}"):
+                        left[agent_id] = body.bundle
+        for bundle in left.values():
+            await blobs.discard(bundle)
+    except FleetError as error:
+        _checkpoint_log.warning("checkpoints were not discarded", execution_id=execution_id, reason=str(error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orchestration:
+    """One orchestration under way.
+
+    Args:
+        work: What is to be done.
+        deliberate: Solves the task as a whole.
+    """
+
+    work: Underway
+    deliberate: Callable[[], Awaitable[Conclusion]]
+
+    async def run(self) -> Ending:
+        """Carry it out to its ending. Raises FleetError for what ends it without one, Fenced."""
+        if self.work.task.derive_subtasks:
+            return await SplitTask(work=self.work).run()
+        verdict = await self.deliberate()
+        winner = verdict.winner
+        if winner is None:
+            await Delivering(work=self.work).keep_best(verdict)
+            return without_winner(verdict)
+        report = self.work.known.delivery_report
+        if report is None:
+            report = await Delivering(work=self.work).deliver(winner, verdict.reports.get(winner.candidate_id))
+        if not stands(report):
+            error = "the checks failed on the delivered branch though they had passed on the candidate"
+            return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
+        return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
+
 
 _log = structlog.get_logger()
 

@@ -19,17 +19,15 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.acceptance import Acceptance, Room, Store, Submission
-from swe_ai_fleet.orchestrator.approvals import control
-from swe_ai_fleet.orchestrator.council_book import CouncilBook
-from swe_ai_fleet.orchestrator.decisions import Decisions
+from swe_ai_fleet.orchestrator.approvals import Decisions, control
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.delivery import HandDeliveries, HandDelivery
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
-from swe_ai_fleet.orchestrator.hand_delivery import HandDeliveries, HandDelivery
 from swe_ai_fleet.orchestrator.projection import Projection
-from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.orchestrator.seats import Seats
+from swe_ai_fleet.orchestrator.quotas import Quotas, Seats
 from swe_ai_fleet.ports import Replicas
-from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.catalogue import ToolAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,22 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from swe_ai_fleet.agents import preparing, probing
-from swe_ai_fleet.agents.preparing import findings, read_proposal
-from swe_ai_fleet.agents.probing import read_checklist, statement
-from swe_ai_fleet.domain.answer import Answer
-from swe_ai_fleet.domain.baseline import Baseline, gets_on_better, wants_help
+from swe_ai_fleet.agents import preparation
+from swe_ai_fleet.agents.preparation import findings, read_checklist, read_proposal, statement
+from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, BaselineAssignment, ExamineAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.checklist import Checklist
-from swe_ai_fleet.domain.environment_run import EnvironmentProposal, EnvironmentRun
-from swe_ai_fleet.domain.errand import AnswerAssignment, BaselineAssignment, ExamineAssignment
+from swe_ai_fleet.domain.environment import EnvironmentProposal, EnvironmentRun
 from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import BaselineFinished, ChecklistMade, ChecksStarted, EnvironmentRunFinished
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind
+from swe_ai_fleet.domain.test_run import Baseline, gets_on_better, wants_help
 from swe_ai_fleet.domain.workflow import AgentConfig
 from swe_ai_fleet.orchestrator.run_names import CHECKLIST, ENVIRONMENT
-from swe_ai_fleet.orchestrator.underway import Underway
+from swe_ai_fleet.orchestrator.running_execution import Underway
 
 MAX_TOKENS = 200_000
 MAX_SECONDS = 900.0
@@ -99,12 +97,12 @@ class Groundwork:
                     statement(task),
                     AgentConfig(
                         role=str(task.role),
-                        tools=probing.TOOLS,
+                        tools=preparation.CHECKLIST_TOOLS,
                         use_tools=True,
-                        system_prompt=probing.instructions(directory=task.repo.subdirectory),
-                        max_iterations=probing.MAX_STEPS,
+                        system_prompt=preparation.checklist_instructions(directory=task.repo.subdirectory),
+                        max_iterations=preparation.MAX_CHECKLIST_STEPS,
                     ),
-                    probing.schema(),
+                    preparation.checklist_schema(),
                 )
             )
             made = replace(made, usage=answer.usage)
@@ -227,12 +225,12 @@ class Groundwork:
         task = self.work.task
         config = AgentConfig(
             role=str(task.role),
-            tools=preparing.TOOLS,
+            tools=preparation.ENVIRONMENT_TOOLS,
             use_tools=True,
-            system_prompt=preparing.instructions(directory=task.repo.subdirectory),
-            max_iterations=preparing.MAX_STEPS,
+            system_prompt=preparation.environment_instructions(directory=task.repo.subdirectory),
+            max_iterations=preparation.MAX_ENVIRONMENT_STEPS,
         )
-        errand = self._errand(ENVIRONMENT, _QUESTION, config, preparing.schema())
+        errand = self._errand(ENVIRONMENT, _QUESTION, config, preparation.proposal_schema())
         return await self.work.runs.carry_out(replace(errand, background=findings(before), workshop=True))
 
     def _errand(self, agent_id: str, query: str, config: AgentConfig, schema: Mapping[str, object]) -> AnswerAssignment:

@@ -1,23 +1,48 @@
-"""The integration branch: winners merged one on top of the other; where two conflict, an agent puts them together."""
+"""The integration branch: winners merged one on top of the other, with the commit messages of the fleet.
+
+Where two winners conflict, an agent merges them.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
 
+from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate
-from swe_ai_fleet.domain.errand import Assignment, CheckAssignment
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.integration import OURS, THEIRS, Merge, MergeRequest
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.commits import commit_message
 from swe_ai_fleet.orchestrator.run_names import is_merge_run, merge_run
+from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.tools.truncation import beginning, truncate
+
+SUBJECT_LENGTH = 72
+_MAX_SUMMARY_CHARS = 4_000
+
+
+def commit_message(task: Task, winner: Candidate, evidence: CheckReport | None = None) -> str:
+    """The task's first line as subject, the agent's summary as body, and trailers that lead back to the execution.
+
+    They say the verdict, too: whoever reads the history sees what nothing was shown of.
+    """
+    subject = task.description.strip().splitlines()[0]
+    if len(subject) > SUBJECT_LENGTH:
+        subject = subject[: SUBJECT_LENGTH - 1].rstrip() + "…"
+    trailers = (
+        f"Fleet-Task: {task.task_id}",
+        f"Fleet-Execution: {task.execution_id}",
+        f"Fleet-Agent: {winner.agent_id}",
+        f"Fleet-Audit-Head: {winner.audit_head}",
+        *([f"Fleet-Verdict: {evidence.verdict}"] if evidence is not None and evidence.verdict is not None else []),
+    )
+    body = winner.summary.strip()[:_MAX_SUMMARY_CHARS]
+    return "\n\n".join(part for part in (subject, body, "\n".join(trailers)) if part) + "\n"
+
 
 BUNDLE_TYPE = "application/x-git-bundle"
 PATCH_TYPE = "text/x-diff"

@@ -12,10 +12,9 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.integration import MergeRequest
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus, Workflow
-from swe_ai_fleet.orchestrator.commits import commit_message
-from swe_ai_fleet.orchestrator.delivering import at_delivered
-from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE
-from swe_ai_fleet.orchestrator.underway import Underway
+from swe_ai_fleet.orchestrator.delivery import at_delivered
+from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE, commit_message
+from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.workflows.graph import ordered, upstream
 
 MAX_PATCH_BYTES = 40_000

@@ -11,23 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision
-from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment, Subject
+from swe_ai_fleet.domain.assignment import Assignment, ReviewAssignment, Subject
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision, Verdict
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost, VotesCast
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Review, Vote
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.domain.verdict import Verdict
-from swe_ai_fleet.orchestrator.behaviour import diff_key
 from swe_ai_fleet.orchestrator.checking import Checking
+from swe_ai_fleet.orchestrator.diff_equivalence import diff_key
 from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
-from swe_ai_fleet.orchestrator.selection import evidence
+from swe_ai_fleet.orchestrator.running_execution import Underway
+from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, evidence, tier
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.orchestrator.standing import VERIFIED_TIER, tier
-from swe_ai_fleet.orchestrator.underway import Underway
 
 PEERS = 3
 """Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,

@@ -1,13 +1,25 @@
-"""What tenants may use: executions that wait, tokens of a day; and who says so."""
+"""Quotas of tenants: agents at work, executions that wait, tokens of a day, bytes stored; and who says so.
+
+The limiter of concurrent agents wraps the fleet; what each tenant has stored is read from the streams.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import asyncio
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar, cast
 
-from swe_ai_fleet.domain.access import TenantRules
-from swe_ai_fleet.domain.errors import ResourceExhausted
+from swe_ai_fleet.domain.access import StoredPiece, TenantRules
+from swe_ai_fleet.domain.assignment import Assignment, Errand, ErrandKind
+from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.following import Follower
+from swe_ai_fleet.ports import Fleet
 
 Rules = Callable[[str], TenantRules]
 """What holds for a tenant now."""
@@ -94,3 +106,208 @@ class Quotas:
     def _midnight(self) -> datetime:
         """When the present day ends."""
         return self.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+
+
+LOOK_SECONDS = 1.0
+"""After so long whoever waits looks whether the quota, or those who share it, are others."""
+
+_SEATLESS = (ErrandKind.BASELINE, ErrandKind.CHECK, ErrandKind.EXAMINE, ErrandKind.OPERATE)
+
+T = TypeVar("T")
+
+
+class Seats:
+    """A `Fleet`: each run waits until its tenant has a seat, and has no more tokens than its tenant has left.
+
+    Inside one replica a tenant's quota of agents is kept exactly. Replicas that drive something of the same tenant
+    share it evenly, each one seat at least, by what each knows of the others: for as long as the log takes to tell of a
+    claim (some milliseconds) one more replica may count on seats that it has to give up.
+
+    Args:
+        fleet: Where the runs are carried out.
+        quotas: What tenants may use.
+        me: This replica.
+        sharers: The replicas that drive something of a tenant now.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        quotas: Quotas,
+        *,
+        me: str = "",
+        sharers: Callable[[str], Collection[str]] = lambda _: (),
+    ) -> None:
+        self._fleet = fleet
+        self._quotas = quotas
+        self._me = me
+        self._sharers = sharers
+        self._lines: dict[str, deque[object]] = {}
+        self._left = asyncio.Event()
+        self.taken: Counter[str] = Counter()
+
+    async def carry_out(self, errand: Errand[T]) -> T:
+        """See `Fleet.carry_out`; checks and single calls of tools take no agent's seat.
+
+        Raises ResourceExhausted where the tenant has no tokens left.
+        """
+        if errand.kind in _SEATLESS:
+            return await self._fleet.carry_out(errand)
+        async with self._seated(errand) as granted:
+            return await self._fleet.carry_out(granted)
+
+    @asynccontextmanager
+    async def _seated(self, assignment: Errand[T]) -> AsyncGenerator[Errand[T]]:
+        """The assignment with what it may spend, once there is a seat for it."""
+        tenant = assignment.task.tenant
+        await self._wait(tenant)
+        self.taken[tenant] += 1
+        try:
+            yield await self._granted(assignment)
+        finally:
+            self.taken[tenant] -= 1
+            self._changed()
+
+    async def _wait(self, tenant: str) -> None:
+        """Until it is this one's turn and there is a seat."""
+        line = self._lines.setdefault(tenant, deque())
+        ticket = object()
+        line.append(ticket)
+        try:
+            while line[0] is not ticket or self.taken[tenant] >= self._seats(tenant):
+                left = self._left
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await left.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            line.remove(ticket)
+            if not line:
+                self._lines.pop(tenant, None)
+            self._changed()
+
+    def _seats(self, tenant: str) -> float:
+        """How many agents of a tenant may work through this replica now."""
+        most = self._quotas.rules(tenant).quota.agents
+        if not most:
+            return float("inf")
+        sharers = sorted({*self._sharers(tenant), self._me})
+        # With no seat at all, one could wait for ever for what it drives of an execution that another drives.
+        return max(1, most // len(sharers) + (sharers.index(self._me) < most % len(sharers)))
+
+    async def _granted(self, assignment: Errand[T]) -> Errand[T]:
+        room = await self._quotas.storage_left(assignment.task.tenant)
+        assignment = _bounded(assignment, room, self._parts(assignment))
+        left = await self._quotas.check_tokens(assignment.task.tenant)
+        if left is None:
+            return assignment
+        task = assignment.task
+        if _resumes(assignment):
+            # What a run spent before counts towards its own limit, so only the whole day's bounds it here.
+            return replace(assignment, task=_limited(task, self._quotas.rules(task.tenant).quota.tokens_per_day))
+        return replace(assignment, task=_limited(task, max(1, left // self._parts(assignment))))
+
+    def _parts(self, errand: Errand[T]) -> int:
+        """Those that work at the same time share what is left."""
+        return max(self.taken[errand.task.tenant], errand.task.num_agents, 1)
+
+    def _changed(self) -> None:
+        left, self._left = self._left, asyncio.Event()
+        left.set()
+
+
+def _resumes(errand: Errand[object]) -> bool:
+    return isinstance(errand, Assignment) and errand.resume
+
+
+def _bounded(errand: Errand[T], room: int | None, parts: int) -> Errand[T]:
+    """The errand with no larger checkpoints than there is room for: of a run there are two for a moment."""
+    if room is None or not isinstance(errand, Assignment):
+        return errand
+    return cast("Errand[T]", replace(errand, checkpoint_bytes=room // (2 * parts)))
+
+
+def _limited(task: Task, tokens: int) -> Task:
+    """The task with no more tokens for one run."""
+    limits = task.constraints.limits
+    most = min(limits.max_tokens or tokens, tokens)
+    return replace(task, constraints=replace(task.constraints, limits=replace(limits, max_tokens=most)))
+
+
+Pieces = Callable[[int], AsyncGenerator[StoredPiece | None, None]]
+"""What a stream holds from a position on, without an end; None once everything older is told."""
+
+_DAY = 86_400
+_PATIENCE_SECONDS = 5.0
+_HINT = "restart the orchestrator"
+
+
+class StorageBook:
+    """Sums by tenant what streams hold. An async context: inside, they are read in the background, then followed.
+
+    Memory grows with tenants, days and places in use, not with what is stored.
+
+    Args:
+        streams: What to read, by name.
+        kept_seconds: How old pieces become before the streams forget them; 0: they do not.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self, streams: Mapping[str, Pieces], *, kept_seconds: float = 0.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._kept_days = int(kept_seconds // _DAY) if kept_seconds else 0
+        self._clock = clock
+        self._days: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._places: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self._followers = [Follower(name, pieces, self.take, hint=_HINT) for name, pieces in streams.items()]
+        self._reading: asyncio.Task[None] | None = None
+        self._read = asyncio.Event()
+
+    async def __aenter__(self) -> StorageBook:
+        self._reading = asyncio.create_task(self._begin(), name="storage")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        await asyncio.gather(*(follower.stop() for follower in self._followers))
+
+    def take(self, piece: StoredPiece) -> int:
+        """Count a piece; its position."""
+        if not piece.place:
+            self._days[piece.tenant][int(piece.at // _DAY)] += piece.bytes
+        elif piece.bytes:
+            self._places[piece.tenant][piece.place] = piece.bytes
+        else:
+            self._places[piece.tenant].pop(piece.place, None)
+        return piece.sequence
+
+    async def bytes_of(self, tenant: str) -> int:
+        """What a tenant has stored. Raises Unavailable while that is not known."""
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._read.wait()
+        except TimeoutError:
+            raise Unavailable("what the tenant has stored is still being counted", hint="try again soon") from None
+        for follower in self._followers:
+            follower.check()
+        return self._sum(tenant)
+
+    def by_tenant(self) -> Mapping[str, int]:
+        """What is known to be stored, of every tenant."""
+        return {tenant: self._sum(tenant) for tenant in sorted({*self._days, *self._places})}
+
+    def _sum(self, tenant: str) -> int:
+        days = self._days[tenant]
+        if self._kept_days:
+            oldest = int(self._clock() // _DAY) - self._kept_days
+            for day in [day for day in days if day < oldest]:
+                del days[day]
+        return days.total() + sum(self._places[tenant].values())
+
+    async def _begin(self) -> None:
+        await asyncio.gather(*(follower.start() for follower in self._followers))
+        self._read.set()

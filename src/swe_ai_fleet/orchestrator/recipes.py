@@ -7,7 +7,7 @@ import hashlib
 import structlog
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.environment_run import EnvironmentProposal
+from swe_ai_fleet.domain.environment import EnvironmentProposal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
 

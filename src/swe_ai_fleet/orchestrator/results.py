@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, StoredEvent,
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.orchestrator.expenses import expenses
+from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.ports import BlobStore, EventLog
 
 

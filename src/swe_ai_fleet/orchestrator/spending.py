@@ -1,11 +1,30 @@
-"""What the runs of a deliberation spend together."""
+"""Spending: what the runs of a deliberation spend together, and what an execution's tokens were spent on.
+
+Each part of the tokens is shown with what it bought.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from swe_ai_fleet.domain.budget import Totals, Usage
+from swe_ai_fleet.domain.candidate import Candidate, Verdict
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
+from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.orchestrator.run_names import (
+    CHECKLIST,
+    ENVIRONMENT,
+    PLANNER,
+    is_merge_run,
+    is_revision_run,
+    judge_run,
+    reviewer_of,
+    score_run,
+    side_runs,
+)
 
 
 @dataclass(kw_only=True)
@@ -41,3 +60,151 @@ class Spending:
         )
         limits = left.share(constraints.limits, parts=parts)
         return replace(self.task, constraints=replace(constraints, limits=limits))
+
+
+_JUDGES = "-judges"
+
+
+class Purpose(StrEnum):
+    """What runs are for."""
+
+    DRAFTS = "drafts"
+    CHECKLIST = "checklist"
+    ENVIRONMENT = "environment"
+    PLAN = "plan"
+    REVIEWS = "reviews"
+    REVISIONS = "revisions"
+    SCORES = "scores"
+    VOTES = "votes"
+    MERGES = "merges"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expense:
+    """What the runs of one purpose spent together. `bought` says in words what came of it."""
+
+    purpose: Purpose
+    runs: int
+    usage: Usage
+    bought: str
+
+
+def expenses(state: ExecutionState) -> tuple[Expense, ...]:
+    """What the agents of an execution have spent so far, by purpose; purposes without a run are left out."""
+    agents: dict[Purpose, list[AgentProgress]] = {}
+    purpose_of = _Purposes(state)
+    for name, agent in state.agents.items():
+        if name != EXECUTION_SUBJECT:
+            agents.setdefault(purpose_of(name), []).append(agent)
+    return tuple(
+        Expense(
+            purpose=purpose,
+            runs=len(found),
+            usage=sum((agent.usage for agent in found), Usage()),
+            bought=_BOUGHT[purpose](state),
+        )
+        for purpose in Purpose
+        if (found := agents.get(purpose))
+    )
+
+
+class _Purposes:
+    """What each run of an execution is for, by its name; also of a run whose word is not in yet."""
+
+    def __init__(self, state: ExecutionState) -> None:
+        self._sides = side_runs(state)
+        self._authors = {candidate.author for candidate in state.candidates.values()}
+        self._judges = set(map(judge_run, self._authors))
+        self._scores = set(map(score_run, state.candidates))
+
+    def __call__(self, name: str) -> Purpose:
+        if name in _NAMED:
+            return _NAMED[name]
+        if name in self._scores:
+            return Purpose.SCORES
+        if is_merge_run(name):
+            return Purpose.MERGES
+        if name in self._sides or name in self._judges or reviewer_of(name) in self._authors:
+            return Purpose.VOTES if name.endswith(_JUDGES) else Purpose.REVIEWS
+        return Purpose.REVISIONS if is_revision_run(name) else Purpose.DRAFTS
+
+
+def _drafts(state: ExecutionState) -> str:
+    handed_in = _candidates(state, revised=False)
+    shown = sum(_verdict(state, one) is Verdict.VERIFIED for one in handed_in)
+    refuted = sum(_verdict(state, one) is Verdict.REFUTED for one in handed_in)
+    said = [_counted(len(handed_in), "candidate"), f"{shown} verified", f"{refuted} refuted"]
+    return ", ".join([*said, f"{len(state.stopped)} stopped"] if state.stopped else said)
+
+
+def _checklist(state: ExecutionState) -> str:
+    if (made := state.checklist) is None or made.error:
+        return made.error if made is not None else ""
+    return f"{_counted(len(made.requirements), 'requirement')}, {_counted(len(made.telling), 'telling probe')}"
+
+
+def _environment(state: ExecutionState) -> str:
+    return run.reason if (run := state.environment_run) is not None else ""
+
+
+def _plan(state: ExecutionState) -> str:
+    made = state.derivation
+    return _counted(len(made.subtasks), "subtask") if made is not None else ""
+
+
+def _reviews(state: ExecutionState) -> str:
+    said = [one for one in state.critiques if not one.error]
+    asked = [finding for one in said for finding in one.findings if finding.must_fix]
+    shown = sum(finding.reproduced for finding in asked)
+    return f"{_counted(len(said), 'review')}, {_counted(len(asked), 'must-fix')}, {shown} reproduced"
+
+
+def _revisions(state: ExecutionState) -> str:
+    handed_in = _candidates(state, revised=True)
+    kept = sum(one.candidate_id not in state.dropped for one in handed_in)
+    winner = state.candidates.get(state.winner_id)
+    won = ", one won" if winner is not None and winner.revises else ""
+    return f"{_counted(len(handed_in), 'revision')}, {kept} kept{won}"
+
+
+def _scores(state: ExecutionState) -> str:
+    said = [one for one in state.scores.values() if one.score is not None]
+    winner = state.scores.get(state.winner_id)
+    won = f", {winner.score:.2f} for the winner" if winner is not None and winner.score is not None else ""
+    return f"{_counted(len(said), 'score')}{won}"
+
+
+def _votes(state: ExecutionState) -> str:
+    valid = [vote for vote in state.votes if not vote.error]
+    return f"{_counted(len(valid), 'vote')}, {sum(vote.choice == state.winner_id for vote in valid)} for the winner"
+
+
+def _merges(state: ExecutionState) -> str:
+    return _counted(sum(is_merge_run(name) for name in state.agents), "conflict")
+
+
+def _candidates(state: ExecutionState, *, revised: bool) -> list[Candidate]:
+    return [one for one in state.candidates.values() if bool(one.revises) is revised]
+
+
+def _verdict(state: ExecutionState, candidate: Candidate) -> Verdict | None:
+    report = state.reports.get(candidate.candidate_id)
+    return report.verdict if report is not None else None
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('x') else 's'}"
+
+
+_NAMED = {PLANNER: Purpose.PLAN, ENVIRONMENT: Purpose.ENVIRONMENT, CHECKLIST: Purpose.CHECKLIST}
+_BOUGHT: Mapping[Purpose, Callable[[ExecutionState], str]] = {
+    Purpose.DRAFTS: _drafts,
+    Purpose.CHECKLIST: _checklist,
+    Purpose.ENVIRONMENT: _environment,
+    Purpose.PLAN: _plan,
+    Purpose.REVIEWS: _reviews,
+    Purpose.REVISIONS: _revisions,
+    Purpose.SCORES: _scores,
+    Purpose.VOTES: _votes,
+    Purpose.MERGES: _merges,
+}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
+from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errand import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, task_namespaces
@@ -19,14 +19,21 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind, execution_i
 from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
 from swe_ai_fleet.orchestrator.background import context_request
-from swe_ai_fleet.orchestrator.child_tasks import child_task_id
 from swe_ai_fleet.orchestrator.node_results import NodeResults
-from swe_ai_fleet.orchestrator.node_tasks import check_left, child_task, errand_task, node_approval, node_name, node_run
-from swe_ai_fleet.orchestrator.underway import Underway
+from swe_ai_fleet.orchestrator.running_execution import Underway
+from swe_ai_fleet.orchestrator.subtasks import child_task_id
+from swe_ai_fleet.orchestrator.workflow_tasks import (
+    check_left,
+    child_task,
+    errand_task,
+    node_approval,
+    node_name,
+    node_run,
+)
 from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning
-from swe_ai_fleet.workflows.answers import answer_output
+from swe_ai_fleet.workflows.node_inputs import answer_output
 from swe_ai_fleet.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
 
 MAX_PROMPT_CHARS = 16_000

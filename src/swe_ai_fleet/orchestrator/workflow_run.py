@@ -14,15 +14,13 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.orchestrator.endings import Ending
+from swe_ai_fleet.orchestrator.deliberation import Ending
 from swe_ai_fleet.orchestrator.node_results import NodeResults
-from swe_ai_fleet.orchestrator.node_tasks import NODE
-from swe_ai_fleet.orchestrator.underway import Underway
+from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.workflow_nodes import CutOff, FleetNodes
-from swe_ai_fleet.orchestrator.workflow_tasks import inputs_of
+from swe_ai_fleet.orchestrator.workflow_tasks import NODE, inputs_of
 from swe_ai_fleet.ports import ContextSource, Memories
-from swe_ai_fleet.workflows.engine import WorkflowRun
-from swe_ai_fleet.workflows.steering import Steering
+from swe_ai_fleet.workflows.engine import Steering, WorkflowRun
 
 _log = structlog.get_logger(__name__)
 

@@ -12,13 +12,13 @@ from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.deriving import DeriveRun
-from swe_ai_fleet.agents.external_run import ExternalRun
+from swe_ai_fleet.agents.external_agent import ExternalRun
 from swe_ai_fleet.agents.judging import JudgeRun
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.agents.scoring import ScoreRun
-from swe_ai_fleet.domain.errand import (
+from swe_ai_fleet.domain.assignment import (
     AnswerAssignment,
     Assignment,
     BaselineAssignment,
@@ -34,15 +34,13 @@ from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer, suites_of
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, KnownBaselines, TestRuns
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
-from swe_ai_fleet.runtime.context_client import open_context_client
-from swe_ai_fleet.runtime.councils import outside_agents
-from swe_ai_fleet.runtime.equipment import open_equipment
+from swe_ai_fleet.runtime.equipment import open_context_client, open_equipment, outside_agents
 from swe_ai_fleet.runtime.factories import connect_log, seed_seconds, workspace_provider
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
-from swe_ai_fleet.runtime.sandboxes import with_rung
+from swe_ai_fleet.runtime.tool_services import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
-from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.catalogue import ToolAccess
 
 Prepare = Callable[[GitWorkspaceProvider], EvidenceWorkspaces]
 T = TypeVar("T")

@@ -1,14 +1,23 @@
-"""Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain."""
+"""What a gRPC status of the orchestrator says beyond its code and message.
+
+Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain.
+
+Where a fleet runs: its address, and the token it asks for.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import grpc.aio
 import structlog
+from google.rpc import error_details_pb2, status_pb2
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.settings import Settings
@@ -16,6 +25,26 @@ from swe_ai_fleet.settings import Settings
 if TYPE_CHECKING:
     import grpc
     import grpc.aio
+
+_DETAILS = "grpc-status-details-bin"
+
+
+def named_field(error: grpc.aio.AioRpcError) -> str | None:
+    """The field of the request that a fault names, empty where it names none.
+
+    None where the status has no rich details: then it is gRPC's own, and the orchestrator did not answer.
+    """
+    trailer = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
+    rich = [value for key, value in trailer if key == _DETAILS and isinstance(value, bytes)]
+    if not rich:
+        return None
+    for detail in status_pb2.Status.FromString(rich[0]).details:
+        request = error_details_pb2.BadRequest()
+        if detail.Unpack(request):
+            for violation in request.field_violations:
+                return violation.field
+    return ""
+
 
 PROTECTED, PLAIN = "grpcs://", "grpc://"
 """What may stand before `host:port` to say how a service is called, whatever the settings are."""
@@ -193,3 +222,96 @@ def _read(path: Path | None, field: str) -> bytes | None:
         raise PreconditionFailed(
             f"{path} cannot be read: {error.strerror or error}", field=field, hint=f"see FLEET_{field.upper()}"
         ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given.
+
+    `context` is the address of its context service, which takes the same token; empty: it has none of its own. `http`
+    is the base URL of its gateway; empty: it has none, or only an address was given. `tls` says how it is called; None:
+    without TLS.
+    """
+
+    address: str
+    token: str = field(default="", repr=False)
+    pid: int = 0
+    context: str = ""
+    http: str = ""
+    tls: ChannelTls | None = None
+
+
+def running_place(home: Path) -> Place | None:
+    """The fleet that runs on a home, by the card it keeps there; None without one, or when its process is gone."""
+    return _read_card(home / "fleet.json")
+
+
+def find_context(settings: Settings, *, server: str = "", token: str = "") -> Place | None:
+    """The context service named by an address or the settings, else that of the fleet that runs on the home.
+
+    Else the one that runs there by itself. A home's token is sent to the address it was made for and to no other.
+    """
+    fleet = running_place(settings.home)
+    here = (
+        []
+        if fleet is None or not fleet.context
+        else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
+    )
+    if (alone := _read_card(settings.home / "context.json")) is not None:
+        here.append(alone)
+    address = server or settings.context_url
+    if not address:
+        return here[0] if here else None
+    if not token and address == settings.context_url:
+        token = settings.context_token
+    known = next((one for one in here if one.address == address), None)
+    return Place(
+        address=address,
+        token=token or (known.token if known is not None else ""),
+        tls=known.tls if known is not None else channel_tls(settings, address),
+    )
+
+
+def _read_card(path: Path) -> Place | None:
+    try:
+        card: object = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(card, dict):
+        return None
+    entries = cast("dict[str, object]", card)
+    address, token, pid = entries.get("address"), entries.get("token"), entries.get("pid")
+    if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
+        return None
+    context, http = entries.get("context"), entries.get("http")
+    return Place(
+        address=address,
+        token=token,
+        pid=pid,
+        context=context if isinstance(context, str) else "",
+        http=http if isinstance(http, str) else "",
+        tls=read_channel_tls(entries.get("tls")),
+    )
+
+
+def find_place(settings: Settings, *, server: str, token: str) -> Place | None:
+    """The fleet named by an address, else the one that runs on the home.
+
+    The home's token is sent to the address it was made for and to no other.
+    """
+    running = running_place(settings.home)
+    if not server:
+        return running
+    if running is not None and running.address == server:
+        return Place(address=server, token=token or running.token, tls=running.tls)
+    return Place(address=server, token=token, tls=channel_tls(settings, server))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -11,17 +11,15 @@ import structlog
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
 from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
-from swe_ai_fleet.conversations.rules import ChatRules
+from swe_ai_fleet.conversations.reply_run import ChatRules
 from swe_ai_fleet.conversations.store import KeyValueChats
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, PlanningMode
 from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
-from swe_ai_fleet.runtime.operator_tools import operator_tools
-from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.runtime.spending import Spending
-from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
+from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.operation import Toolkit

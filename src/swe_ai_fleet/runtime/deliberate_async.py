@@ -22,11 +22,8 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.runtime.call_faults import named_field
-from swe_ai_fleet.runtime.channels import open_channel, tls_fault
-from swe_ai_fleet.runtime.constraints import read_constraints
-from swe_ai_fleet.runtime.place import Place, find_place
-from swe_ai_fleet.runtime.repository_reference import repository_reference
+from swe_ai_fleet.runtime.channels import Place, find_place, named_field, open_channel, tls_fault
+from swe_ai_fleet.runtime.library_requests import read_constraints, repository_reference
 from swe_ai_fleet.settings import Settings
 
 ACCEPTANCE_SECONDS = 600.0

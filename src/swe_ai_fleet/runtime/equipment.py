@@ -1,25 +1,66 @@
-"""From settings to what the runs of one process share."""
+"""The context service as settings name it.
+
+From settings to what the runs of one process share.
+
+From settings to councils and to the agents in them that others run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields
 
+from swe_ai_fleet.adapters.agent_service import AgentServiceClient
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.planning import ModeRules
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.sub_agents.memory import MemorySearch
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.budget import Limits, Prices
+from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.ports import ChatModel, LiveText, Memories
-from swe_ai_fleet.runtime.admission import model_admission
-from swe_ai_fleet.runtime.context_client import remembering
-from swe_ai_fleet.runtime.factories import open_model, other_model
+from swe_ai_fleet.domain.memory import MemoryScope, task_namespaces
+from swe_ai_fleet.domain.task import PlanningMode, Task
+from swe_ai_fleet.memory.searching import FleetMemory
+from swe_ai_fleet.orchestrator.council_file import read_councils
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.councils import CouncilRules
+from swe_ai_fleet.orchestrator.quotas import Rules
+from swe_ai_fleet.ports import ChatModel, KeyValue, LiveText, Memories, SecretMask
+from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
+from swe_ai_fleet.runtime.factories import model_admission, open_model, other_model
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.result_cache import SharedResults
+
+
+@asynccontextmanager
+async def open_context_client(settings: Settings) -> AsyncGenerator[ContextServiceClient | None]:
+    """A client of it until the context ends; None where settings name no context service."""
+    if not settings.context_url:
+        yield None
+        return
+    tls = channel_tls(settings, settings.context_url)
+    async with ContextServiceClient(
+        target(settings.context_url),
+        settings.context_token,
+        credentials=None if tls is None else channel_credentials(tls),
+        server_name="" if tls is None else tls.name,
+    ) as client:
+        yield client
+
+
+def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemorySearch], MemorySearch]:
+    """What makes of a task and its repository's memory one that asks what the fleet remembers too."""
+
+    def search(task: Task, repository: MemorySearch) -> MemorySearch:
+        scope = MemoryScope(tenant=task.tenant, namespaces=task_namespaces(task))
+        return FleetMemory(memories, scope, repository, mask=mask)
+
+    return search
+
 
 _PROFILE_FIELDS = ("model", "url", "api_key")
 
@@ -93,3 +134,39 @@ def model_prices(settings: Settings) -> Mapping[str, Prices]:
         return {model: from_plain(Prices, price) for model, price in settings.model_prices.items()}
     except ValueError as error:
         raise InvalidRequest(f"FLEET_MODEL_PRICES is malformed: {error}", field="model_prices") from None
+
+
+COUNCILS_BUCKET = "councils"
+
+
+def council_book(settings: Settings, store: KeyValue, tenants: Rules | None = None) -> CouncilBook:
+    """The councils in a store, and those of `councils_file`. Raises InvalidRequest naming the setting or the key.
+
+    Args:
+        settings: Which profiles and endpoints there are.
+        store: Where councils are kept.
+        tenants: Where each tenant may have agents that others run, within what settings allow; None: anywhere there.
+    """
+    rules = CouncilRules(
+        profiles=profile_settings(settings), endpoints=_endpoints(settings), max_agents=settings.max_agents
+    )
+    defaults = read_councils(settings.councils_file) if settings.councils_file else ()
+    return CouncilBook(store, defaults=defaults, rules=rules, places=None if tenants is None else _places(tenants))
+
+
+def council_models(settings: Settings) -> Mapping[str, str]:
+    """The model behind each profile, as far as settings name it; the empty name is the default's."""
+    return {name: chosen.model for name, chosen in {"": settings, **profile_settings(settings)}.items()}
+
+
+def outside_agents(settings: Settings, mask: SecretMask) -> AgentServiceClient:
+    """The way to agents that others run. Raises InvalidRequest naming a malformed setting."""
+    return AgentServiceClient(_endpoints(settings), mask=mask, token=settings.agent_service_token)
+
+
+def _places(tenants: Rules) -> Callable[[str], EndpointRules]:
+    return lambda tenant: EndpointRules(patterns=tenants(tenant).agent_endpoints)
+
+
+def _endpoints(settings: Settings) -> EndpointRules:
+    return EndpointRules(patterns=listed(settings.agent_endpoints))

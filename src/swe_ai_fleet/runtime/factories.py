@@ -1,11 +1,16 @@
-"""From settings to the parts: each is made here and nowhere else."""
+"""The fleet's limits on calls to models, as settings have them.
+
+From settings to the parts: each is made here and nowhere else.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from swe_ai_fleet.adapters.git_workspace import (
     TENANT,
@@ -17,19 +22,60 @@ from swe_ai_fleet.adapters.git_workspace import (
     mounted_credentials,
 )
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Credentials, JetStream, StreamSettings
-from swe_ai_fleet.adapters.model_pool import Admission, Fault, Member, ModelPool, PoolRules, VLLMMetrics
+from swe_ai_fleet.adapters.model_pool import (
+    Admission,
+    Fault,
+    LeasedAdmission,
+    Member,
+    MemoryLedger,
+    ModelPool,
+    PoolRules,
+    Quota,
+    VLLMMetrics,
+)
+from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Ledger
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.adapters.openai_model.faults import public_url
-from swe_ai_fleet.adapters.openai_model.pushback import pushback
+from swe_ai_fleet.adapters.openai_model.faults import public_url, pushback
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant
 from swe_ai_fleet.ports import BlobStore, KnownRecipes
-from swe_ai_fleet.runtime.admission import model_admission
-from swe_ai_fleet.runtime.sandboxes import make_sandbox
-from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.telemetry import own_telemetry
+
+
+def model_admission(settings: Settings) -> LeasedAdmission | None:
+    """What holds this process to the fleet's limits; None where settings have none."""
+    quota = Quota(max_in_flight=settings.model_max_in_flight, tokens_per_minute=settings.model_tokens_per_minute)
+    return LeasedAdmission(SharedLedger(), quota) if quota != Quota() else None
+
+
+class SharedLedger:
+    """The fleet's ledger where this process is part of a Ray cluster, else one of its own.
+
+    Which it is shows with the first call: a server opens its model before it joins its cluster.
+    """
+
+    def __init__(self) -> None:
+        self._ledger: Ledger | None = None
+
+    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+        """Ask whichever it is. Raises Unavailable as that does."""
+        if self._ledger is None:
+            self._ledger = _ray_ledger() or MemoryLedger()
+        return await self._ledger.renew(demand, quota)
+
+
+def _ray_ledger() -> Ledger | None:
+    # Who has not imported Ray is no part of a cluster, and must not pay for finding out.
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    from swe_ai_fleet.runtime.ray_jobs.admission import RayLedger
+
+    return RayLedger()
+
 
 DAY_SECONDS = 86_400.0
 

@@ -11,11 +11,10 @@ from typing import Self
 
 from swe_ai_fleet.agents.function_calling.caller import FunctionCaller
 from swe_ai_fleet.agents.function_calling.converse import ToolConversation, converse
-from swe_ai_fleet.agents.function_calling.patience import RETRY_WAITS
-from swe_ai_fleet.agents.function_calling.profiles import CHAT, FUNCTION_CALLING
-from swe_ai_fleet.agents.function_calling.prompts import SYSTEM_PROMPT
+from swe_ai_fleet.agents.function_calling.function_run import SYSTEM_PROMPT
+from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
-from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
+from swe_ai_fleet.agents.function_calling.setup import CHAT, FUNCTION_CALLING, Setup, Tool, gathered
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.settings import Settings

@@ -15,9 +15,8 @@ import structlog
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json
 from swe_ai_fleet.domain import errors
-from swe_ai_fleet.domain.errand import ERRANDS, Errand
+from swe_ai_fleet.domain.assignment import ERRANDS, Errand, Job, JobOutcome
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.ports import BlobStore, KeyValue
 

@@ -12,14 +12,9 @@ from typing import TypeVar
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import from_json, to_json, to_plain
-from swe_ai_fleet.domain.errand import (
-    CheckAssignment,
-    Errand,
-    RecordedErrand,
-)
+from swe_ai_fleet.domain.assignment import CheckAssignment, Errand, Job, JobPriority, RecordedErrand, job_id
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.fleet_status import HostStatus
-from swe_ai_fleet.domain.job import Job, JobPriority, job_id
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard
 
 T = TypeVar("T")

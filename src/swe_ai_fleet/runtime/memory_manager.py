@@ -1,14 +1,18 @@
-"""`MemoryManager`: an agent's memory as a library call, without a fleet."""
+"""Long-term memory of those who use the library without a fleet: a file under `home`, open for all namespaces.
+
+`MemoryManager`: an agent's memory as a library call, without a fleet.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
+from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import (
     MAX_MEMORY_CHARS,
@@ -18,17 +22,30 @@ from swe_ai_fleet.domain.memory import (
     Recollection,
     agent_namespace,
 )
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import well_formed
-from swe_ai_fleet.memory.admission import MAX_RECALLED, admitted_metadata
-from swe_ai_fleet.memory.conversation import MAX_CHARS, ConversationMemory, Turn
-from swe_ai_fleet.memory.conversation_file import ConversationFile
-from swe_ai_fleet.memory.limits import moment
+from swe_ai_fleet.memory.admission import MAX_RECALLED, MemoryLimits, admitted_metadata, moment
+from swe_ai_fleet.memory.conversation import MAX_CHARS, ConversationFile, ConversationMemory, Turn
+from swe_ai_fleet.memory.kept import KeptMemories
 from swe_ai_fleet.memory.presenting import presented, safe_text
-from swe_ai_fleet.ports import Memories
-from swe_ai_fleet.runtime.library_memory import open_library_memory
+from swe_ai_fleet.ports import Memories, SecretMask
+from swe_ai_fleet.runtime.embeddings import configured_embedder
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.truncation import truncate
+
+
+@asynccontextmanager
+async def open_library_memory(settings: Settings, mask: SecretMask) -> AsyncGenerator[Memories]:
+    """The memory that `MemoryManager` keeps under the same home, until the context ends. Raises Unavailable."""
+    limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
+    async with AsyncExitStack() as stack:
+        index = await stack.enter_async_context(SqliteMemoryIndex.open(settings.home / "memory" / "library.db"))
+        embedder = await stack.enter_async_context(configured_embedder(settings))
+        yield await stack.enter_async_context(
+            KeptMemories.open(index, tenant=DEFAULT_TENANT, mask=mask, embedder=embedder, limits=limits)
+        )
+
 
 _DIRECTORY = "memory"
 _RECALLED = 3

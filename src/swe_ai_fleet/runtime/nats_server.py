@@ -22,8 +22,7 @@ from typing import BinaryIO, cast
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.installation.nats_config import own_accounts
-from swe_ai_fleet.runtime.installation.nats_users import ACCOUNT
-from swe_ai_fleet.runtime.installation.nkeys_files import new_seed, public_key
+from swe_ai_fleet.runtime.installation.nats_users import ACCOUNT, new_seed, public_key
 from swe_ai_fleet.runtime.private_files import keep_private, write_private
 
 START_SECONDS = 20.0

@@ -1,29 +1,42 @@
-"""Plan sessions from settings: their limits, their tools, their model, and who hears of them."""
+"""Plan sessions whose requests outlive the calls that made them.
+
+Plan sessions from settings: their limits, their tools, their model, and who hears of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import structlog
 
 from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.plan_session import (
+    Approved,
+    AwaitingApproval,
     KeyValueLeases,
     KeyValueSessions,
     OutcomeListener,
+    PlanFailed,
     PlanOutcome,
+    PlanResult,
+    PlanSession,
     PlanSessions,
+    Rejected,
+    SessionCard,
     SessionLeases,
     SessionStore,
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -32,13 +45,139 @@ from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import KeyValue, Memories, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
-from swe_ai_fleet.runtime.operator_tools import operator_tools
-from swe_ai_fleet.runtime.plan_desk import PlanDesk, PlanDesks
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
-from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.spending import Spending
-from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
+from swe_ai_fleet.runtime.tool_services import make_sandbox, operator_tools, secret_mask, tool_access, with_rung
 from swe_ai_fleet.settings import Settings
+
+R = TypeVar("R")
+AT_ONCE = 32
+_log = structlog.get_logger(__name__)
+
+
+class PlanDesk:
+    """Takes requests for plan sessions; an async context manager.
+
+    Whoever asks may go away: the request goes on, and its session has what came of it. The same request again, while it
+    is carried out here, waits for the same answer. Leaving the context ends what is still carried out.
+
+    Args:
+        sessions: Who carries requests out.
+        at_once: So many at a time; more are refused.
+    """
+
+    def __init__(self, sessions: PlanSessions, *, at_once: int = AT_ONCE) -> None:
+        self._sessions = sessions
+        self._at_once = at_once
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def execute_plan(
+        self,
+        goal: str,
+        selected_entities: Sequence[str] = (),
+        session_id: str = "",
+        *,
+        repository: str = "",
+        ref: str = "",
+        by: str = "",
+    ) -> AwaitingApproval | PlanFailed:
+        """See `PlanSessions.execute_plan`. Raises ResourceExhausted too."""
+        key = ("execute", goal, tuple(selected_entities), repository, ref, session_id or object())
+        return await self._outliving(
+            key,
+            lambda: self._sessions.execute_plan(
+                goal, selected_entities, session_id or None, repository=repository, ref=ref, by=by
+            ),
+        )
+
+    async def approve(
+        self, session_id: str, decision: str, adjustment: str = "", *, proposal: int = 0, by: str = ""
+    ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
+        """See `PlanSessions.approve`. Raises ResourceExhausted too."""
+        key = ("approve", session_id, decision, adjustment, proposal, by)
+        return await self._outliving(
+            key, lambda: self._sessions.approve(session_id, decision, adjustment, proposal=proposal, by=by)
+        )
+
+    async def continue_plan(self, session_id: str) -> PlanResult:
+        """See `PlanSessions.continue_plan`. Raises ResourceExhausted too."""
+        return await self._outliving(("continue", session_id), lambda: self._sessions.continue_plan(session_id))
+
+    async def session(self, session_id: str) -> PlanSession:
+        """A session as it stands. Raises NotFound, Unavailable."""
+        return await self._sessions.session(session_id)
+
+    async def working(self, session_id: str) -> bool:
+        """Whether a request of it is being carried out now, here or elsewhere. Raises Unavailable."""
+        return await self._sessions.working(session_id)
+
+    async def sessions(self) -> tuple[SessionCard, ...]:
+        """The cards of all, the one that was worked on last first. Raises Unavailable."""
+        return await self._sessions.sessions()
+
+    async def _outliving(self, key: Hashable, work: Callable[[], Awaitable[R]]) -> R:
+        task = cast("asyncio.Task[R] | None", self._running.get(key))
+        if task is None:
+            if len(self._running) >= self._at_once:
+                raise ResourceExhausted(f"{len(self._running)} plans are being worked on; try again in a moment")
+            task = asyncio.ensure_future(_awaited(work))
+            self._running[key] = task
+            task.add_done_callback(lambda done: self._ended(key, done))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and (caller := asyncio.current_task()) is not None and not caller.cancelling():
+                raise Unavailable("the service is ending; look at the session when it is back") from None
+            raise
+
+    def _ended(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        self._running.pop(key, None)
+        # Whoever waits has the fault too; without anybody it would be lost.
+        if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, FleetError):
+            _log.error("plan.request_failed", exc_info=fault)
+
+
+class PlanDesks:
+    """The desks of all tenants; an async context manager. No tenant reaches another's sessions.
+
+    Args:
+        make: Makes what carries out a tenant's requests.
+    """
+
+    def __init__(self, make: Callable[[str], PlanSessions]) -> None:
+        self._make = make
+        self._desks: dict[str, PlanDesk] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for desk in self._desks.values():
+            await desk.__aexit__(kind, error, traceback)
+
+    def of(self, tenant: str) -> PlanDesk:
+        """The desk of a tenant."""
+        if tenant not in self._desks:
+            self._desks[tenant] = PlanDesk(self._make(tenant))
+        return self._desks[tenant]
+
+
+async def _awaited(work: Callable[[], Awaitable[R]]) -> R:
+    return await work()
+
 
 PATIENCE_SECONDS = 10.0
 """How long somebody who waits for a proposal waits for a model server that is down."""
@@ -48,7 +187,6 @@ _RESERVED = frozenset(
      "search_wikipedia", "propose_approach", "request_tools", "final_answer", "builtin", "fleet", "registered",
      "sub_agents", "plan_session"}
 )  # fmt: skip
-_log = structlog.get_logger(__name__)
 
 
 class OutcomeRecorder(Protocol):

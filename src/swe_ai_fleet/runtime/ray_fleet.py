@@ -15,7 +15,7 @@ import structlog
 from ray.exceptions import RayError, RayTaskError
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errand import Errand
+from swe_ai_fleet.domain.assignment import Errand
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
 from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.planning.call_ids import PlanCallId
+from swe_ai_fleet.agents.loop_guard import steady
+from swe_ai_fleet.agents.planning.progress import PlanCallId
 from swe_ai_fleet.agents.recording import RecordedGate, RecordedModel, RecordedNews, forked_history, went_the_same_way
-from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import policy_of
-from swe_ai_fleet.agents.steady_text import steady
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -27,8 +25,7 @@ from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.trajectory import Trajectory
 from swe_ai_fleet.orchestrator.run_names import is_draft
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
-from swe_ai_fleet.runtime.sandboxes import with_rung
-from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access, with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import open_toolkits

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from swe_ai_fleet.agents.model_face import ModelFace
+from swe_ai_fleet.agents.model_middleware import ModelFace
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest
-from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS
+from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS
 from swe_ai_fleet.ports import ChatModel, KeyValue, KeyValueEntry, ModelSessions
 from swe_ai_fleet.rewriting import rewritten
 

@@ -15,23 +15,25 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.fleet_status import StorageStatus
-from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageStatus
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
-from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
 from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.metrics import Meter
-from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, no_rules
+from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageBook, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
-from swe_ai_fleet.orchestrator.storage import StorageBook
-from swe_ai_fleet.orchestrator.verifying import Verifier
 from swe_ai_fleet.ports import HeadSigner
-from swe_ai_fleet.runtime.context_client import open_context_client
-from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
-from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
+from swe_ai_fleet.runtime.equipment import (
+    COUNCILS_BUCKET,
+    council_book,
+    model_prices,
+    open_context_client,
+    profile_settings,
+)
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, seed_seconds, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import FleetView, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
@@ -39,16 +41,15 @@ from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
 from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
-from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
 from swe_ai_fleet.runtime.state import State
-from swe_ai_fleet.runtime.tool_services import tool_access
+from swe_ai_fleet.runtime.tool_services import tool_access, with_rung
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
-from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.catalogue import ToolAccess
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.docker import reap
-from swe_ai_fleet.tools.failure import ToolFailure
 
 _PROBE_SECONDS = 10.0
 _log = structlog.get_logger()

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from swe_ai_fleet.agents.recorded_run import RunJournal
 from swe_ai_fleet.agents.results import operation
-from swe_ai_fleet.agents.run_journal import RunJournal
 from swe_ai_fleet.agents.solving import Solution, solve
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.environment import Environment
@@ -28,11 +28,10 @@ from swe_ai_fleet.domain.task import (
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
 from swe_ai_fleet.ports import Journal
-from swe_ai_fleet.runtime.constraints import read_constraints
 from swe_ai_fleet.runtime.equipment import model_prices, open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
-from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
-from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
+from swe_ai_fleet.runtime.library_requests import read_constraints
+from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import all_toolkits

@@ -1,29 +1,79 @@
-"""What tools may use, from settings: services, grants, plug-ins, and the mask of their secrets."""
+"""The sandbox of a node, from settings.
+
+What tools may use, from settings: services, grants, plug-ins, and the mask of their secrets.
+
+The tools of the operator's MCP servers, for what runs in no clone: chats and plans.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
+import structlog
 from pydantic import ValidationError
 
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
-from swe_ai_fleet.runtime.sandboxes import sandbox_policy
-from swe_ai_fleet.settings import Settings, listed
-from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy, choose_rung
+from swe_ai_fleet.settings import Settings, listed, on_loopback
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
-from swe_ai_fleet.tools.catalogue import TOOLKITS
-from swe_ai_fleet.tools.db.connections import secret_values
+from swe_ai_fleet.tools.catalogue import TOOLKITS, ToolAccess
+from swe_ai_fleet.tools.db.tool import secret_values
 from swe_ai_fleet.tools.docker import DockerPolicy
 from swe_ai_fleet.tools.git.grants import RemoteGrant
-from swe_ai_fleet.tools.mcp import McpServer
+from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.registry.base_tool import BaseTool
-from swe_ai_fleet.tools.registry.plugins import load_plugins
-from swe_ai_fleet.tools.registry.registry import ToolRegistry
+from swe_ai_fleet.tools.registry.registry import ToolRegistry, load_plugins
 from swe_ai_fleet.tools.secrets import Secrets
+
+SLOTS_PER_CPU = 2
+
+
+async def with_rung(settings: Settings) -> Settings:
+    """The settings with the rung that works on this node in the place of `auto`. Raises PreconditionFailed."""
+    return settings.model_copy(update={"sandbox": str(await choose_rung(settings.sandbox))})
+
+
+def make_sandbox(settings: Settings) -> Sandbox:
+    """The sandbox of this node. Whether the machine offers the wanted rung shows with the first command."""
+    count = settings.cpu_slots or SLOTS_PER_CPU * (os.cpu_count() or 1)
+    return Sandbox(sandbox_policy(settings), CpuSlots(settings.home / "slots", count))
+
+
+def sandbox_policy(settings: Settings) -> SandboxPolicy:
+    """The rung and the limits of every sandbox of this node. Where `auto` was not tried out it means bubblewrap."""
+    rung = Rung.BUBBLEWRAP if settings.sandbox == "auto" else Rung(settings.sandbox)
+    return SandboxPolicy(
+        rung=rung,
+        max_processes=settings.max_processes,
+        max_cpus=settings.max_cpus,
+        max_disk_bytes=settings.max_disk_bytes,
+        reserved_ports=_own_ports(settings),
+    )
+
+
+def _own_ports(settings: Settings) -> frozenset[int]:
+    """The ports of this machine at which the fleet listens or asks, so that no command waits there in its place."""
+    asked = (
+        *(settings.nats_url, settings.ray_address, settings.model_url, settings.embeddings_url),
+        *(settings.orchestrator_url, settings.context_url),
+    )
+    urls = [urlsplit(url if "://" in url else f"//{url}") for text in asked for url in listed(text)]
+    ports = [url.port or 0 for url in urls if on_loopback(f"{url.hostname}:0")]
+    listening = (
+        *(settings.listen, settings.context_address, settings.http_listen),
+        *(settings.metrics_listen, settings.probe_listen),
+    )
+    ports += [int(port) for address in listening if (port := address.rpartition(":")[2]).isdecimal()]
+    return frozenset(ports) - {0}
+
 
 T = TypeVar("T")
 
@@ -123,3 +173,31 @@ def _patterns(text: str, field: str) -> tuple[str, ...]:
     for pattern in listed(text):
         HostPattern.parse(pattern, field=field)
     return listed(text)
+
+
+_log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def operator_tools(
+    settings: Settings, directory: Path, *, reserved: Collection[str]
+) -> AsyncGenerator[tuple[McpTool, ...]]:
+    """One toolkit with all of them while the context lasts; none where no server is configured.
+
+    Args:
+        settings: The servers, and a sandbox that works here (see `with_rung`).
+        directory: Where servers that are commands run; made where it is not there.
+        reserved: Names that their tools cannot have.
+    """
+    servers = tool_access(settings).mcp_servers
+    if not servers:
+        yield ()
+        return
+    await asyncio.to_thread(directory.mkdir, mode=0o700, parents=True, exist_ok=True)
+    async with (
+        make_sandbox(settings).workspace(directory) as workspace,
+        McpTool(workspace, servers=servers, sandbox=sandbox_policy(settings), reserved=frozenset(reserved)) as kit,
+    ):
+        for note in kit.notes:
+            _log.warning("operator_tools.missing", note=note)
+        yield (kit,)

@@ -19,12 +19,11 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.registry.registry import ToolRegistry
 from swe_ai_fleet.workflows.checking import checked
-from swe_ai_fleet.workflows.engine import WorkflowRun
+from swe_ai_fleet.workflows.engine import Steering, WorkflowRun
 from swe_ai_fleet.workflows.runner import NodeRunner
-from swe_ai_fleet.workflows.state import ExecutionState
 from swe_ai_fleet.workflows.state_file import StateFile
-from swe_ai_fleet.workflows.steering import Steering
 from swe_ai_fleet.workflows.updates import (
+    ExecutionState,
     Update,
     end_update,
     log_update,

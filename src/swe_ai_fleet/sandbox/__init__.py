@@ -3,9 +3,9 @@
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
-from swe_ai_fleet.sandbox.limits import raise_file_limit
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import SandboxReport, choose_rung, examine_sandbox
+from swe_ai_fleet.sandbox.processes import raise_file_limit
 from swe_ai_fleet.sandbox.proxy import Refusal, RefusalReason
 from swe_ai_fleet.sandbox.sandbox import Sandbox, default_slots, open_workspace
 from swe_ai_fleet.sandbox.workspace import LocalWorkspace

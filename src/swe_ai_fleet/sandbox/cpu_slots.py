@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from swe_ai_fleet.domain.owner import NOBODY, Owner
+from swe_ai_fleet.domain.command import NOBODY, Owner
 
 _POLL_SECONDS = (0.003, 0.009)
 # Who is further behind looks less often.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.sandbox import programs
+from swe_ai_fleet.sandbox import concealment
 from swe_ai_fleet.sandbox.concealment import (
     find_concealment,
     interpreter,
@@ -275,7 +275,7 @@ def bubblewrap_arguments(
     arguments += ["--ro-bind", str(scratch.runner), RUNNER]
     if scratch.variables.exists():
         arguments += ["--ro-bind", str(scratch.variables), VARIABLES]
-    for place in (programs.code(), programs.packages()):
+    for place in (concealment.code(), concealment.packages()):
         arguments += ["--ro-bind", place.outside, place.inside]
     if networked:
         forwarder = Path(__file__).with_name("forwarder.py")

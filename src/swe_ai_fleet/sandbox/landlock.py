@@ -16,7 +16,7 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox import jail, programs
+from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter, supervised_calls
@@ -359,6 +359,6 @@ def _readable(environment: Environment) -> list[str]:
     paths = ["/usr", *(f"/{name}" for name in jail.ROOT_LINKS), "/proc", "/sys/devices/system/cpu"]
     paths += [f"/etc/{name}" for name in (*_ETC_FILES, *jail.etc_files(), *jail.etc_directories())]
     paths += map(str, jail.interpreters(environment))
-    paths += [programs.code().outside, programs.packages().outside]
+    paths += [concealment.code().outside, concealment.packages().outside]
     paths += [mount.source for mount in environment.mounts]
     return [path for path in dict.fromkeys(paths) if Path(path).parent != Path(path)]

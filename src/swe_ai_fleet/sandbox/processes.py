@@ -1,11 +1,28 @@
-"""What /proc says about running processes."""
+"""Processes of this machine: what /proc says of them, who runs in a directory, what they inherit.
+
+What /proc says about running processes.
+
+Who runs in a directory, so that all of them can be stopped while the fleet reads what they write.
+
+The session keyring of the kernel, which every process inherits: sandboxes get an empty one.
+
+Limits of the fleet's own process.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
+import resource
 import signal
-from contextlib import suppress
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 _PROC = Path("/proc")
 
@@ -76,3 +93,109 @@ def by_argument(argument: str) -> list[int]:
     """Live processes with this argument on their command line."""
     pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if argument.encode() in arguments(pid).split(b"\0")]
+
+
+# Processes that fork meanwhile take some rounds. Who cannot be stopped by then hangs in the kernel.
+_STOP_SECONDS = 0.5
+
+
+class Occupants:
+    """The processes of all workspaces and confined programs over one directory that this process has started.
+
+    They are stopped by signals, not by a freezer of control groups: a group that stays frozen after the fleet's death
+    cannot be killed, and few machines let one be made. Sandboxes die with the fleet, stopped or not.
+    """
+
+    _of_directories: ClassVar[WeakValueDictionary[Path, Occupants]] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self.ever = False
+        """Whether anybody has run here; once true it stays so for as long as somebody holds this object."""
+        self._trees: set[Callable[[], list[int]]] = set()
+
+    @classmethod
+    def of(cls, directory: Path) -> Occupants:
+        """Those of a directory, an absolute path without links; one object for as long as somebody holds it."""
+        return cls._of_directories.setdefault(directory, cls())
+
+    @contextmanager
+    def present(self, tree: Callable[[], list[int]]) -> Generator[None]:
+        """Count the processes that `tree` names, which may be stopped, for as long as the context lasts."""
+        self.ever = True
+        self._trees.add(tree)
+        try:
+            yield
+        finally:
+            self._trees.discard(tree)
+
+    @asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        """Stop everybody for as long as the context lasts; whatever ends it, they go on.
+
+        Whoever had stopped himself stays so. Processes that cannot be stopped within half a second run on: what is
+        done inside must not trust that nobody writes.
+        """
+        stopped: dict[int, int] = {}
+        give_up = time.monotonic() + _STOP_SECONDS
+        try:
+            # Nothing announces that somebody has stopped.
+            while self._stop(stopped) and time.monotonic() < give_up:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            yield
+        finally:
+            for descriptor in stopped.values():
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+                os.close(descriptor)
+
+    def _stop(self, stopped: dict[int, int]) -> bool:
+        """Stop those that run, adding their descriptors; whether there were any, or others have come meanwhile."""
+        pids = self._pids()
+        running = [pid for pid in pids if not stands_still(pid)]
+        for pid in running:
+            if pid not in stopped:
+                with suppress(ProcessLookupError):
+                    stopped[pid] = os.pidfd_open(pid)
+        # Asked again: a number that still names somebody here named the same process when its descriptor was opened, or
+        # a dead one; and whoever was seen standing still may have forked just before.
+        now = set(self._pids())
+        for pid in now.intersection(running, stopped):
+            try:
+                signal.pidfd_send_signal(stopped[pid], signal.SIGSTOP)
+            except ProcessLookupError:
+                os.close(stopped.pop(pid))
+        return bool(running) or not now.issubset(pids)
+
+    def _pids(self) -> list[int]:
+        return [pid for tree in self._trees for pid in tree()]
+
+
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_JOIN_SESSION_KEYRING = 1
+_threads = threading.local()
+
+
+def leave_session_keyring() -> None:
+    """Give this thread, and what it starts from now on, a new and empty session keyring; once for each thread.
+
+    The keys of whoever started the fleet (of a login, Kerberos tickets) are thereby out of reach of what runs in
+    sandboxes, also for the kernel's own requests. A kernel without keyrings has nothing to leave; in a container that
+    refuses the call the keyring is the container's own.
+    """
+    if getattr(_threads, "left", False):
+        return
+    _threads.left = True
+    number = _KEYCTL.get(os.uname().machine)
+    if number is not None:
+        ctypes.CDLL(None, use_errno=True).syscall(number, _JOIN_SESSION_KEYRING, None)
+
+
+def raise_file_limit() -> int:
+    """Raise this process's soft limit of open files to the hard one and return it; a session takes eight of them.
+
+    To be called once at a process edge. Commands in a sandbox have a limit of their own.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,4 +1,10 @@
-"""The shell text that runs commands inside a session, and how a command is written for it.
+"""Commands inside a session: the shell text that runs them, and the pipes that carry what they say.
+
+One pipe's bytes, kept within bounds.
+
+The pipes between a session and whoever runs it.
+
+The shell text that runs commands inside a session, and how a command is written for it.
 
 The runner is a POSIX shell that reads this text from a pipe. A shell that reads a pipe parses up to the next complete
 command and then executes it, so quoting is the whole of the framing: newlines inside quotes need no care.
@@ -6,6 +12,8 @@ command and then executes it, so quoting is the whole of the framing: newlines i
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -13,8 +21,96 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.command import Command, Output
 from swe_ai_fleet.domain.errors import InvalidRequest
+
+
+class Capture:
+    """Keeps the first and the last `limit` bytes of what it is fed, and counts the rest."""
+
+    __slots__ = ("_head", "_limit", "_tail", "_total")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """How many bytes there were."""
+        return self._total
+
+    def feed(self, data: bytes) -> None:
+        self._total += len(data)
+        room = self._limit - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        # Cutting at twice the limit makes the copying linear in what flows through.
+        if len(self._tail) > 2 * self._limit:
+            self._cut()
+
+    def output(self) -> Output:
+        self._cut()
+        return Output(head=bytes(self._head), tail=bytes(self._tail), total=self._total)
+
+    def _cut(self) -> None:
+        surplus = len(self._tail) - self._limit
+        if surplus > 0:
+            del self._tail[:surplus]
+
+
+class Pipes:
+    """The pipes of a session, as (read end, write end)."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        try:
+            self.output, self.errors, self.status, self.control, self.info = (self._pipe() for _ in range(5))
+        except OSError:
+            self.close()
+            raise
+        for descriptor in (self.output[0], self.errors[0], self.status[0], self.control[1], self.info[0]):
+            os.set_blocking(descriptor, False)
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open.update(ends)
+        return ends
+
+    @property
+    def paths(self) -> list[str]:
+        """Where the launcher finds the ends that are its own: status, control, report."""
+        return [f"/proc/{os.getpid()}/fd/{end}" for end in (self.status[1], self.control[0], self.info[1])]
+
+    def hand_over(self) -> None:
+        """Close what only the runner needs, now that it has it; the output's write ends stay for their flags."""
+        self._close({self.status[1], self.control[0], *self.info})
+
+    def unblock_writers(self) -> None:
+        """Undo what a command did to the output pipes: O_NONBLOCK belongs to the pipe, not to who set it."""
+        for _, write in (self.output, self.errors):
+            os.set_blocking(write, True)
+
+    def forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        for read in (self.output[0], self.errors[0], self.status[0]):
+            loop.remove_reader(read)
+        loop.remove_writer(self.control[1])
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    def close(self) -> None:
+        self._close(set(self._open))
+
+    def _close(self, ends: set[int]) -> None:
+        for end in ends & self._open:
+            self._open.discard(end)
+            os.close(end)
+
 
 # The launcher and the sandbox itself run outside: nothing of a caller or a repository is in their environment. What
 # commands are to see their runner exports, inside (see `prologue`).

@@ -8,17 +8,17 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from swe_ai_fleet.domain.command import NOBODY, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.owner import NOBODY, Owner
+from swe_ai_fleet.sandbox.concealment import runtime_directory
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import require_landlock
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import choose_rung, install_hint
-from swe_ai_fleet.sandbox.programs import runtime_directory
 from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
 
 _BARE = Environment()

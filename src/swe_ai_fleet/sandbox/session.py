@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.sandbox import processes
-from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroup
 from swe_ai_fleet.sandbox.jail import shell
-from swe_ai_fleet.sandbox.keyring import leave_session_keyring
-from swe_ai_fleet.sandbox.pipes import Pipes
-from swe_ai_fleet.sandbox.runner import LAUNCHER, LAUNCHER_VARIABLES
+from swe_ai_fleet.sandbox.processes import leave_session_keyring
+from swe_ai_fleet.sandbox.runner import LAUNCHER, LAUNCHER_VARIABLES, Capture, Pipes
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _CHUNK = 64 * 1024

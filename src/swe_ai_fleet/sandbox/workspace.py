@@ -17,11 +17,10 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.owner import NOBODY, Owner
 from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
@@ -36,8 +35,8 @@ from swe_ai_fleet.sandbox.landlock import (
     landlock_helper,
     remove_shared_memory,
 )
-from swe_ai_fleet.sandbox.occupants import Occupants
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.processes import Occupants
 from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
 from swe_ai_fleet.sandbox.session import Launch, Session

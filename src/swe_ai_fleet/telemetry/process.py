@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from swe_ai_fleet.ports import EventLog, Fleet, Repositories, ResultBus
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry.w3c import w3c
+from swe_ai_fleet.telemetry.tracing import w3c
 
 if TYPE_CHECKING:
     from swe_ai_fleet.telemetry.exposition import Exposition, Source
@@ -32,7 +32,7 @@ class Telemetry:
 
     def observed(self, log: EventLog) -> EventLog:
         """A log whose writers are in log lines, spans and metrics."""
-        from swe_ai_fleet.telemetry.observed_log import ObservedLog
+        from swe_ai_fleet.telemetry.traced_ports import ObservedLog
 
         timed = self.exposition.instruments.appended if self.exposition is not None else None
         return ObservedLog(log, self.tracing, timed)

@@ -1,10 +1,15 @@
-"""Spans of what is written to the log, made from its events: they carry the times."""
+"""The phases of a driven execution, such as drafts, reviews, checks: each lasts while anything of it goes on.
+
+Spans of what is written to the log, made from its events: they carry the times.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -32,9 +37,60 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.telemetry.phases import Phases
 from swe_ai_fleet.telemetry.tracing import Tracing, current, execution_context, execution_span_id, failed, joined
 from swe_ai_fleet.telemetry.tracing import nanoseconds as ns
+
+
+class Phases:
+    """Opens the span of a phase with the first thing that belongs to it, and ends it with the last.
+
+    Args:
+        tracing: Makes spans.
+        attributes: Of each of them.
+    """
+
+    def __init__(self, tracing: Tracing, attributes: Mapping[str, str]) -> None:
+        self._tracing = tracing
+        self._attributes = attributes
+        self._spans: dict[str, Span] = {}
+        self._ends: dict[str, int] = {}
+
+    @contextmanager
+    def open(self) -> Generator[None]:
+        """Within, `phase` means these; afterwards they have ended."""
+        token = _phases.set(self)
+        try:
+            yield
+        finally:
+            _phases.reset(token)
+            for name, span in self._spans.items():
+                span.end(end_time=self._ends.get(name) or time.time_ns())
+
+    @contextmanager
+    def within(self, name: str) -> Generator[None]:
+        """Something of a phase goes on within."""
+        if name not in self._spans:
+            self._spans[name] = self._tracing.begin(name, {**self._attributes, "fleet.phase": name})
+        try:
+            with current(trace.set_span_in_context(self._spans[name])):
+                yield
+        finally:
+            self._ends[name] = time.time_ns()
+
+
+@contextmanager
+def phase(name: str) -> Generator[None]:
+    """Something of a phase of the current execution goes on within; nothing happens where none is traced."""
+    phases = _phases.get()
+    if phases is None:
+        yield
+        return
+    with phases.within(name):
+        yield
+
+
+_phases: ContextVar[Phases | None] = ContextVar("phases", default=None)
+
 
 _PROVIDER = "openai"
 """What the conventions want where a server speaks OpenAI's protocol, whatever it is."""

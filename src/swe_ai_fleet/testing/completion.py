@@ -1,14 +1,73 @@
-"""What a scripted turn looks like as the completion of an OpenAI-compatible server."""
+"""Scripted turns as an OpenAI-compatible server sends them: whole, streamed, or refused.
+
+How a server that holds replies to a JSON schema would have said what a script says.
+
+What a scripted turn looks like as the completion of an OpenAI-compatible server.
+
+A scripted reply as a stream of server-sent events.
+
+How a scripted server refuses and fails.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from aiohttp import web
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.testing.json_mode import held_to, schema_of
-from swe_ai_fleet.testing.script import ScriptRequest, Turn
+from swe_ai_fleet.testing.script import Failure, ScriptRequest, Turn
+
+
+def schema_of(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema that a chat request wants its reply held to, if any."""
+    wanted: dict[str, Any] = payload.get("response_format") or {}
+    if wanted.get("type") != "json_schema":
+        return None
+    return cast("Mapping[str, Any]", wanted["json_schema"]["schema"])
+
+
+def held_to(schema: Mapping[str, Any], content: str, calls: Sequence[tuple[str, str]]) -> str:
+    """The reply as JSON: an envelope around calls, text that is JSON as it is, else the smallest value that fits.
+
+    `calls` are (name, arguments as text); arguments that are no JSON travel as a string.
+    """
+    if "tool_calls" in (schema.get("properties") or {}):
+        listed = [{"name": name, "arguments": _value(arguments)} for name, arguments in calls]
+        return json.dumps({"thought": content, "tool_calls": listed})
+    try:
+        json.loads(content)
+    except ValueError:
+        return json.dumps(_smallest(schema))
+    return content
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _smallest(schema: Mapping[str, Any]) -> object:
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    for choice in ("anyOf", "oneOf"):
+        if choice in schema:
+            return _smallest(schema[choice][0])
+    kind = schema.get("type", "object")
+    if kind == "object":
+        properties: Mapping[str, Any] = schema.get("properties") or {}
+        return {name: _smallest(properties.get(name, {})) for name in schema.get("required") or ()}
+    if kind == "array":
+        return [_smallest(schema.get("items") or {})] * int(schema.get("minItems", 0))
+    return {"string": "", "boolean": True, "integer": 0, "number": 0}.get(kind)
+
 
 CHARACTERS_PER_TOKEN = 4
 MOST_LOGPROBS = 20
@@ -82,3 +141,88 @@ def _token(text: str, logprob: float) -> dict[str, Any]:
 
 def _tagged(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def chunks_of(completion: Mapping[str, Any], payload: Mapping[str, Any], *, characters: int) -> list[bytes]:
+    """The events of a completion, `characters` of text or arguments each, usage where the request asks for it."""
+    choice = completion["choices"][0]
+    head = {"id": completion["id"], "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
+    chunks: list[dict[str, Any]] = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in _deltas(choice["message"], characters)
+    ]
+    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    options: dict[str, Any] = payload.get("stream_options") or {}
+    if options.get("include_usage"):
+        chunks.append({**head, "choices": [], "usage": completion["usage"]})
+    return [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
+
+
+async def send_stream(request: web.Request, chunks: Sequence[bytes], breaks: Failure | None) -> web.StreamResponse:
+    """Send the events, as far as the failure lets them."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    for chunk in chunks[: breaks.after_chunks] if breaks is not None else chunks:
+        await response.write(chunk)
+    if breaks is None:
+        return response
+    if not breaks.drop:
+        await response.write(b"data: %b\n\n" % _last_words(breaks))
+    elif request.transport is not None:
+        request.transport.close()
+    return response
+
+
+def _last_words(failure: Failure) -> bytes:
+    if failure.body is not None:
+        return failure.body if isinstance(failure.body, bytes) else failure.body.encode()
+    error = {"message": failure.message, "type": "scripted", "code": failure.code or failure.status}
+    return json.dumps({"error": error}).encode()
+
+
+def _deltas(message: Mapping[str, Any], characters: int) -> Iterator[dict[str, Any]]:
+    yield {"role": "assistant", "content": ""}
+    for piece in _pieces(message["content"] or "", characters):
+        yield {"content": piece}
+    for index, call in enumerate(message.get("tool_calls", ())):
+        function: dict[str, str] = call["function"]
+        named = {"name": function["name"], "arguments": ""}
+        yield {"tool_calls": [{"index": index, **call, "function": named}]}
+        for piece in _pieces(function["arguments"], characters):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+def _pieces(text: str, characters: int) -> Iterator[str]:
+    for start in range(0, len(text), characters):
+        yield text[start : start + characters]
+
+
+def refusal(status: int, message: str, *, code: str = "", param: str = "") -> web.Response:
+    """An error as OpenAI's servers give it."""
+    body = {"error": {"message": message, "type": "scripted", "param": param or None, "code": code or status}}
+    return web.json_response(body, status=status)
+
+
+def unauthorized() -> web.Response:
+    """What callers without the key get."""
+    return refusal(401, "Unauthorized")
+
+
+def too_long(limit: int, tokens: int) -> web.Response:
+    """A prompt that does not fit, in vLLM's words."""
+    text = f"This model's maximum context length is {limit} tokens. However, your request has {tokens} input tokens."
+    return refusal(400, text, param="input_tokens")
+
+
+def fail(request: web.Request, failure: Failure) -> web.Response:
+    """What a scripted failure says in place of an answer."""
+    if failure.drop and request.transport is not None:
+        request.transport.close()
+    if failure.body is not None:
+        body = failure.body if isinstance(failure.body, bytes) else failure.body.encode()
+        response = web.Response(status=failure.status, body=body, content_type="application/json")
+    else:
+        response = refusal(failure.status, failure.message, code=failure.code, param=failure.param)
+    if failure.retry_after_seconds is not None:
+        response.headers["Retry-After"] = f"{failure.retry_after_seconds:g}"
+    return response

@@ -10,13 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar, cast
 
 from swe_ai_fleet.agents.recorded_run import writer_of
-from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
-from swe_ai_fleet.domain.baseline import Baseline
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.errand import (
+from swe_ai_fleet.domain.assignment import (
+    Answer,
     AnswerAssignment,
     Assignment,
     BaselineAssignment,
@@ -31,6 +27,9 @@ from swe_ai_fleet.domain.errand import (
     ScoreAssignment,
     Subject,
 )
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
@@ -43,21 +42,16 @@ from swe_ai_fleet.domain.event import (
     WorkspaceCheckpointed,
 )
 from swe_ai_fleet.domain.examination import Examination
-from swe_ai_fleet.domain.message import (
-    AssistantMessage,
-    ModelCapabilities,
-    ModelReply,
-    ModelRequest,
-    ToolCall,
-)
+from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Review, ReviewVerdict, VerifierScore, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
+from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
 

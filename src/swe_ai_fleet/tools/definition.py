@@ -1,11 +1,24 @@
-"""An operation as the pipeline carries it out, whichever toolkit it is of."""
+"""The definition of an operation, as the pipeline carries it out whichever toolkit it is of, and its failures."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+
+
+class ToolFailure(FleetError):
+    """An operation could not do what it was asked; the message is for the model and says what would work."""
+
+
+class ToolRefusal(ToolFailure):
+    """An operation must not do what it was asked (a path outside, a host not granted); audited as refused."""
+
+
+class ToolTimeout(ToolFailure):
+    """An operation's own time limit ran out; audited as timed out."""
 
 
 class Holder(Protocol):

@@ -16,8 +16,7 @@ from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.definition import Definition, Holder
-from swe_ai_fleet.tools.failure import ToolRefusal, ToolTimeout
+from swe_ai_fleet.tools.definition import Definition, Holder, ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache
 from swe_ai_fleet.tools.secrets import Secrets

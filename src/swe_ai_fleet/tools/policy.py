@@ -1,4 +1,4 @@
-"""Which operation a run may call, and with which paths."""
+"""Policy: which operation a run may call, with which paths, and whether a person should see one call first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from typing import cast
 
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Decision, OperationSpec
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, Risk
+from swe_ai_fleet.tools.shell_risk import shell_risks
 
 PATH_ARGUMENTS = frozenset({"path", "paths", "destination", "source", "directory"})
 """Arguments of these names are paths of the workspace in every operation."""
@@ -91,3 +92,35 @@ def path_allowed(path: str, globs: tuple[str, ...]) -> bool:
     """Whether a path relative to the repository is matched by one of the globs; a directory covers what it holds."""
     normal = posixpath.normpath(path.removeprefix(MOUNT))  # `src/../x` is not in src
     return any(fnmatchcase(normal, glob) or normal.startswith(glob.rstrip("/*") + "/") for glob in globs)
+
+
+SHELL = "shell_run_command"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """Whether a call is risky, and why."""
+
+    risky: bool
+    reasons: tuple[str, ...] = ()
+
+
+HARMLESS = Assessment(risky=False)
+
+
+def assess(spec: OperationSpec, arguments: Mapping[str, object]) -> Assessment:
+    """Judge one call by what its operation declares, a shell command by what it says. What is not known is risky."""
+    reasons = _reasons(spec, arguments)
+    return Assessment(risky=True, reasons=reasons) if reasons else HARMLESS
+
+
+def _reasons(spec: OperationSpec, arguments: Mapping[str, object]) -> tuple[str, ...]:
+    if spec.name == SHELL:
+        command = arguments.get("command")
+        return shell_risks(command) if isinstance(command, str) else ("unknown: there is no command to look at",)
+    reasons: list[str] = []
+    if spec.risk is Risk.HIGH:
+        reasons.append(f"{spec.name} is declared as of high risk")
+    if spec.network and not spec.read_only:
+        reasons.append(f"{spec.name} changes something outside the workspace")
+    return tuple(reasons)

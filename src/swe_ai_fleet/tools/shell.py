@@ -11,7 +11,7 @@ from pydantic import Field
 
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Outcome, Risk, ToolResult
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.operation import Toolkit, operation
 
 _SIGNAL_BASE = 128

@@ -1,10 +1,12 @@
-"""Events told in a line each."""
+"""Events told in a line each.
+
+Every event in a line of words, also those that `narrate` leaves out.
+"""
 
 from __future__ import annotations
 
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.baseline import Baseline
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult, TestSummary
 from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
@@ -12,34 +14,57 @@ from swe_ai_fleet.domain.event import (
     ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
+    AuditHeadSigned,
     BaselineFinished,
+    BreakpointsSet,
+    CallRepaired,
     CancelRequested,
     CandidateDelivered,
     CandidateReviewed,
     CandidateScored,
     CandidatesExamined,
     CandidatesRanked,
+    CandidateSubmitted,
     ChecklistMade,
     ChecksFinished,
     ChecksStarted,
     ContextGathered,
     EnvironmentRunFinished,
+    EventBody,
+    ExecutionClaimed,
     ExecutionFinished,
     ExecutionStarted,
+    HistoryCondensed,
+    LoopNoticed,
+    MessageAdded,
+    ModelReplied,
     NodeUpdated,
+    PlanMade,
     RefusedKept,
+    ResultPublished,
     RevisionJudged,
+    RunClaimed,
     RunFinished,
     RunLost,
+    RunReassigned,
     RunStarted,
     RunStopped,
     StoredEvent,
+    SubtaskEnded,
+    SubtasksDerived,
+    SubtaskStarted,
     ToolFinished,
+    ToolStarted,
+    VotesCast,
     WinnerDelivered,
+    WorkflowFinished,
+    WorkspaceCheckpointed,
+    WorkspaceNotKept,
 )
 from swe_ai_fleet.domain.examination import STATEMENT, Examination
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.watching.text import clean, one_line
 
 BASELINE = "baseline"
@@ -224,3 +249,66 @@ def _tests_text(result: CheckResult, tests: TestSummary) -> str:
 
 def _counted(number: int, singular: str, plural: str) -> str:
     return f"{number} {singular if number == 1 else plural}"
+
+
+LINE_CHARS = 200
+_LOOKED_AT = 2_000
+
+
+def line_of(stored: StoredEvent) -> str:
+    """What happened, in a line of at most 200 characters; never empty."""
+    said = narrate(stored) or _own(stored.event.agent_id, stored.event.body)
+    # Whoever wrote a megabyte is not cleaned character by character for a line.
+    return one_line(said[:_LOOKED_AT], LINE_CHARS) or stored.event.body.type
+
+
+def _own(agent: str, body: EventBody) -> str:
+    match body:
+        case ExecutionClaimed(owner=owner):
+            return f"driven by {owner}"
+        case RunClaimed(host=host, resumes=resumes):
+            return f"{agent}: {'goes on' if resumes else 'begins'} at {host}"
+        case RunReassigned(lost_agent_id=lost, attempt=attempt, reason=reason):
+            return f"{lost}: lost, goes on elsewhere (attempt {attempt}): {reason}"
+        case ModelReplied(step=step, reply=reply):
+            calls = ", ".join(call.name for call in reply.message.tool_calls)
+            said = reply.message.content[:_LOOKED_AT]
+            return f"{agent}: step {step}: " + (f"calls {calls}" if calls else said or "nothing said")
+        case MessageAdded(message=message):
+            return f"{agent}: told: {message.content[:_LOOKED_AT]}"
+        case CallRepaired(step=step, repairs=repairs):
+            return f"{agent}: step {step}: mended: {'; '.join(repairs)}"
+        case HistoryCondensed(tokens_before=before, tokens_after=after):
+            return f"{agent}: conversation condensed from {before:,} to {after:,} tokens"
+        case LoopNoticed(pattern=pattern, advice=advice):
+            return f"{agent}: goes in circles ({pattern}): {advice}"
+        case PlanMade(plan=plan, reason=reason):
+            return f"{agent}: plan of {len(plan.steps)} steps" + (f": {reason}" if reason else "")
+        case WorkspaceCheckpointed(step=step, commit=commit):
+            return f"{agent}: step {step}: workspace kept as {commit[:12]}"
+        case WorkspaceNotKept(step=step, reason=reason):
+            return f"{agent}: step {step}: workspace not kept: {reason}"
+        case ToolStarted(entry=entry):
+            return f"{agent}: {entry.tool}_{entry.operation} begins"
+        case CandidateSubmitted(candidate=candidate):
+            left = candidate.artifacts
+            size = f"+{left.insertions} -{left.deletions} in {len(left.files_changed)} files"
+            return f"{candidate.candidate_id}: handed in: {size}"
+        case VotesCast(votes=votes):
+            return "votes: " + "; ".join(f"{vote.judge_id}: {vote.choice or vote.error or 'none'}" for vote in votes)
+        case SubtasksDerived(derivation=derivation):
+            return f"split into {len(derivation.subtasks)} subtasks"
+        case SubtaskStarted(subtask_id=subtask, execution_id=execution_id):
+            return f"{subtask}: handed in as {execution_id}"
+        case SubtaskEnded(outcome=outcome):
+            return f"{outcome.subtask_id}: {outcome.status}" + (f": {outcome.error}" if outcome.error else "")
+        case BreakpointsSet(action=action, node_id=node, by=by):
+            return f"{by or 'somebody'} says {action}" + (f" {node}" if node else "")
+        case WorkflowFinished():
+            return "the workflow has its output"
+        case AuditHeadSigned(head=head):
+            return f"{head.agent_id}: {head.entries} audit entries signed by {head.key_id}"
+        case ResultPublished():
+            return "subscribers are told"
+        case _:
+            return ""

@@ -1,22 +1,189 @@
-"""Whether a workflow can run: what its nodes, edges and references mean together."""
+"""What is wrong with the edges of a workflow, and with the ways that branches choose.
+
+How large a workflow is with all the workflows in it, and whether one contains itself.
+
+Whether a workflow can run: what its nodes, edges and references mean together.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.workflow import Node, NodeType, Workflow
-from swe_ai_fleet.workflows.documents import Path, Problem
-from swe_ai_fleet.workflows.edge_checks import edge_problems
-from swe_ai_fleet.workflows.faults import InvalidWorkflow, WorkflowFault
-from swe_ai_fleet.workflows.graph import ordered, upstream
-from swe_ai_fleet.workflows.nesting import size, way_back
+from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.workflow import Edge, Node, NodeType, Workflow
+from swe_ai_fleet.workflows.documents import InvalidWorkflow, Path, Problem, WorkflowFault
+from swe_ai_fleet.workflows.graph import cycle, ordered, upstream
 from swe_ai_fleet.workflows.node_checks import Known, Level, node_problems
 from swe_ai_fleet.workflows.references import BadReference, references_in
-from swe_ai_fleet.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES
-from swe_ai_fleet.workflows.shape import nearest
+from swe_ai_fleet.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES, nearest
 from swe_ai_fleet.workflows.values import INPUT_TYPES, fits
+
+
+def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
+    """Edges to nowhere, edges given twice, labels that nothing chooses or leads from, cycles, nodes out of reach."""
+    nodes = {node.id: node for node in workflow.nodes}
+    found: list[Problem] = []
+    whole: list[Edge] = []
+    seen: set[tuple[str, str, str]] = set()
+    for at, edge in enumerate(workflow.edges):
+        place = (*path, "edges", at)
+        missing = [
+            Problem(
+                path=(*place, end),
+                message=f"the edge {edge.source} -> {edge.target} names no node {name!r}",
+                hint=nearest(name, [*nodes]),
+            )
+            for end, name in (("source", edge.source), ("target", edge.target))
+            if name not in nodes
+        ]
+        found.extend(missing)
+        if missing:
+            continue
+        whole.append(edge)
+        key = (edge.source, edge.target, edge.label)
+        if key in seen:
+            found.append(Problem(path=place, message=f"the edge {edge.source} -> {edge.target} is given twice"))
+        seen.add(key)
+        found.extend(_label_problems(nodes[edge.source], edge, (*place, "label")))
+    for at, node in enumerate(workflow.nodes):
+        if node.type is NodeType.BRANCH:
+            labels = {edge.label for edge in whole if edge.source == node.id}
+            found.extend(_case_problems(node, labels, (*path, "nodes", at)))
+    pairs = [(edge.source, edge.target) for edge in whole]
+    circle = cycle([*nodes], pairs)
+    if circle:
+        at = next(at for at, edge in enumerate(workflow.edges) if (edge.source, edge.target) == circle[:2])
+        message = f"the edges go in a circle: {' -> '.join(circle)}"
+        found.append(Problem(path=(*path, "edges", at), message=message, hint="a map or retries repeat work"))
+    else:
+        found.extend(_unreachable(workflow, whole, path))
+    return found
+
+
+def _label_problems(source: Node, edge: Edge, place: Path) -> list[Problem]:
+    if not edge.label:
+        return []
+    match source.type:
+        case NodeType.BRANCH:
+            known = [case.label for case in source.cases]
+            said = f"no case of {source.id} has the label {edge.label!r}"
+        case NodeType.APPROVAL:
+            known = [decision.value for decision in ApprovalDecision]
+            said = f"{edge.label!r} is no decision"
+        case _:
+            message = f"{source.id} chooses nothing, so the edge cannot have the label {edge.label!r}"
+            return [Problem(path=place, message=message, hint="branches and approvals choose")]
+    return [] if edge.label in known else [Problem(path=place, message=said, hint=nearest(edge.label, known))]
+
+
+def _case_problems(node: Node, labels: set[str], place: Path) -> list[Problem]:
+    found: list[Problem] = []
+    seen: set[str] = set()
+    always = ""
+    for at, case in enumerate(node.cases):
+        here = (*place, "cases", at)
+        if not case.label:
+            found.append(Problem(path=here, message="a case needs a label"))
+            continue
+        if case.label in seen:
+            found.append(Problem(path=here, message=f"there is another case {case.label!r}"))
+        elif case.label not in labels:
+            message = f"no edge from {node.id} has the label {case.label!r}"
+            found.append(Problem(path=here, message=message, hint="add one, or leave the case out"))
+        if always:
+            message = f"the case {case.label!r} is never reached: {always!r} before it always holds"
+            found.append(Problem(path=here, message=message))
+        seen.add(case.label)
+        if case.when is None:
+            always = always or case.label
+    return found
+
+
+def _unreachable(workflow: Workflow, edges: list[Edge], path: Path) -> list[Problem]:
+    """Nodes to which only ways lead that are never taken: behind cases that can never be chosen."""
+    nodes = {node.id: node for node in workflow.nodes}
+    dead = {(node.id, label) for node in workflow.nodes for label in _never_chosen(node)}
+    into: dict[str, list[Edge]] = {name: [] for name in nodes}
+    for edge in edges:
+        into[edge.target].append(edge)
+    reached: set[str] = set()
+    for name in ordered([*nodes], [(edge.source, edge.target) for edge in edges]):
+        ways = into[name]
+        if not ways or any(edge.source in reached and (edge.source, edge.label) not in dead for edge in ways):
+            reached.add(name)
+    return [
+        Problem(path=(*path, "nodes", at), message=f"the node {node.id} is never reached")
+        for at, node in enumerate(workflow.nodes)
+        if node.id not in reached
+    ]
+
+
+def _never_chosen(node: Node) -> list[str]:
+    first = next((at for at, case in enumerate(node.cases) if case.when is None), len(node.cases))
+    taken = {case.label for case in node.cases[: first + 1]}
+    return [case.label for case in node.cases[first + 1 :] if case.label not in taken]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """`nodes` are counted once for each place where they stand; `depth` 1 is a workflow without others in it."""
+
+    nodes: int = 0
+    depth: int = 0
+
+
+def inner_nodes(workflow: Workflow) -> Iterator[Node]:
+    """The nodes of a workflow that hold a workflow each, those within maps included."""
+    for node in workflow.nodes:
+        while node.node is not None:
+            node = node.node
+        if node.type is NodeType.WORKFLOW:
+            yield node
+
+
+def way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow]) -> tuple[str, ...]:
+    """The way on which the workflow `name` comes to contain itself or one that it is in; empty where it does not."""
+    return _way_back(name, within, workflows, set())
+
+
+def _way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow], seen: set[str]) -> tuple[str, ...]:
+    if name in within:
+        return (*within[within.index(name) :], name)
+    if name in seen or name not in workflows:
+        return ()
+    seen.add(name)
+    waiting = [(workflows[name], (*within, name))]
+    while waiting:
+        workflow, names = waiting.pop()
+        for node in inner_nodes(workflow):
+            if isinstance(node.workflow, Workflow):
+                waiting.append((node.workflow, (*names, node.workflow.name)))
+            elif found := _way_back(node.workflow, names, workflows, seen):
+                return found
+    return ()
+
+
+def size(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Size:
+    """The size of a workflow that does not contain itself; what is not known counts as nothing."""
+    return _size(workflow, workflows, {})
+
+
+def _size(workflow: Workflow, workflows: Mapping[str, Workflow], known: dict[str, Size]) -> Size:
+    nodes, depth = len(workflow.nodes), 0
+    for node in inner_nodes(workflow):
+        inner = node.workflow
+        if isinstance(inner, Workflow):
+            found = _size(inner, workflows, known)
+        elif inner in known:
+            found = known[inner]
+        else:
+            found = _size(workflows[inner], workflows, known) if inner in workflows else Size()
+            known[inner] = found
+        nodes, depth = nodes + found.nodes, max(depth, found.depth)
+    return Size(nodes=nodes, depth=depth + 1)
+
 
 MAX_NESTED = 8
 """Workflows within workflows."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_type import json_type
-from swe_ai_fleet.domain.workflow import Condition, JsonValue
+from swe_ai_fleet.domain.workflow import Condition, JsonValue, json_type
 from swe_ai_fleet.workflows.references import (
     BadReference,
     Reference,

@@ -1,4 +1,6 @@
-"""YAML as JSON values that know their lines.
+"""What is wrong with a workflow, and where.
+
+YAML as JSON values that know their lines.
 
 The core schema of YAML 1.2: `yes` and `no` are texts. What JSON lacks is refused, and so are anchors that are used
 again (a small file could grow without end by them), keys given twice, and documents that are large or deep.
@@ -7,12 +9,46 @@ again (a small file could grow without end by them), keys given twice, and docum
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.workflow import JsonValue
+
+_MOST_TOLD = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowFault:
+    """One thing that is wrong. `line` counts from 1, 0 is in no file; `node` is an id, empty where it is in none."""
+
+    message: str
+    line: int = 0
+    node: str = ""
+    hint: str = ""
+    file: str = ""
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line or "") if part)
+        parts = (place, f"node {self.node}" if self.node else "", self.message)
+        said = ": ".join(part for part in parts if part)
+        return f"{said} ({self.hint})" if self.hint else said
+
+
+class InvalidWorkflow(InvalidRequest):
+    """A workflow that cannot run as it stands; `faults` are all that is wrong with it, in the order of its lines."""
+
+    def __init__(self, faults: Sequence[WorkflowFault]) -> None:
+        self.faults = tuple(faults)
+        told = [str(fault) for fault in self.faults[:_MOST_TOLD]]
+        left = len(self.faults) - len(told)
+        super().__init__("\n".join([*told, f"and {left} more"] if left else told), field="workflow")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.faults,)
+
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 24

@@ -20,10 +20,8 @@ from swe_ai_fleet.domain.workflow import (
 )
 from swe_ai_fleet.workflows.checking import problems_of, resolved_workflows
 from swe_ai_fleet.workflows.conditions import condition_of
-from swe_ai_fleet.workflows.documents import Document, Path, Problem, read_document
-from swe_ai_fleet.workflows.faults import InvalidWorkflow, WorkflowFault
-from swe_ai_fleet.workflows.schema import ID
-from swe_ai_fleet.workflows.shape import shape_problems
+from swe_ai_fleet.workflows.documents import Document, InvalidWorkflow, Path, Problem, WorkflowFault, read_document
+from swe_ai_fleet.workflows.schema import ID, shape_problems
 
 _NODE_FIELDS = (
     "id", "query", "tool", "arguments", "prompt", "over", "max_parallel", "inputs", "retries", "retry_seconds",

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_type import json_type
-from swe_ai_fleet.domain.workflow import JsonValue
+from swe_ai_fleet.domain.workflow import JsonValue, json_type
 
 MAX_CHARS = 4_000_000
 """What is put in may come to, in one value."""

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_type import json_type
-from swe_ai_fleet.domain.workflow import JsonValue, Workflow
+from swe_ai_fleet.domain.workflow import JsonValue, Workflow, json_type
 
 MAX_VALUE_CHARS = 4_000_000
 MAX_SHOWN_CHARS = 200_000

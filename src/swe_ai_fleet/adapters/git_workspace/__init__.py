@@ -1,12 +1,11 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
 from swe_ai_fleet.adapters.git_workspace.clones import Bounds, GitClone
-from swe_ai_fleet.adapters.git_workspace.credentials import mounted_credentials
+from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped
 from swe_ai_fleet.adapters.git_workspace.locations import TENANT
 from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
-from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped
-from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup
+from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, mounted_credentials
 from swe_ai_fleet.adapters.git_workspace.routes import Credential
 
 __all__ = [

@@ -17,10 +17,10 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import BuildStep, Decision, StepOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
-from swe_ai_fleet.environments.lock_files import Lock, offending_pins, recorded_line, unavailable_packages
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
 from swe_ai_fleet.environments.recipe import Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from swe_ai_fleet.environments.requirements import Lock, offending_pins, recorded_line, unavailable_packages
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox import LocalWorkspace, Refusal, RefusalReason
 from swe_ai_fleet.sandbox.jail import python

@@ -1,12 +1,59 @@
-"""Git bundles: commits on their way to where they are not known yet."""
+"""Git bundles: commits and whole repositories, packed to go where they are not known yet.
+
+The tags of a commit's ancestry, which version tools and `git describe` read.
+
+Git bundles: commits on their way to where they are not known yet.
+
+A clone's base commit as a git bundle that stands on its own, with its history as far as that can be carried.
+
+A local repository at one commit, packed into a bundle that stands on its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import (
+    HISTORY_MEMORY_BYTES,
+    Allowance,
+    Git,
+    GitExhausted,
+    GitFailed,
+    Layout,
+)
+from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
+from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.integration import BUNDLE_BRANCH, RepositoryBundle
+from swe_ai_fleet.domain.task import RepoRef, check_branch
+
+MAX_TAGS = 5000
+
+
+async def merged_tags(git: Git, layout: Layout, commit: str) -> tuple[str, ...]:
+    """The lines of a packed-refs file for the tags that point into a commit's ancestry, at most 5000, sorted by name.
+
+    A repository that lacks the commit has none.
+    """
+    listed = await git.run(
+        *("for-each-ref", f"--merged={commit}", f"--count={MAX_TAGS}", "--sort=refname"),
+        *("--format=%(objectname) %(objecttype) %(*objectname) %(refname)", "refs/tags"),
+        layout=layout,
+        expect=(0, 128, 129),
+    )
+    lines: list[str] = []
+    for line in listed.lines() if listed.code == 0 else ():
+        name, kind, peeled, ref = line.split(" ", 3)
+        lines.append(f"{name} {ref}")
+        if kind == "tag" and peeled:
+            lines.append(f"^{peeled}")
+    return tuple(lines)
+
 
 MAX_BUNDLE_BYTES = 256 * 1024 * 1024
 _PACK_TIMEOUT_SECONDS = 1800.0
@@ -76,3 +123,116 @@ async def unpack(git: Git, layout: Layout, data: bytes, commit: str) -> None:
         await git.run("rev-list", "--objects", "--quiet", commit, *without, layout=layout)
     except GitFailed as error:
         raise PreconditionFailed(f"the bundle of {commit[:12]} is broken: {error.message[:500]}") from error
+
+
+_ALLOWANCE = Allowance(memory_bytes=HISTORY_MEMORY_BYTES)
+_REF = f"refs/heads/{BUNDLE_BRANCH}"
+
+
+async def bundled(git: Git, layout: Layout, base: str, *, shallow: bool, max_bytes: int) -> RepositoryBundle:
+    """The bundle of `base`, made in a git directory of our own.
+
+    Without its history where that is cut off (`shallow`) or makes more than `max_bytes`. Raises ResourceExhausted
+    where the files alone make more.
+    """
+    if not shallow:
+        try:
+            return RepositoryBundle(commit=base, data=await _pack(git, layout, base, max_bytes))
+        except ResourceExhausted:
+            pass  # the files alone may fit
+    made = await git.run("commit-tree", f"{base}^{{tree}}", "-m", "Base", layout=layout, variables=FIXED_IDENTITY)
+    try:
+        data = await _pack(git, layout, made.text(), max_bytes)
+    except ResourceExhausted as error:
+        raise ResourceExhausted(
+            f"the files of the repository make a bundle of more than {max_bytes} bytes",
+            hint="agents that others run get no repository of this size",
+        ) from error
+    return RepositoryBundle(commit=made.text(), data=data, without_history=True)
+
+
+async def _pack(git: Git, layout: Layout, commit: str, max_bytes: int) -> bytes:
+    await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
+    made = await git.run(
+        *("bundle", "create", "--quiet", "-", _REF),
+        layout=layout,
+        output_limit=max_bytes,
+        allowance=_ALLOWANCE,
+    )
+    return made.stdout
+
+
+_PACK_SECONDS = 1_800.0
+_UNNAMED = "base"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A bundle whose branch stands at `commit`; `subdirectory` is where in the repository the path lies."""
+
+    bundle: Path
+    commit: str
+    branch: str
+    subdirectory: str = ""
+
+
+async def pack_repository(repo: RepoRef, into: Path) -> Packed:
+    """A bundle of what a reference to a local repository means, with its history, in the directory `into`.
+
+    Nothing is written into the repository. Raises InvalidRequest, PreconditionFailed with `field`.
+    """
+    git = Git(os.environ)
+    policy = LocationPolicy(allowed_roots=(Path("/"),), allow_local_paths=True)
+    local = LocalRepositories(git, policy, scratch=into, excludes=user_excludes(os.environ))
+    path = await asyncio.to_thread(Path(repo.location).resolve)
+    found = await local.find(path)
+    if found.shallow:
+        raise PreconditionFailed(
+            "a shallow clone cannot be uploaded", field="repo", hint="git fetch --unshallow, or name its URL"
+        )
+    own = into / "repository"
+    await asyncio.to_thread(write_git_dir, own, head="ref: refs/heads/none", history=found.history)
+    resolved = await local.resolve(found, repo, own / "objects")
+    branch, layout, bundle = resolved.branch or _UNNAMED, Layout(git_dir=own), into / "bundle"
+    (own / "HEAD").write_text(f"ref: refs/heads/{branch}\n")
+    try:
+        await git.run("update-ref", "--no-deref", f"refs/heads/{branch}", resolved.commit, layout=layout)
+        tags = await merged_tags(git, Layout(git_dir=found.git_dir), resolved.snapshot_of or resolved.commit)
+        lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
+        (own / "packed-refs").write_text(lines, "utf-8", "surrogateescape")
+        names = [line.partition(" ")[2] for line in tags if not line.startswith("^")]
+        await git.run(
+            # With one thread the same commit makes the same bundle, and so the same upload.
+            *("-c", "pack.threads=1", "bundle", "create", "--quiet", str(bundle), "--stdin"),
+            layout=layout,
+            stdin="".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names)).encode(
+                "utf-8", "surrogateescape"
+            ),
+            timeout_seconds=_PACK_SECONDS,
+            allowance=_ALLOWANCE,
+        )
+    except GitFailed as error:
+        raise PreconditionFailed(f"the repository cannot be packed: {error.message[:500]}", field="repo") from error
+    inside = "" if found.bare or path == found.top else path.relative_to(found.top).as_posix()
+    return Packed(bundle=bundle, commit=resolved.commit, branch=branch, subdirectory=inside)
+
+
+async def unpack_branch(repository: Path, bundle: Path, branch: str, *, known: Path | None = None) -> str:
+    """Put a bundle's branch into a local repository, where it must not exist yet; its commit.
+
+    `known` is a bundle that has what the other one builds on, where the repository itself may not. No work tree is
+    touched, and no hook runs. Raises InvalidRequest where it is no name of a branch, PreconditionFailed.
+    """
+    # A server says its name: with a star in it, branches of any name would be written.
+    git, ref = Git(os.environ), f"refs/heads/{check_branch(branch, field='--fetch')}"
+    fetch = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--")
+    try:
+        there = await git.run("for-each-ref", "--format=%(objectname)", "--", ref, cwd=repository)
+        if there.text():
+            raise PreconditionFailed(f"branch {branch} exists already", field="--fetch", hint="choose another --branch")
+        if known is not None:
+            await git.run(*fetch, str(known), "HEAD", cwd=repository, protocols=("file",), allowance=_ALLOWANCE)
+        await git.run(*fetch, str(bundle), f"{ref}:{ref}", cwd=repository, protocols=("file",))
+        return (await git.run("rev-parse", "--verify", "--end-of-options", ref, cwd=repository)).text()
+    except GitFailed as error:
+        raise PreconditionFailed(f"the branch could not be fetched: {error.message[:500]}", field="--fetch") from error

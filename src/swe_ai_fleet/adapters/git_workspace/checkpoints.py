@@ -12,9 +12,9 @@ from pathlib import Path
 
 import structlog
 
-from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, GitFailed, GitResult, Layout
-from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, WORK_BRANCH
+from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, WORK_BRANCH
+from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.run import Checkpoint

@@ -13,28 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import checkpoints
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.bundles import bundled
+from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree, try_lock
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, Layout
+from swe_ai_fleet.adapters.git_workspace.git import PATCH_FORM, Git, GitExhausted, Layout, apply_patch, diff_of, touched
+from swe_ai_fleet.adapters.git_workspace.git_dir import BY_PRODUCTS, FIXED_IDENTITY, WORK_BRANCH, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import object_stores
-from swe_ai_fleet.adapters.git_workspace.locks import try_lock
-from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, diff_of, touched
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of, packed_refs, submodules_of
-from swe_ai_fleet.adapters.git_workspace.skeleton import (
-    BY_PRODUCTS,
-    FIXED_IDENTITY,
-    WORK_BRANCH,
-    History,
-    write_git_dir,
-)
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
-from swe_ai_fleet.adapters.git_workspace.whole_bundles import bundled
-from swe_ai_fleet.domain.bundle import RepositoryBundle
 from swe_ai_fleet.domain.candidate import Diff
-from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.command import Command, CommandResult, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.owner import Owner
+from swe_ai_fleet.domain.integration import RepositoryBundle
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
 

@@ -9,15 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.directories import finished, locked, remove_tree
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout, apply_patch
+from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, dates_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepository, identity
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
-from swe_ai_fleet.adapters.git_workspace.locks import locked
-from swe_ai_fleet.adapters.git_workspace.patches import apply_patch
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
-from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, dates_of, write_git_dir
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository

@@ -11,41 +11,51 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.build_facts import (
+    Facts,
+    first_report,
+    missing_on_path,
+    notes_for_agents,
+    read_facts,
+    read_furnishing,
+    read_npm_lock,
+    submodule_decisions,
+    write_facts,
+)
 from swe_ai_fleet.adapters.git_workspace.building import MOST_RECORDED, REPORTS, Build, BuildRoot
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
 from swe_ai_fleet.adapters.git_workspace.directories import (
     clear_name,
     copy_tree,
     finished,
+    locked,
     read_file,
     remove_tree,
     write_file,
 )
-from swe_ai_fleet.adapters.git_workspace.facts import Facts, read_facts, read_furnishing, read_npm_lock, write_facts
+from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.adapters.git_workspace.keys import Keys
-from swe_ai_fleet.adapters.git_workspace.locks import locked
-from swe_ai_fleet.adapters.git_workspace.places import ENVIRONMENT_MOUNT, WORKSPACE_MOUNT, Places, SetupPolicy, check
-from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
-from swe_ai_fleet.adapters.git_workspace.reporting import (
-    first_report,
-    missing_on_path,
-    notes_for_agents,
-    submodule_decisions,
+from swe_ai_fleet.adapters.git_workspace.places import (
+    ENVIRONMENT_MOUNT,
+    WORKSPACE_MOUNT,
+    Places,
+    PythonTools,
+    SetupPolicy,
+    check,
 )
-from swe_ai_fleet.adapters.git_workspace.tenant_disk import TenantDisk
+from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
 from swe_ai_fleet.environments.interpreters import allows, shown
-from swe_ai_fleet.environments.lock_files import NODE_LOCKS, PYTHON_LOCKS, Lock, npm_lock, read_lock, recorded_lock
 from swe_ai_fleet.environments.node_project import pinned_npm
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from swe_ai_fleet.environments.requirements import NODE_LOCKS, PYTHON_LOCKS, Lock, npm_lock, read_lock, recorded_lock
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import make_bundle
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, Layout
+from swe_ai_fleet.adapters.git_workspace.git import PATCH_FORM, Git, GitExhausted, Layout, apply_patch, readable
+from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import identity
-from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, readable
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
-from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.integration import OURS, THEIRS, Exported, Merge, MergeRequest
 

@@ -1,26 +1,212 @@
-"""Which builds are the same: what an environment is known by, and whose code may run while it is built."""
+"""What this machine has for environments: interpreters, toolchains, our own pip.
+
+A commit's files as git objects have them: what is there and what the small ones say, without a checkout.
+
+Which builds are the same: what an environment is known by, and whose code may run while it is built.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.metadata
 import json
 import os
 import posixpath
-from collections.abc import Sequence
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.git import Git
-from swe_ai_fleet.adapters.git_workspace.listing import read_files
-from swe_ai_fleet.adapters.git_workspace.machine import Interpreters, find_interpreters
+from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
-from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs
+from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs, submodules_of, tags_of
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import digest
+from swe_ai_fleet.environments.interpreters import Machine, PythonVersion
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
-from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_read, joined
 from swe_ai_fleet.sandbox import Rung
+
+_NAME = re.compile(r"python3\.(\d{1,2})")
+_OLDEST: PythonVersion = (3, 7)
+_TOOLCHAINS = ("node", "npm", "go", "cargo", "gcc", "make")
+_SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreters:
+    """The machine as detection sees it, and where each interpreter is installed; `identity` changes with any of it."""
+
+    machine: Machine
+    prefixes: Mapping[PythonVersion, Path]
+    identity: str
+
+
+def find_interpreters(surroundings: Mapping[str, str]) -> Interpreters:
+    """Look at this machine; files are looked at, no program is run. Blocking.
+
+    Beside what is on PATH, the neighbours of the fleet's own interpreter are found (pyenv keeps one directory for each
+    version), and uv's.
+    """
+    default = (sys.version_info.major, sys.version_info.minor)
+    own = Path(sys.base_prefix, "bin", f"python{default[0]}.{default[1]}")
+    programs: dict[PythonVersion, Path] = {default: own}
+    for directory in _directories(surroundings):
+        for program in sorted(directory.glob("python3.*"), reverse=True):
+            match = _NAME.fullmatch(program.name)
+            version: PythonVersion = (3, int(match[1])) if match else (0, 0)
+            if version >= _OLDEST and version not in programs and (real := _interpreter(program, version)):
+                programs[version] = real
+    found = {name: place for name in _TOOLCHAINS if (place := shutil.which(name, path=":".join(_SYSTEM_PATH)))}
+    pip_requires, pip_version = _pip()
+    machine = Machine(
+        default=default,
+        pythons={version: str(program) for version, program in programs.items()},
+        pip_requires=pip_requires,
+        programs=frozenset(found),
+    )
+    marks = [_mark(Path(place)) for place in (*programs.values(), *found.values())]
+    identity = hashlib.sha256("\n".join((pip_version, *marks)).encode()).hexdigest()[:16]
+    prefixes = {version: program.parent.parent for version, program in programs.items()}
+    return Interpreters(machine=machine, prefixes=prefixes, identity=identity)
+
+
+def _directories(surroundings: Mapping[str, str]) -> Iterable[Path]:
+    home = surroundings.get("HOME", "")
+    roots = [Path(sys.base_prefix).parent]
+    roots += [Path(home, place) for place in (".pyenv/versions", ".local/share/uv/python") if home]
+    if uv := surroundings.get("UV_PYTHON_INSTALL_DIR"):
+        roots.append(Path(uv))
+    for root in roots:
+        # Newer patch releases first: the first one found of each version is taken.
+        yield from sorted((path for path in root.glob("*/bin") if root.name != "usr"), key=_release, reverse=True)
+    path = surroundings.get("PATH", os.defpath).split(":")
+    yield from map(Path, dict.fromkeys((*filter(os.path.isabs, path), "/usr/local/bin", "/usr/bin")))
+
+
+def _release(path: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", path.parent.name)[:3])
+
+
+def _interpreter(program: Path, version: PythonVersion) -> Path | None:
+    """The program itself, where it is one with its standard library beside it, and no script that starts another."""
+    try:
+        real = program.resolve(strict=True)
+        with real.open("rb") as file:
+            is_program = file.read(4) == b"\x7fELF"
+        library = real.parent.parent / "lib" / f"python{version[0]}.{version[1]}"
+        return real if is_program and (library / "os.py").is_file() else None
+    except OSError:
+        return None
+
+
+def _pip() -> tuple[str, str]:
+    try:
+        pip = importlib.metadata.distribution("pip")
+    except importlib.metadata.PackageNotFoundError:
+        return "", ""
+    return pip.metadata["Requires-Python"] or "", pip.version
+
+
+def _mark(program: Path) -> str:
+    try:
+        status = program.stat()
+    except OSError:
+        return str(program)
+    return f"{program} {program.resolve()} {status.st_size} {status.st_mtime_ns}"
+
+
+_MAX_TESTS_READ = 40
+_MAX_MANIFESTS_READ = 1000
+_MAX_FILE_BYTES = 8 * 1024 * 1024
+_MAX_TEST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
+_VERSION = re.compile(r"\d+\.\d+")
+_COMMITTED = re.compile(rb"^committer .*> (\d{1,12}) [+-]\d{4}$", re.M)
+_PARENT = re.compile(rb"^parent ([0-9a-f]{40,64})$", re.M)
+_OLDEST_LISTING = datetime(2010, 1, 1, tzinfo=UTC)
+_RECENT = timedelta(days=180)
+
+
+async def read_files(git: Git, seed: Path) -> RepositoryFiles:
+    """The files of a seed's commit: two git processes, however large the repository is."""
+    layout = Layout(git_dir=seed)
+    listed = await git.run("ls-tree", "-r", "-z", "-l", "--full-tree", seed.name, layout=layout)
+    files: dict[str, str] = {}
+    readable: list[tuple[str, int]] = []
+    for entry in filter(None, listed.stdout.decode("utf-8", "surrogateescape").split("\0")):
+        facts, path = entry.split("\t", 1)
+        mode, _, name, size = facts.split()
+        files[path] = name
+        if mode.startswith("100") and is_read(path):
+            readable.append((path, int(size)))
+    wanted = _affordable(readable)
+    names = (seed.name, f"{seed.name}^{{tree}}", *(files[path] for path in wanted))
+    questions = "".join(f"{name}\n" for name in names)
+    answered = await git.run(
+        "cat-file", "--batch", layout=layout, stdin=questions.encode(), output_limit=2 * _MAX_BYTES
+    )
+    contents = _split(answered.stdout)
+    tags, submodules = await asyncio.to_thread(lambda: (tags_of(seed), submodules_of(seed)))
+    return RepositoryFiles(
+        tree=contents[1][0],
+        parent=match[1].decode() if (match := _PARENT.search(contents[0][1].partition(b"\n\n")[0])) else "",
+        files=files,
+        texts={
+            path: content.decode("utf-8", "replace") for path, (_, content) in zip(wanted, contents[2:], strict=True)
+        },
+        until=_until(contents[0][1], datetime.now(UTC)),
+        versions_tagged=any(_VERSION.search(tag) for tag in tags),
+        submodules={submodule.path: submodule.tree for submodule in submodules if submodule.tree},
+    )
+
+
+def _until(commit: bytes, now: datetime) -> str:
+    """The first day of the month behind that of a commit; empty for one of the last months, or of no sensible time.
+
+    A month, so that its commits share an environment.
+    """
+    match = _COMMITTED.search(commit.partition(b"\n\n")[0])
+    seconds = int(match[1]) if match else 0
+    if not _OLDEST_LISTING.timestamp() < seconds < (now - _RECENT).timestamp():
+        return ""
+    day = datetime.fromtimestamp(seconds, UTC)
+    return f"{day.year + day.month // 12}-{day.month % 12 + 1:02}-01"
+
+
+def _affordable(readable: list[tuple[str, int]]) -> list[str]:
+    """Those of the files that are read: manifests near the top first, some of the tests, none that is huge."""
+    tests = manifests = total = 0
+    wanted: list[str] = []
+    for path, size in sorted(readable, key=lambda entry: (not is_manifest(entry[0]), entry[0].count("/"), entry[0])):
+        manifest = is_manifest(path)
+        if size > (_MAX_FILE_BYTES if manifest else _MAX_TEST_BYTES) or total + size > _MAX_BYTES:
+            continue
+        if (manifest and manifests >= _MAX_MANIFESTS_READ) or (not manifest and tests >= _MAX_TESTS_READ):
+            continue
+        manifests += manifest
+        tests += not manifest
+        total += size
+        wanted.append(path)
+    return wanted
+
+
+def _split(stream: bytes) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    position = 0
+    while position < len(stream):
+        end = stream.index(b"\n", position)
+        name, _, size = stream[position:end].decode().split(" ")
+        start = end + 1
+        found.append((name, stream[start : start + int(size)]))
+        position = start + int(size) + 1
+    return found
+
 
 _FORMAT = 5
 _LISTINGS_KEPT = 64

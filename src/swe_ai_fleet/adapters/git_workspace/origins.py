@@ -13,16 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.adapters.git_workspace.bundles import read_header, unpack
+from swe_ai_fleet.adapters.git_workspace.bundles import merged_tags, read_header, unpack
+from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
-from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.submodules import Submodules, missing_submodules
-from swe_ai_fleet.adapters.git_workspace.tags import merged_tags
-from swe_ai_fleet.adapters.git_workspace.tenant_disk import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed

@@ -14,25 +14,23 @@ from pathlib import Path, PurePosixPath
 from swe_ai_fleet.adapters.git_workspace.clones import Bounds, Clones, GitClone
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, reap, release
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git_dir import WORK_BRANCH
 from swe_ai_fleet.adapters.git_workspace.integration import Integrations
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
-from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
-from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
-from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped, reap, release
+from swe_ai_fleet.adapters.git_workspace.places import PythonTools, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.routes import Routes
-from swe_ai_fleet.adapters.git_workspace.skeleton import WORK_BRANCH
-from swe_ai_fleet.adapters.git_workspace.tenant_disk import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.candidate import Delivered
+from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
-from swe_ai_fleet.domain.owner import Owner
 from swe_ai_fleet.domain.task import (
     Delivery,
     EnvironmentSpec,

@@ -12,11 +12,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.commit_size import check_size
-from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished, locked
 from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.locks import locked
-from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dir import History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.errors import PreconditionFailed
 
 _PACK_TIMEOUT_SECONDS = 1800.0

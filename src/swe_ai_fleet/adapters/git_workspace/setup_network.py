@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.building import pattern_of, way_out
-from swe_ai_fleet.adapters.git_workspace.places import TOOLS_MOUNT, SetupPolicy
-from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
+from swe_ai_fleet.adapters.git_workspace.places import TOOLS_MOUNT, PythonTools, SetupPolicy
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.sandbox import NetworkGrant, Refusal, RefusalReason, Sandbox

@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git_dir import History
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepository
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.seeds import Seeds, Submodule, submodules_of
-from swe_ai_fleet.adapters.git_workspace.skeleton import History
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 
 _MAX_SUBMODULES = 100

@@ -15,7 +15,6 @@ import structlog
 
 from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
-from swe_ai_fleet.adapters.jetstream.callout import Issuer, NatsLogin, answer_logins
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
@@ -26,16 +25,23 @@ from swe_ai_fleet.adapters.jetstream.holdings import (
     events_held,
     results_held,
 )
-from swe_ai_fleet.adapters.jetstream.host_requests import Answers, Ask, answer_hosts, asked_messages
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
 from swe_ai_fleet.adapters.jetstream.login import Credentials
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
+from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, StoredMessage, event_of
 from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.requests import (
+    Answers,
+    Ask,
+    Issuer,
+    NatsLogin,
+    answer_hosts,
+    answer_logins,
+    asked_messages,
+)
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
-from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID, event_of
 from swe_ai_fleet.adapters.jetstream.work_queue import (
     Handler,
     Hopeless,
@@ -47,11 +53,11 @@ from swe_ai_fleet.adapters.jetstream.work_queue import (
     consumers,
     remove_consumer,
 )
+from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, EventBody, StoredEvent, Writer
-from swe_ai_fleet.domain.live import TextDelta
-from swe_ai_fleet.domain.storage import StoredPiece
+from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.ports import ChangeLog, Journal, KeyValue
 
 __all__ = [

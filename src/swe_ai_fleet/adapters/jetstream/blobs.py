@@ -20,11 +20,10 @@ from typing import Any
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Refused
-from swe_ai_fleet.adapters.jetstream.host_requests import Ask, ask, asked_messages
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
+from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.requests import Ask, ask, asked_messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message, object_stream
-from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
 

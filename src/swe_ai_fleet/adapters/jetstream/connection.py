@@ -22,8 +22,15 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
-from swe_ai_fleet.adapters.jetstream.backoff import FIRST_SECONDS, LAST_SECONDS, Backoff
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Forbidden, Refused, Unanswered
+from swe_ai_fleet.adapters.jetstream.faults import (
+    FIRST_SECONDS,
+    LAST_SECONDS,
+    ApiFault,
+    Backoff,
+    Forbidden,
+    Refused,
+    Unanswered,
+)
 from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials, Protected
 from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, StoredMessage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable

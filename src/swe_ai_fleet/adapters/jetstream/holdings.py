@@ -13,7 +13,7 @@ from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.key_value import OPERATION, bucket_stream
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import object_stream
-from swe_ai_fleet.domain.storage import StoredPiece
+from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 
 _SIZE = "Nats-Msg-Size"

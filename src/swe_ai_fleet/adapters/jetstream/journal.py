@@ -17,19 +17,18 @@ from datetime import UTC, datetime
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import subjects
-from swe_ai_fleet.adapters.jetstream.backoff import Backoff
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Refused
-from swe_ai_fleet.adapters.jetstream.messages import Ack
-from swe_ai_fleet.adapters.jetstream.streams import last_message
-from swe_ai_fleet.adapters.jetstream.wire import (
+from swe_ai_fleet.adapters.jetstream.faults import Backoff, Refused
+from swe_ai_fleet.adapters.jetstream.messages import (
     EXPECTED_SEQUENCE,
     MAX_EVENT_BYTES,
     MESSAGE_ID,
+    Ack,
     message_id,
     place_of,
     spilled,
 )
+from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer

@@ -8,10 +8,9 @@ from contextlib import aclosing
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Refused
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
+from swe_ai_fleet.adapters.jetstream.messages import EXPECTED_SEQUENCE, StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
-from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest
 from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
 

@@ -17,7 +17,7 @@ from swe_ai_fleet.adapters.jetstream.faults import Unanswered
 from swe_ai_fleet.adapters.jetstream.messages import Message
 from swe_ai_fleet.adapters.jetstream.subjects import live_text_subject, live_want_subject, token
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.message import TextDelta
 
 WANT_SECONDS = 2.0
 WANTED_FOR_SECONDS = 7.0

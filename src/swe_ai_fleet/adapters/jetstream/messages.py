@@ -1,9 +1,35 @@
-"""Messages as NATS brings them and keeps them."""
+"""Messages as NATS and the JetStream API bring them, and events as they lie in them.
+
+Messages as NATS brings them and keeps them.
+
+Messages as the JetStream API tells them.
+
+Events on the wire.
+
+A message carries one `Event` as JSON (UTF-8), its `Nats-Msg-Id` header `<tenant>/` and the event's id (the server looks
+for duplicates in the whole stream, so the header must tell tenants apart):
+
+    {"id": "<execution>/<agent>/<generation>/<ordinal>", "tenant": ..., "execution_id": ..., "task_id": ...,
+     "agent_id": ..., "at": ..., "body": {"type": "...", ...}}
+
+Where that is more than 256 KiB, the JSON of `body` is a blob of its own and the message names it instead:
+
+    {"id": ..., ..., "at": ..., "body_ref": {"name": "<tenant>/<execution>/<sha256>", "digest": "<sha256>",
+     "size": <bytes>, "media_type": "application/json"}}
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, cast
+
+from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.event import Event
+from swe_ai_fleet.ports import BlobStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +64,71 @@ class StoredMessage:
     data: bytes
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     at: float = 0.0
+
+
+def from_api(answer: dict[str, Any]) -> StoredMessage:
+    """The message in an answer of `STREAM.MSG.GET`."""
+    message: dict[str, Any] = answer["message"]
+    return StoredMessage(
+        sequence=message["seq"],
+        subject=message["subject"],
+        data=base64.b64decode(message.get("data", "")),
+        headers=_headers(base64.b64decode(message.get("hdrs", ""))),
+    )
+
+
+def _headers(raw: bytes) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in raw.decode("utf-8", "replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.strip()
+    return headers
+
+
+MAX_EVENT_BYTES = 256 * 1024
+MESSAGE_ID = "Nats-Msg-Id"
+EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+_REFERENCE = b'"body_ref"'
+_MEDIA_TYPE = "application/json"
+
+
+async def spilled(event: Event, blobs: BlobStore) -> bytes:
+    """The message for an event that is too large, its body put into the blob store first."""
+    ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
+    return json.dumps(
+        {
+            "id": event.id,
+            "tenant": event.tenant,
+            "execution_id": event.execution_id,
+            "task_id": event.task_id,
+            "agent_id": event.agent_id,
+            "at": event.at,
+            "body_ref": to_plain(ref),
+        }
+    ).encode()
+
+
+async def event_of(data: bytes, blobs: BlobStore) -> Event:
+    """The event in a message, its body fetched where it lies elsewhere. Raises NotFound, ValueError."""
+    # The name can also be a key deeper down, so finding it only makes a look worth while.
+    if _REFERENCE in data:
+        envelope = cast("dict[str, Any]", json.loads(data))
+        reference = envelope.pop("body_ref", None)
+        if reference is not None:
+            body = await blobs.get(from_plain(BlobRef, reference))
+            return from_json(Event, json.dumps(envelope)[:-1].encode() + b',"body":' + body + b"}")
+    return from_json(Event, data)
+
+
+def message_id(event: Event) -> str:
+    """What makes a repeated message of this event known to the server."""
+    return f"{event.tenant}/{event.id}"
+
+
+def place_of(message_id: str) -> tuple[int, int]:
+    """(generation, ordinal) of the event with a message id; (0, 0) for something that is not one."""
+    parts = message_id.rsplit("/", 2)
+    if len(parts) == 3 and parts[1].isdigit() and parts[2].isdigit():
+        return int(parts[1]), int(parts[2])
+    return 0, 0

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream.backoff import Backoff
 from swe_ai_fleet.adapters.jetstream.connection import Connection, Subscription
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Unanswered
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
 from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 
 from swe_ai_fleet.adapters.jetstream import subjects
-from swe_ai_fleet.adapters.jetstream.backoff import Backoff
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Refused
-from swe_ai_fleet.adapters.jetstream.host_requests import Ask, ask
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
+from swe_ai_fleet.adapters.jetstream.faults import Backoff, Refused
+from swe_ai_fleet.adapters.jetstream.messages import EXPECTED_SEQUENCE, MESSAGE_ID, StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.requests import Ask, ask
 from swe_ai_fleet.adapters.jetstream.streams import last_message
-from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID
 
 EXECUTION_HEADER = "Fleet-Execution-Id"
 

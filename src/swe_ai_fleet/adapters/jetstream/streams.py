@@ -9,8 +9,7 @@ from typing import Any, cast
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Forbidden
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
-from swe_ai_fleet.adapters.jetstream.stored import from_api
+from swe_ai_fleet.adapters.jetstream.messages import StoredMessage, from_api
 from swe_ai_fleet.domain.errors import Unavailable
 
 _NANOSECONDS = 1_000_000_000

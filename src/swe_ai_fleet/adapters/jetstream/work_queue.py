@@ -17,12 +17,10 @@ from typing import NoReturn, cast
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream.backoff import Backoff
 from swe_ai_fleet.adapters.jetstream.connection import Connection, Subscription
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused, Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import Message
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Refused, Unanswered
+from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, Message
 from swe_ai_fleet.adapters.jetstream.subjects import dead_letter_subject
-from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavailable, ResourceExhausted, Unavailable
 
 _NANOSECONDS = 1_000_000_000

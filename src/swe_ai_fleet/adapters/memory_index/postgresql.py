@@ -13,11 +13,18 @@ from contextlib import asynccontextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from swe_ai_fleet.adapters.memory_index.checks import bounded, check_dimension, check_search, unit
-from swe_ai_fleet.adapters.memory_index.postgresql_schema import prepare, schema_of, space_table
-from swe_ai_fleet.adapters.memory_index.postgresql_sessions import Sessions
-from swe_ai_fleet.adapters.memory_index.record import dumped, loaded, storable
-from swe_ai_fleet.adapters.memory_index.words import indexed_words, query_words
+from swe_ai_fleet.adapters.memory_index.postgresql_database import Sessions, prepare, schema_of, space_table
+from swe_ai_fleet.adapters.memory_index.record import (
+    bounded,
+    check_dimension,
+    check_search,
+    dumped,
+    indexed_words,
+    loaded,
+    query_words,
+    storable,
+    unit,
+)
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.ports import Match

@@ -1,10 +1,82 @@
-"""A memory as an index keeps it."""
+"""Memories, texts and questions as every index takes them.
+
+Words of a text as an index knows them: folded, split, without those that say nothing.
+
+A memory as an index keeps it.
+
+What every index makes of its arguments.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
 
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryKind
+from swe_ai_fleet.memory.ranking import SAY_NOTHING, stem
+
+MAX_INDEXED_CHARS = 100_000
+MAX_QUERY_CHARS = 8_000
+MAX_QUERY_WORDS = 32
+
+_WORD = re.compile(r"[^\W_]+")
+_IDENTIFIER_PART = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
+# Scripts that are written without spaces: their words are found by pairs of letters.
+_UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
+
+
+def indexed(text: str) -> str:
+    """What an index takes in: the text and the parts of its words, without case and diacritics (`Déjà`: `deja`)."""
+    text = text[:MAX_INDEXED_CHARS]
+    return _folded(f"{text} {parts(text)}")
+
+
+def parts(text: str) -> str:
+    """What a tokenizer does not see: the parts of names in camel case, pairs of letters of unspaced scripts."""
+    found: list[str] = []
+    for word in _WORD.findall(text):
+        if word.isascii():
+            pieces = _IDENTIFIER_PART.findall(word)
+            found.extend(pieces if len(pieces) > 1 else ())
+        for run in _UNSPACED.findall(word):
+            found.extend(run[start : start + 2] for start in range(len(run) - 1))
+    return " ".join(found)
+
+
+def terms(text: str) -> list[str]:
+    """The words of `indexed` in order, stemmed."""
+    return [stem(word) for word in _WORD.findall(indexed(text))]
+
+
+def indexed_words(text: str) -> str:
+    """`indexed`, letters and digits only."""
+    return " ".join(_WORD.findall(indexed(text)))
+
+
+def query_words(text: str) -> tuple[str, ...]:
+    """The words to search for, letters and digits only, distinct, at most 32.
+
+    Words that say nothing are among them only where there are no others.
+    """
+    words = dict.fromkeys(_WORD.findall(indexed(text[:MAX_QUERY_CHARS])))
+    telling = [word for word in words if word not in SAY_NOTHING]
+    return tuple(telling or words)[:MAX_QUERY_WORDS]
+
+
+def query_terms(text: str) -> tuple[str, ...]:
+    """`query_words` as `terms` has them."""
+    return tuple(dict.fromkeys(stem(word) for word in query_words(text)))
+
+
+def _folded(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    decomposed = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
 
 
 def dumped(memory: Memory) -> str:
@@ -32,3 +104,39 @@ def loaded(payload: str) -> Memory:
 def storable(text: str) -> str:
     """A text that every database takes, for columns that are compared only."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+MAX_DIMENSION = 8_192
+# Of a search; what a scope holds is listed whole.
+MAX_MATCHES = 10_000
+
+
+def unit(vector: Sequence[float]) -> list[float]:
+    """The vector with length 1; nothing for one that points nowhere. Raises InvalidRequest for what is no vector."""
+    if len(vector) > MAX_DIMENSION:
+        raise InvalidRequest(f"a vector has at most {MAX_DIMENSION} numbers, this one {len(vector)}", field="vector")
+    length = math.hypot(*vector)
+    if not math.isfinite(length):
+        raise InvalidRequest("a vector holds finite numbers only", field="vector")
+    return [number / length for number in vector] if length else []
+
+
+def check_dimension(space: str, known: int, vector: Sequence[float]) -> None:
+    """Raises InvalidRequest where the vectors of a space have another length (0: there are none yet)."""
+    if known and len(vector) != known:
+        raise InvalidRequest(
+            f"the vectors of {space!r} have {known} numbers, this one {len(vector)}",
+            field="vector",
+            hint="an embedder of other vectors needs another name",
+        )
+
+
+def check_search(words: str, vector: Sequence[float]) -> None:
+    """Raises InvalidRequest where both are given."""
+    if words and len(vector):
+        raise InvalidRequest("search by words or by a vector, one at a time", field="vector")
+
+
+def bounded(limit: int) -> int:
+    """How many a search finds at most, whatever was asked for."""
+    return max(0, min(limit, MAX_MATCHES))

@@ -11,11 +11,18 @@ from contextlib import asynccontextmanager
 from itertools import accumulate
 from pathlib import Path
 
-from swe_ai_fleet.adapters.memory_index.checks import bounded, check_dimension, check_search, unit
-from swe_ai_fleet.adapters.memory_index.record import dumped, loaded, storable
-from swe_ai_fleet.adapters.memory_index.sqlite_connection import TOKENIZER, Connection, Value
-from swe_ai_fleet.adapters.memory_index.sqlite_file import SqliteFile
-from swe_ai_fleet.adapters.memory_index.words import indexed, query_words
+from swe_ai_fleet.adapters.memory_index.record import (
+    bounded,
+    check_dimension,
+    check_search,
+    dumped,
+    indexed,
+    loaded,
+    query_words,
+    storable,
+    unit,
+)
+from swe_ai_fleet.adapters.memory_index.sqlite_file import TOKENIZER, Connection, SqliteFile, Value
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.ports import Match
 

@@ -1,4 +1,7 @@
-"""Which endpoint a call goes to, when, and what happens where it fails."""
+"""The numbers a pool goes by.
+
+Which endpoint a call goes to, when, and what happens where it fails.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,49 @@ from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.adapters.model_pool.breaker import Circuit, CircuitBreaker
-from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Endpoint, Fault, FaultKind, Member
-from swe_ai_fleet.adapters.model_pool.rules import PoolRules
+from swe_ai_fleet.adapters.model_pool.endpoint import (
+    Binding,
+    Circuit,
+    CircuitBreaker,
+    Endpoint,
+    Fault,
+    FaultKind,
+    Member,
+    Window,
+)
 from swe_ai_fleet.adapters.model_pool.status import Counters
-from swe_ai_fleet.adapters.model_pool.window import Window
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.ports import ChatModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRules:
+    """How a pool waits, tries again and asks. Times are in seconds.
+
+    Attributes:
+        patience: how long a call waits while no endpoint serves, and goes on trying from its first fault on.
+        max_tries: how often a call may meet a server that breaks (5xx, no completion), wherever.
+        backoff: before the next try at the same endpoint, doubled each time, with jitter.
+        longest_backoff: the longest of these waits.
+        fault_threshold: faults in a row that open an endpoint's circuit.
+        open_for: how long a circuit stays open the first time, doubled each time it opens again.
+        longest_open: the longest a circuit stays open.
+        ramp: the time in which an endpoint that is back may get twice as many calls at once.
+        poll_every: between two looks at the servers' own metrics.
+        ping_within: what a ping may take.
+    """
+
+    patience: float = 120.0
+    max_tries: int = 3
+    backoff: float = 1.0
+    longest_backoff: float = 30.0
+    fault_threshold: int = 3
+    open_for: float = 1.0
+    longest_open: float = 10.0
+    ramp: float = 2.0
+    poll_every: float = 2.0
+    ping_within: float = 10.0
+
 
 _T = TypeVar("_T")
 _STALE_POLLS = 3

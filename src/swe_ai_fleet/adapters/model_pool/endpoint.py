@@ -1,19 +1,154 @@
-"""One endpoint of the pool: its model, and what the pool knows about it."""
+"""The circuit breaker of one endpoint.
+
+How many calls one endpoint may have under way.
+
+One endpoint of the pool: its model, and what the pool knows about it.
+"""
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 from weakref import WeakSet
 
-from swe_ai_fleet.adapters.model_pool.breaker import Circuit, CircuitBreaker
 from swe_ai_fleet.adapters.model_pool.load import Load, LoadProbe
-from swe_ai_fleet.adapters.model_pool.window import Window
 from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities
 from swe_ai_fleet.ports import ChatModel
+
+
+class Circuit(StrEnum):
+    """Closed: calls go through. Open: none does. Half-open: it answered a ping; calls go through until one fails."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class CircuitBreaker:
+    """Stops calls to an endpoint that fails, after M. Nygard, "Release It!".
+
+    Each time it opens again without a success in between it stays open twice as long. Faults and successes carry the
+    `epoch` in which their call began: what began before the circuit last opened says nothing new.
+
+    Args:
+        threshold: faults in a row that open a closed circuit; one does where it is half-open.
+        open_seconds: how long it stays open the first time.
+        longest_seconds: the longest it stays open.
+    """
+
+    def __init__(self, *, threshold: int = 3, open_seconds: float = 1.0, longest_seconds: float = 30.0) -> None:
+        self._threshold = threshold
+        self._open_seconds = open_seconds
+        self._longest_seconds = longest_seconds
+        self._faults = 0
+        self._openings = 0
+        self.circuit = Circuit.CLOSED
+        self.epoch = 0
+        self.retry_at = 0.0
+        """When an open circuit is due for a ping."""
+
+    def succeeded(self, epoch: int) -> bool:
+        """A call was answered; whether that closed the circuit."""
+        if epoch != self.epoch or self.circuit is Circuit.OPEN:
+            return False
+        closed = self.circuit is Circuit.HALF_OPEN
+        self.circuit = Circuit.CLOSED
+        self._faults = self._openings = 0
+        return closed
+
+    def failed(self, epoch: int, now: float) -> bool:
+        """A call failed; whether that opened the circuit."""
+        if epoch != self.epoch or self.circuit is Circuit.OPEN:
+            return False
+        self._faults += 1
+        if self.circuit is Circuit.CLOSED and self._faults < self._threshold:
+            return False
+        self.epoch += 1
+        self._open(now)
+        return True
+
+    def ping_failed(self, now: float) -> None:
+        """The endpoint of an open circuit is still away."""
+        self._open(now)
+
+    def ping_answered(self) -> None:
+        """The endpoint of an open circuit is back, as far as a ping can tell."""
+        self.circuit = Circuit.HALF_OPEN
+
+    def _open(self, now: float) -> None:
+        self.circuit = Circuit.OPEN
+        self._faults = 0
+        seconds = min(self._longest_seconds, self._open_seconds * 2.0 ** min(self._openings, 30))
+        self._openings += 1
+        # With jitter, so that the processes of a fleet do not ping in step.
+        self.retry_at = now + seconds * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+_WIDE = 1024.0
+_GROWTH = 0.05
+
+
+class Window:
+    """Unbounded until there is trouble; then slow start and additive increase, multiplicative decrease.
+
+    The rules are TCP's (V. Jacobson, "Congestion Avoidance and Control", 1988), calls in place of segments. After an
+    outage the window is one call; each success adds one, and as replies of a model may take a minute, so does time:
+    it doubles every `ramp_seconds` too. A server that turns calls away for overload halves it, once for all calls
+    that were under way together; from there each round of successes adds 5 %, and at least one.
+    """
+
+    def __init__(self, *, ramp_seconds: float = 2.0) -> None:
+        self._ramp_seconds = ramp_seconds
+        self._size = math.inf
+        self._ramp_from: float | None = None
+        self._halved_at = -math.inf
+
+    def limit(self, now: float) -> float:
+        """The most calls that may be under way."""
+        if self._ramp_from is None:
+            return self._size
+        return max(self._size, self._by_time(now))
+
+    def restart(self, now: float) -> None:
+        """Begin again with one call: the server was away."""
+        self._size = 1.0
+        self._ramp_from = now
+
+    def succeeded(self) -> None:
+        """A call was answered."""
+        if self._size == math.inf:
+            return
+        self._size += 1.0 if self._ramp_from is not None else max(1.0, _GROWTH * self._size) / self._size
+        if self._size >= _WIDE:
+            self._size, self._ramp_from = math.inf, None
+
+    def turned_away(self, in_flight: int, began: float, now: float) -> bool:
+        """A call that began at `began` was turned away for overload; whether that halved the window."""
+        if began < self._halved_at:
+            return False
+        self._halved_at = now
+        self._size = max(1.0, min(self.limit(now), in_flight) / 2)
+        self._ramp_from = None
+        return True
+
+    def next_growth(self, now: float) -> float:
+        """When time alone makes room for one more call; infinite where it does not."""
+        if self._ramp_from is None:
+            return math.inf
+        wanted = math.floor(self.limit(now)) + 1
+        if wanted >= _WIDE:
+            return now
+        return self._ramp_from + self._ramp_seconds * math.log2(wanted)
+
+    def _by_time(self, now: float) -> float:
+        assert self._ramp_from is not None
+        doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDE))
+        return 2.0**doublings
+
 
 _LONGEST_PAUSE_SECONDS = 300.0
 _LONGEST_OWN_PAUSE_SECONDS = 30.0

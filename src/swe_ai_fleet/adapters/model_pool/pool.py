@@ -10,10 +10,8 @@ from typing import Self
 from weakref import WeakValueDictionary
 
 from swe_ai_fleet.adapters.model_pool.admission import Admission, estimated_tokens
-from swe_ai_fleet.adapters.model_pool.breaker import Circuit
-from swe_ai_fleet.adapters.model_pool.dispatcher import Dispatcher
-from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Endpoint, Fault, Member
-from swe_ai_fleet.adapters.model_pool.rules import PoolRules
+from swe_ai_fleet.adapters.model_pool.dispatcher import Dispatcher, PoolRules
+from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Circuit, Endpoint, Fault, Member
 from swe_ai_fleet.adapters.model_pool.status import Counters, MemberStatus, PoolStatus
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest

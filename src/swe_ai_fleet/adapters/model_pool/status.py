@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swe_ai_fleet.adapters.model_pool.breaker import Circuit
+from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
 from swe_ai_fleet.adapters.model_pool.load import Load
 
 

@@ -9,8 +9,8 @@ from typing import cast
 
 from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
-from swe_ai_fleet.agents import raw_tool_calls
-from swe_ai_fleet.agents.tool_call_json import fields_of
+from swe_ai_fleet.agents import tool_call_dialects
+from swe_ai_fleet.agents.tool_call_dialects import fields_of
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, FinishReason, ModelReply, ToolCall, ToolProtocol
 
@@ -166,7 +166,7 @@ def _calls_in_text(content: str, asked: Asked, truncated: bool, repairs: list[st
             return content, [_Found(call.name, call.arguments) for call in calls] if asked.tools_offered else []
     if not asked.tools_offered:
         return content, []
-    content, raw = raw_tool_calls.parse(content, truncated=truncated)
+    content, raw = tool_call_dialects.parse(content, truncated=truncated)
     if raw and asked.protocol is not ToolProtocol.TEXT:
         repairs.append("tool calls read from the reply's text")
     return content, [_Found(call.name, call.arguments) for call in raw]

@@ -1,28 +1,153 @@
-"""A chat model behind an OpenAI-compatible server."""
+"""One reply to be asked for: the body that goes out, and what has to be known to read the answer.
+
+The thought inside of calls as JSON, heard while the JSON comes in.
+
+A chat model behind an OpenAI-compatible server.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from openai import APIStatusError
 
-from swe_ai_fleet.adapters.openai_model import faults, probing
+from swe_ai_fleet.adapters.openai_model import faults, json_protocol, probing, text_protocol
 from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
 from swe_ai_fleet.adapters.openai_model.connection import Connection
-from swe_ai_fleet.adapters.openai_model.model_list import ListedModel, read_models
-from swe_ai_fleet.adapters.openai_model.quirks import Feature, Quirks
-from swe_ai_fleet.adapters.openai_model.requests import Request, RequestWriter
+from swe_ai_fleet.adapters.openai_model.faults import Feature, Quirks
+from swe_ai_fleet.adapters.openai_model.probing import Findings, ListedModel, read_models
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, StreamedCompletion, read_answer
-from swe_ai_fleet.adapters.openai_model.thought_deltas import ThoughtDeltas
+from swe_ai_fleet.adapters.openai_model.wire import WireWriter, dump_json, head_fields, wire_ids
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected
-from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest, ToolProtocol
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, ToolProtocol, UserMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A body, how to read its answer, and which features of the server it uses, the first to be given up first."""
+
+    body: bytes
+    asked: Asked
+    uses: tuple[Feature, ...]
+
+
+class RequestWriter:
+    """Writes requests in the protocol that the server was found to take, without what it turned out to lack."""
+
+    def __init__(self, quirks: Quirks) -> None:
+        self._quirks = quirks
+        self._writer = WireWriter()
+
+    def write(self, wanted: ModelRequest, findings: Findings) -> Request:
+        """The request for one reply, which comes as a stream where somebody hears it come in."""
+        messages, tools, schema = wanted.messages, wanted.tools, wanted.schema
+        capabilities = self._quirks.known(findings.capabilities)
+        protocol = capabilities.protocol
+        # A stream is read for its text alone.
+        more, uses = self._stream_fields(wanted.on_delta is not None and not wanted.top_logprobs)
+        if wanted.top_logprobs and capabilities.logprobs:
+            uses.append(Feature.LOGPROBS)
+            more |= {"logprobs": True, "top_logprobs": wanted.top_logprobs}
+        head = head_fields(capabilities.model, wanted.sampling, limit_field=findings.limit_field, more=more)
+        held_to = b""
+        if schema is not None and capabilities.structured_output:
+            uses.append(Feature.SCHEMA)
+            held_to = dump_json(json_protocol.response_format(schema, name="answer"))
+        elif schema is not None:
+            messages = _with_words(messages, text_protocol.follow_schema(schema))
+        elif tools and protocol is ToolProtocol.JSON:
+            full = self._quirks.allow(Feature.FULL_ENVELOPE)
+            uses.append(Feature.FULL_ENVELOPE if full else Feature.ENVELOPE)
+            held_to = self._writer.envelope_format(tools, full=full)
+        ids: dict[str, str] = {}
+        if protocol is ToolProtocol.NATIVE:
+            ids, strict = wire_ids(messages), capabilities.strict_schemas
+            body = self._writer.native(messages, tools, head=head, wire_ids=ids, strict=strict, response_format=held_to)
+        else:
+            body = self._writer.spoken(messages, tools, head=head, protocol=protocol, response_format=held_to)
+        asked = Asked(protocol=protocol, tools_offered=bool(tools), taken=tuple(ids.values()), raw=schema is not None)
+        return Request(body=body, asked=asked, uses=tuple(uses))
+
+    def _stream_fields(self, wanted: bool) -> tuple[dict[str, object], list[Feature]]:
+        if not wanted or not self._quirks.allow(Feature.STREAM):
+            return {}, []
+        if not self._quirks.allow(Feature.STREAM_OPTIONS):
+            return {"stream": True}, [Feature.STREAM]
+        # Without it a stream does not say what it cost.
+        options = {"include_usage": True}
+        return {"stream": True, "stream_options": options}, [Feature.STREAM_OPTIONS, Feature.STREAM]
+
+
+def _with_words(messages: Sequence[Message], words: str) -> list[Message]:
+    """The conversation with words at its end, in the last message where that is the user's."""
+    last = messages[-1] if messages else None
+    if not isinstance(last, UserMessage):
+        return [*messages, UserMessage(content=words)]
+    said = f"{last.content}\n\n{words}" if last.content else words
+    return [*messages[:-1], replace(last, content=said)]
+
+
+_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
+# Whole characters of a JSON string; half a surrogate pair waits for the other half.
+_WHOLE = re.compile(
+    r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*+'
+)
+_LONGEST_HEAD = 64
+_LONGEST_ESCAPE = 12
+
+
+class ThoughtDeltas:
+    """Hears a reply in the JSON protocol piece by piece and passes on the text of its thought.
+
+    A reply that does not begin like one of that protocol is passed on as it is.
+    """
+
+    def __init__(self, on_delta: Callable[[str], None]) -> None:
+        self._on_delta = on_delta
+        self._hear = self._begin
+        self._held = ""
+
+    def __call__(self, text: str) -> None:
+        """Take the next piece."""
+        self._hear(text)
+
+    def _begin(self, text: str) -> None:
+        self._held += text
+        head = _HEAD.match(self._held)
+        if head is not None:
+            text, self._held, self._hear = self._held[head.end() :], "", self._go_on
+            self._go_on(text)
+        elif len(self._held) > _LONGEST_HEAD or self._held.lstrip()[:1] not in ("", "{"):
+            self._hear = self._on_delta
+            self._on_delta(self._held)
+
+    def _go_on(self, text: str) -> None:
+        text = self._held + text
+        whole = _WHOLE.match(text)
+        end = whole.end() if whole else 0
+        self._held = text[end:]
+        if self._held.startswith('"') or len(self._held) > _LONGEST_ESCAPE:
+            self._hear = _ignore
+        try:
+            said: str = json.loads(f'"{text[:end]}"', strict=False)
+        except ValueError:
+            said = text[:end]
+        if said:
+            self._on_delta(said.encode("utf-8", "replace").decode())
+
+
+def _ignore(text: str) -> None:
+    """What follows the thought is calls."""
+
 
 _FRESH_SECONDS = 5.0
 _PING_SECONDS = 10.0

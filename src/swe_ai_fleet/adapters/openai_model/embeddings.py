@@ -1,4 +1,11 @@
-"""Embeddings from an OpenAI-compatible server."""
+"""Takes out of vectors what all texts have in common.
+
+Many models give any two texts a cosine of 0.5 or more, each model another one. Less the mean of texts that have
+nothing to do with each other, unrelated texts come out near 0 for every model, and one threshold fits them all (Mu and
+Viswanath 2018, "All-but-the-Top").
+
+Embeddings from an OpenAI-compatible server.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +15,65 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, cast
 
-from swe_ai_fleet.adapters.openai_model import centring, faults
+from swe_ai_fleet.adapters.openai_model import faults
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer
-from swe_ai_fleet.adapters.openai_model.bodies import read_json
 from swe_ai_fleet.adapters.openai_model.connection import Connection
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
-from swe_ai_fleet.adapters.openai_model.model_list import read_models
+from swe_ai_fleet.adapters.openai_model.probing import read_models
+from swe_ai_fleet.adapters.openai_model.streaming import read_json
 from swe_ai_fleet.adapters.openai_model.wire import dump_json
-from swe_ai_fleet.agents.tool_call_json import fields_of
+from swe_ai_fleet.agents.tool_call_dialects import fields_of
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected
+
+VERSION = 1
+"""To be raised with every change of the texts: vectors of another centre cannot be compared."""
+TEXTS = (
+    "Salt the water before the pasta goes in.",
+    "The function returns an empty list when the file is missing.",
+    "Her flight to Lisbon was delayed by two hours.",
+    "def parse(line): return line.split(',')",
+    "The bridge was closed in the winter of 1963.",
+    "My favourite colour is green.",
+    "Interest rates rose by a quarter of a percent.",
+    "Restart the service after changing the configuration.",
+    "A blackbird sang on the roof before dawn.",
+    "How many players are on a volleyball team?",
+    "The patient should take the tablets after meals.",
+    "Commit 4f2a broke the build on Windows.",
+    "Rent is due on the first day of the month.",
+    "The museum shows paintings of the seventeenth century.",
+    "SELECT name FROM customers WHERE country = 'PT'",
+    "Please close the door quietly.",
+    "Granite is harder than limestone.",
+    "The team prefers small pull requests.",
+    "She plays the cello in an orchestra.",
+    "What is the capital of Australia?",
+    "TypeError: 'NoneType' object is not subscriptable",
+    "Plant the bulbs ten centimetres deep in autumn.",
+    "The train to the airport leaves every twenty minutes.",
+    "Use port 8080 for the local server.",
+    "The court dismissed the appeal.",
+    "Wool keeps warm even when it is wet.",
+    "The meeting moved to Thursday at ten.",
+    "Integration tests need a running database.",
+    "He lost his keys somewhere in the garden.",
+    "The battery lasts about nine hours.",
+    "Volcanic ash makes the soil fertile.",
+    "Thank you for your letter of 3 May.",
+)
+
+
+def centre_of(vectors: Sequence[Sequence[float]]) -> list[float]:
+    """The mean of vectors."""
+    return [math.fsum(column) / len(vectors) for column in zip(*vectors, strict=True)]
+
+
+def centred(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
+    """The vector less the centre, of length 1; what lies in the centre itself stays as it is."""
+    moved = [a - b for a, b in zip(vector, centre, strict=True)]
+    length = math.sqrt(math.fsum(one * one for one in moved))
+    return [one / length for one in moved] if length > 1e-6 else list(vector)
+
 
 _PATH = "/embeddings"
 # What the strictest of the common servers (text-embeddings-inference) takes unless told otherwise.
@@ -93,16 +150,16 @@ class OpenAIEmbedder:
     @property
     def name(self) -> str:
         """The space of the vectors, by the model: the same model behind another server is the same space."""
-        return f"server:{self._model}:{centring.VERSION}"
+        return f"server:{self._model}:{VERSION}"
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """A vector of length 1 for each text. Raises ModelUnavailable after its tries, ModelRejected at once."""
         vectors: list[Sequence[float]] = []
         with _own_fields():
             if texts and not self._centre:
-                self._centre = centring.centre_of(await self._fitted(centring.TEXTS))
+                self._centre = centre_of(await self._fitted(TEXTS))
             for batch in _batches([text[:_LONGEST_TEXT] for text in texts]):
-                vectors += [centring.centred(vector, self._centre) for vector in await self._fitted(batch)]
+                vectors += [centred(vector, self._centre) for vector in await self._fitted(batch)]
         return vectors
 
     async def _fitted(self, texts: Sequence[str]) -> list[Sequence[float]]:

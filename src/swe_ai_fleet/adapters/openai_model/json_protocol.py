@@ -6,8 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from swe_ai_fleet.agents.raw_tool_calls import whole_arguments
-from swe_ai_fleet.agents.tool_call_json import RawToolCall, calls_in, decode, dumps, encodable, fields_of, items_of
+from swe_ai_fleet.agents.tool_call_dialects import (
+    RawToolCall,
+    calls_in,
+    decode,
+    dumps,
+    encodable,
+    fields_of,
+    items_of,
+    whole_arguments,
+)
 from swe_ai_fleet.domain.message import AssistantMessage
 from swe_ai_fleet.domain.tool import OperationSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from swe_ai_fleet.agents.raw_tool_calls import RawToolCall, render
+from swe_ai_fleet.agents.tool_call_dialects import RawToolCall, render
 from swe_ai_fleet.domain.message import AssistantMessage
 
 INSTRUCTIONS = """\

@@ -13,8 +13,8 @@ import httpx2
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.tools.builtin.fetching import Network
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.http.body import read_body
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.http.response import read_body
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
 
 MAX_BODY_BYTES = 4 * 1024 * 1024

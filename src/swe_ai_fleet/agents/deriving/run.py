@@ -1,32 +1,79 @@
-"""One task split: the planner is asked once, and once more with everything that is wrong with its answer."""
+"""One task split: the planner is asked once, and once more with everything that is wrong with its answer.
+
+The prompt holds the task, and fenced off what the repository says of itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.deriving.conclusion import subtasks_of
-from swe_ai_fleet.agents.deriving.prompt import STRATEGIES, derive_messages
-from swe_ai_fleet.agents.deriving.shape import SplitShape
-from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import concluded, read_run
-from swe_ai_fleet.agents.run_journal import RunJournal
-from swe_ai_fleet.agents.sub_agents.shapes import read, schema_of
+from swe_ai_fleet.agents.deriving.answer import SplitShape, subtasks_of
+from swe_ai_fleet.agents.prompting import Fence
+from swe_ai_fleet.agents.recorded_run import RecordedRun, RunJournal, RunServices, concluded, read_run
+from swe_ai_fleet.agents.repository_facts import RepositoryFacts
+from swe_ai_fleet.agents.sub_agents.structured_output import opening, read, schema_of
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Perspective
-from swe_ai_fleet.domain.errand import DeriveAssignment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelRequest, UserMessage
 from swe_ai_fleet.domain.run import RunState
-from swe_ai_fleet.domain.subtask import Derivation, Subtask
+from swe_ai_fleet.domain.subtask import MAX_SUBTASKS, Derivation, Subtask
+from swe_ai_fleet.domain.task import Role, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import ChatModel, Clone
+from swe_ai_fleet.ports import ChatModel, Clone, SecretMask
+
+MAX_CONTEXT_CHARS = 24_000
+MAX_FACTS_CHARS = 16_000
+_ORDERS = {
+    "sequential": "Each subtask is carried out after the one before it, on top of its result.",
+    "parallel": "All subtasks are carried out at the same time: none may depend on another.",
+    "auto": "Subtasks that do not depend on each other are carried out at the same time.",
+}
+STRATEGIES = tuple(_ORDERS)
+
+
+def derive_messages(
+    task: Task, *, roles: Collection[Role], strategy: str, facts: RepositoryFacts | None, mask: SecretMask
+) -> tuple[Message, ...]:
+    """The first messages of a planner's run. Without `facts` it has no repository to think of."""
+    fence = Fence(mask, task.execution_id, "derive")
+    constraints = task.constraints
+    sections = [
+        ("Task", mask(task.description)),
+        ("Context", fence(task.context, MAX_CONTEXT_CHARS)),
+        ("Requirements", mask("\n".join(f"- {requirement}" for requirement in constraints.requirements))),
+        ("What it is judged by", mask(constraints.rubric)),
+        ("Checks that must pass in the end", mask("\n".join(f"- `{check.command}`" for check in constraints.checks))),
+        ("Paths that may be changed", mask(", ".join(constraints.allowed_paths))),
+        ("The repository", fence(_facts(facts), MAX_FACTS_CHARS) if facts is not None else ""),
+    ]
+    return opening(
+        "derive",
+        sections,
+        roles=", ".join(sorted(roles or Role)),
+        order=_ORDERS[strategy],
+        most=MAX_SUBTASKS,
+        agents=task.num_agents,
+        warning=fence.warning,
+    )
+
+
+def _facts(facts: RepositoryFacts) -> str:
+    parts: Sequence[str] = (
+        f"Languages: {', '.join(facts.languages)}" if facts.languages else "",
+        f"Where the code is:\n{facts.map}" if facts.map else "",
+        *(f"{one.path}:\n{one.text}" for one in facts.instructions),
+    )
+    return "\n\n".join(part for part in parts if part)
+
 
 ATTEMPTS = 2
 MAX_SECONDS = 600.0

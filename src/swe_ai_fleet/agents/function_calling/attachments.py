@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.agents.untrusted import fenced
+from swe_ai_fleet.agents.prompting import fenced
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.tools.builtin.fetching import Network, download
-from swe_ai_fleet.tools.builtin.page_text import page_text
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.builtin.fetching import Network, download, page_text
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.text import decode
-from swe_ai_fleet.tools.http.body import as_text, described
+from swe_ai_fleet.tools.http.response import as_text, described
 from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
 from swe_ai_fleet.tools.truncation import beginning
 

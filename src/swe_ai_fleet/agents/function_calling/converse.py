@@ -8,17 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypedDict
 
-from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.conversation import read_conversation, write_conversation
-from swe_ai_fleet.agents.function_calling.narration import Narration
-from swe_ai_fleet.agents.function_calling.patience import PatientModel
-from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
+from swe_ai_fleet.agents.function_calling.model_middleware import PatientModel, ShownTools, WholeResults
+from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask, Narration
 from swe_ai_fleet.agents.function_calling.setup import Setup
-from swe_ai_fleet.agents.function_calling.shown_tools import ShownTools
-from swe_ai_fleet.agents.function_calling.whole_results import WholeResults
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.message import SystemMessage

@@ -1,4 +1,4 @@
-"""What runs of one agent or client share: its functions, and the rules under which they are called."""
+"""Setup of runs of one agent or client: its functions, the rules under which they are called, and limits by purpose."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.equipment import ANY_MODEL
-from swe_ai_fleet.agents.function_calling.narration import Narration
-from swe_ai_fleet.agents.function_calling.patience import RETRY_WAITS
-from swe_ai_fleet.agents.function_calling.profiles import FUNCTION_CALLING
-from swe_ai_fleet.agents.function_calling.responses import AgentTask
+from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
+from swe_ai_fleet.agents.function_calling.responses import AgentTask, Narration
 from swe_ai_fleet.agents.loop_guard import LoopGuard, Remedy
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits, Prices
@@ -30,6 +28,16 @@ from swe_ai_fleet.tools.registry.function_tool import FunctionTool
 from swe_ai_fleet.tools.registry.registry import ToolRegistry, as_tool
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER, RegisteredOperation, RegisteredTools
 from swe_ai_fleet.tools.result_cache import ResultCache
+
+_NONE = 1_000_000
+_A_DAY = 24 * 3600.0
+
+FUNCTION_CALLING = Limits(max_iterations=10, max_tool_calls=_NONE, timeout_seconds=_A_DAY)
+"""Of `FunctionCallingAgent`: iterations alone, and each tool has a time limit of its own."""
+
+CHAT = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
+"""Of a planner or a chat, where somebody waits for the answer."""
+
 
 Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | str
 """What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, the name of a registered tool."""

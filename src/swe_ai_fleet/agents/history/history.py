@@ -1,19 +1,30 @@
 """The conversation of a run: append-only, so that the prefix cache stays warm, until it must be condensed.
 
-The order of what is given up (old tool output, then a summary of the older turns, then everything but task, state and
-the last turns) is that of the published coding agents: context editing, compaction, reset.
+The order of what is given up (old tool output, then a summary of the older turns by the model, then everything but
+task, state and the last turns) is that of the published coding agents: context editing, compaction, reset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from swe_ai_fleet.agents.history.token_count import TokenCount, size
-from swe_ai_fleet.agents.history.turns import cleared, cut, tail, turns
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history.turns import TokenCount, cleared, cut, size, tail, turns
+from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError, ModelError
 from swe_ai_fleet.domain.event import HistoryCondensed
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelRequest,
+    Sampling,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.truncation import truncate
 
 Summarise = Callable[[Sequence[Message]], Awaitable[str]]
@@ -229,3 +240,43 @@ def _excerpt(messages: Sequence[Message], room: int) -> list[Message]:
     """Messages whose texts are cut so that together they take about `room` characters."""
     share = max(_LEAST_EXCERPT_CHARS, room // max(1, len(messages)))
     return [cut(message, share) for message in messages]
+
+
+SUMMARY_TOKENS = 1_500
+"""Of the longest summary."""
+_ARGUMENT_CHARS = 500
+
+
+def summariser(model: ChatModel, budget: Budget) -> Summarise:
+    """A function that has a model summarise messages; it raises ModelError where no summary is to be had.
+
+    Args:
+        model: Who summarises.
+        budget: What pays for it.
+    """
+
+    async def summarise(messages: Sequence[Message]) -> str:
+        left = budget.tokens_left
+        if left is not None and left < SUMMARY_TOKENS:
+            raise ModelError("the tokens that are left do not pay for a summary")
+        prompt = rendered("summary", lines=[_line(message) for message in messages])
+        reply = await model.reply(
+            ModelRequest(_asked(prompt), (), Sampling(temperature=0.0, max_tokens=SUMMARY_TOKENS))
+        )
+        budget.settle(reply.usage)
+        return reply.message.content
+
+    return summarise
+
+
+def _asked(prompt: str) -> tuple[Message, ...]:
+    system = "You keep the notes of an agent that works on a task. Facts only; no advice, no pleasantries."
+    return SystemMessage(content=system), UserMessage(content=prompt)
+
+
+def _line(message: Message) -> str:
+    said = f"{message.role}: {message.content}"
+    if not isinstance(message, AssistantMessage):
+        return said
+    calls = [f"  calls {call.name[:64]} {call.arguments[:_ARGUMENT_CHARS]}" for call in message.tool_calls]
+    return "\n".join([said, *calls])

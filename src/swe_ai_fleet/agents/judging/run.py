@@ -1,28 +1,178 @@
-"""One judge's votes: the same candidates in several orders, one question each."""
+"""One judge's votes: the same candidates in several orders, one question each.
+
+The prompt puts the candidates under letters, everything about them fenced off. The choice is read loosely but never
+guessed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
-from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
+from pydantic import Field
+
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.judging.prompt import judge_messages, room_for
-from swe_ai_fleet.agents.judging.reading import choice_schema, read_choice
-from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import concluded, read_run
+from swe_ai_fleet.agents.prompting import (
+    LETTERS,
+    Fence,
+    ballot_order,
+    changed_tests,
+    evidence,
+    fair_shares,
+    in_words,
+    wishes,
+)
+from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices, concluded, read_run
+from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, as_text, objects_in, opening, schema_of
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.errand import JudgeAssignment
+from swe_ai_fleet.domain.candidate import Artifacts, CheckReport
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
 from swe_ai_fleet.domain.event import HistoryCondensed, MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, UserMessage
-from swe_ai_fleet.domain.review import Vote
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import ChatModel, Clone
+from swe_ai_fleet.ports import ChatModel, Clone, SecretMask
+from swe_ai_fleet.tools.truncation import beginning
+
+MAX_CHARS = 120_000
+UNKNOWN_CONTEXT_CHARS = 48_000
+_LEAST_CHARS_PER_TOKEN = 3
+# Of the context; the rest is for the answer and for texts of more tokens than that.
+_USED = 0.7
+_LEAST_CHARS = 400
+_TASK_CHARS = 16_000
+
+
+def room_for(context_tokens: int) -> int:
+    """How many characters a ballot may have in a model's context; 0 tokens: nobody knows what it holds."""
+    return (
+        min(MAX_CHARS, round(context_tokens * _LEAST_CHARS_PER_TOKEN * _USED))
+        if context_tokens
+        else UNKNOWN_CONTEXT_CHARS
+    )
+
+
+def judge_messages(
+    assignment: JudgeAssignment, order: Sequence[str], patches: Mapping[str, bytes], *, room: int, mask: SecretMask
+) -> tuple[Message, ...]:
+    """One ballot. Candidates have letters in its order; of their authors only what they answered to reviewers appears.
+
+    Args:
+        assignment: What is judged; each candidate with its evidence and what reviewers found.
+        order: The candidates' ids as they are to be shown.
+        patches: Their changes, by candidate id.
+        room: About how many characters it may have; diffs are cut evenly to fit.
+        mask: Hides secrets.
+    """
+    task = assignment.task
+    known = {one.candidate_id: one for one in assignment.candidates}
+    reports = {report.candidate_id: report for report in assignment.reports}
+    # The digests depend on the very texts, so nobody can write the fence's word into one of them.
+    fence = Fence(
+        mask, task.execution_id, *sorted(patch.digest for one in known.values() if (patch := one.artifacts.patch))
+    )
+    asked = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
+    left = room - sum(len(text) for _, text in asked)
+    part = max(_LEAST_CHARS, left // 6 // max(1, len(order)))
+    diffs = [patches.get(name, b"").decode("utf-8", "replace") for name in order]
+    shares = fair_shares([len(diff) for diff in diffs], left - 2 * part * len(order))
+    for at, name in enumerate(order):
+        artifacts, report = known[name].artifacts, reports.get(name, CheckReport(candidate_id=name))
+        changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
+        tests = changed_tests(report, fence, part // 2)
+        text = [
+            f"{changed}:\n{fence(diffs[at], max(_LEAST_CHARS, shares[at]))}",
+            "What the checks said:",
+            evidence(report, fence, part // 2 if tests else part),
+        ]
+        if tests:
+            text += ["Old tests that it changed, before and after:", tests]
+        if found := _reviews([one for one in assignment.critiques if one.candidate_id == name]):
+            text += ["What reviewers found:", fence(found, part)]
+        if answer := fence(assignment.answers.get(name, ""), part // 2):
+            text += ["What its author answered to them:", answer]
+        asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
+    return opening("judge", asked, warning=fence.warning)
+
+
+def _reviews(critiques: Sequence[Critique]) -> str:
+    """What reviewers said, without their names and their marks: the judge is to make up its own mind."""
+    return "\n".join(f"Review {number}: {in_words(one)}" for number, one in enumerate(critiques, start=1))
+
+
+MAX_READ_CHARS = 50_000
+_KEYS = ("choice", "vote", "winner", "best", "answer", "candidate", "decision")
+_REASONS = ("reason", "reasoning", "rationale", "why", "explanation", "justification")
+_LETTER = re.compile(
+    r"[\s\"'`*_.():\[\]]{0,20}(?:candidate[\s_]{0,3})?([A-Za-z])[\s\"'`*_.():\[\]]{0,20}", re.IGNORECASE
+)
+_SAID = re.compile(
+    r"\b(?i:choice|vote|winner|answer|verdict)[\"'`*_]{0,4}\s{0,3}(?:[:=]|\bis\b)[\s\"'`*_]{0,6}(?i:candidate\s{1,3})?"
+    r"[\"'`*_(]{0,4}([A-Z])\b"
+)
+
+
+class ChoiceShape(Shape):
+    reason: Text = Field(default="", description="What decides between them, in one or two sentences.")
+    choice: Said = Field(description="The letter of the candidate that should be applied.")
+
+
+def choice_schema(letters: str) -> dict[str, object]:
+    """The schema of an answer; the reason comes first, so that the choice can follow from it."""
+    schema = schema_of(ChoiceShape)
+    properties = cast("dict[str, dict[str, object]]", schema["properties"])
+    properties["choice"] = {**properties["choice"], "enum": list(letters)}
+    return schema
+
+
+def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
+    """The letter that a reply names and its reason. Raises ValueError where it names none, or several.
+
+    Args:
+        texts: Where the answer may stand: what the model said, and the arguments of calls that it was not offered.
+        letters: The letters on the ballot.
+    """
+    texts = [well_formed(text.rpartition("</think>")[2])[:MAX_READ_CHARS] for text in texts]
+    # Whoever gave an object has said it there; only then is there nothing to look for in the words.
+    said = list(_in_objects(texts, letters)) or list(_in_words(texts, letters))
+    found = {letter: reason for letter, reason in reversed(said) if letter}
+    if len(found) > 1:
+        raise ValueError(f"it names several candidates ({', '.join(sorted(found))})")
+    if not found:
+        raise ValueError(f"it names none of the candidates {', '.join(letters)}")
+    return found.popitem()
+
+
+def _in_objects(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]:
+    """What JSON objects name (nothing: no letter of these), with their reasons."""
+    for text in texts:
+        for value in objects_in(text):
+            fields = {str(key).strip().lower(): part for key, part in value.items()}
+            for chosen in [part for key in _KEYS if isinstance(part := fields.get(key), str)][:1]:
+                yield _letter(chosen, letters), next((as_text(fields[key]) for key in _REASONS if key in fields), "")
+
+
+def _in_words(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]:
+    """Letters that are the whole reply, or stand behind a word like `choice:`."""
+    for text in texts:
+        if letter := _letter(text, letters):
+            yield letter, ""
+        for found in _SAID.finditer(text):
+            if found[1] in letters:
+                yield found[1], as_text(text)
+
+
+def _letter(text: str, letters: str) -> str:
+    found = _LETTER.fullmatch(text) if len(text) <= 60 else None
+    return found[1].upper() if found and found[1].upper() in letters else ""
+
 
 ATTEMPTS = 2
 """Replies to one ballot before the vote counts as unreadable."""

@@ -1,28 +1,26 @@
-"""One part of a session as an agent run: up to a proposal, or from its approval to the end."""
+"""One part of a session as an agent run: up to a proposal, or from its approval to the end; and its first messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.offer import REQUEST_TOOLS
-from swe_ai_fleet.agents.plan_session.gate import ProposalGate, has_effect
 from swe_ai_fleet.agents.plan_session.proposals import (
+    ProposalGate,
     Proposals,
     Proposed,
+    has_effect,
     opens_with_proposal,
     proposed_among,
 )
 from swe_ai_fleet.agents.plan_session.session import PlanSession, Research
-from swe_ai_fleet.agents.run_parts import RunParts
-from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
+from swe_ai_fleet.agents.sub_agents.exploring import described
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
-from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
-from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
+from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.message import AssistantMessage, Message, UserMessage
@@ -32,6 +30,22 @@ from swe_ai_fleet.ports import ChatModel, Workspace
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
+
+
+def briefing(session: PlanSession) -> list[tuple[str, str]]:
+    """Titled sections: the goal, what was selected, and as data what is known and what was found out."""
+    research = session.research or Research()
+    found = [research.summary, *(f"- {fact}" for fact in research.data_points)]
+    found += [f"Source: {source}" for source in research.sources]
+    if research.error:
+        found.append(f"The research failed: {research.error}")
+    return [
+        ("Goal", session.goal),
+        ("Selected entities", "\n".join(f"- {name}" for name in session.selected_entities)),
+        ("What the project's memory says (data)", described(session.memory)),
+        ("What was researched about the gaps (data)", "\n".join(filter(None, found))),
+    ]
+
 
 PLANNER_LIMITS = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
 """Of one request: of a proposal, and again of what follows its approval."""

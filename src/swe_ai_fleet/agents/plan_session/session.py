@@ -1,15 +1,21 @@
-"""A plan that a person decides about, from the goal to what came of it."""
+"""A plan session: a plan that a person decides about, from the goal to what came of it.
+
+Callers get results; whoever learns from sessions gets outcomes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Literal, Protocol
 
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
+from swe_ai_fleet.domain.outcome import goal_type
 from swe_ai_fleet.domain.trajectory import Step, StopReason
 
 _ARGUMENT_CHARS = 1_000
@@ -191,3 +197,150 @@ class PlanSession:
             started_at=self.started_at,
             started_by=later.started_by,
         )
+
+
+SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOutcome:
+    """How a session ended.
+
+    `approach_ratio` is the share of its proposals that were approved: 1.0 where the first one was, 0.0 where none was.
+    `agents_used` names the sub-agents that were called, each once. `rating` is the person's, from 0 to 1.
+    """
+
+    session_id: str
+    goal: str
+    goal_type: str
+    status: SessionStatus
+    approach_ratio: float
+    agents_used: tuple[str, ...]
+    coverage: float
+    usage: Usage
+    stop_reason: StopReason | None = None
+    rating: float | None = None
+
+    @classmethod
+    def of(cls, session: PlanSession) -> PlanOutcome:
+        """The outcome of a session that ended."""
+        called = {call.tool for call in session.calls_made() if call.success}
+        called |= {"research"} if session.research is not None and not session.research.error else set()
+        approved = session.status is not SessionStatus.REJECTED and session.proposals
+        return cls(
+            session_id=session.session_id,
+            goal=session.goal,
+            goal_type=goal_type(session.goal),
+            status=session.status,
+            approach_ratio=1 / session.proposals if approved else 0.0,
+            agents_used=tuple(name for name in SUB_AGENTS if name in called),
+            coverage=session.memory.coverage,
+            usage=session.usage,
+            stop_reason=session.stop_reason,
+        )
+
+
+class OutcomeListener(Protocol):
+    """Hears of each session that came to its end."""
+
+    async def on_outcome(self, outcome: PlanOutcome) -> None:
+        """Take an outcome in. A FleetError that it raises is logged and changes nothing for the session."""
+        ...
+
+
+Ending = Literal["completed", "limit_reached", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitingApproval:
+    """A proposal that waits for a person. `memory_results` has coverage (percent), content, gaps, sources, research.
+
+    `proposal` is its number in the session.
+    """
+
+    session_id: str
+    goal: str
+    approach: str
+    reasoning: str
+    memory_results: Mapping[str, object]
+    proposal: int = 1
+    status: Literal["awaiting_approval"] = "awaiting_approval"
+
+    @classmethod
+    def of(cls, session: PlanSession) -> AwaitingApproval:
+        research = to_plain(session.research) if session.research is not None else None
+        return cls(
+            session_id=session.session_id,
+            goal=session.goal,
+            approach=session.approach,
+            reasoning=session.reasoning,
+            memory_results={**to_plain(session.memory), "research": research},
+            proposal=session.proposals,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFailed:
+    """No proposal came about."""
+
+    session_id: str
+    error: str
+    status: Literal["error"] = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approved:
+    """The decision is kept; `continue_plan` carries the approach out."""
+
+    session_id: str
+    message: str = "The approach is approved; continue the plan to carry it out."
+    status: Literal["approved"] = "approved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The session is over; nothing with an effect was done."""
+
+    session_id: str
+    message: str
+    status: Literal["rejected"] = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult:
+    """What came of an approved plan. `limit_reached` is an answer all the same; `stop_reason` says which limit.
+
+    `final_plan` is the approved approach, `results` the model's own account of what was done.
+    """
+
+    status: Ending
+    session_id: str
+    goal: str
+    final_plan: str
+    results: str
+    tool_calls_made: tuple[ToolCallMade, ...] = ()
+    iterations: int = 0
+    stop_reason: StopReason | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: str = ""
+
+    @classmethod
+    def of(cls, session: PlanSession, status: Ending, mask: Callable[[str], str]) -> PlanResult:
+        return cls(
+            status=status,
+            session_id=session.session_id,
+            goal=session.goal,
+            final_plan=session.approach,
+            results=session.answer,
+            tool_calls_made=session.calls_made(mask),
+            iterations=len(session.own_steps),
+            stop_reason=session.stop_reason,
+            usage=session.usage,
+            error=session.error,
+        )
+
+
+def rejection(reason: str) -> str:
+    """What is said of a rejected approach."""
+    why = f": {reason}" if reason else ""
+    return f"The approach was rejected{why}. Nothing was carried out."

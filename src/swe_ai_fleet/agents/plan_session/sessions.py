@@ -10,21 +10,9 @@ from datetime import UTC, datetime
 
 import structlog
 
-from swe_ai_fleet.agents.plan_session.answers import (
-    Approved,
-    AwaitingApproval,
-    Ending,
-    PlanFailed,
-    PlanResult,
-    Rejected,
-    rejection,
-)
-from swe_ai_fleet.agents.plan_session.book import SessionBook
-from swe_ai_fleet.agents.plan_session.briefing import briefing
-from swe_ai_fleet.agents.plan_session.gate import ADJUSTED, APPROVED
 from swe_ai_fleet.agents.plan_session.leases import LeasesInMemory, SessionLeases
-from swe_ai_fleet.agents.plan_session.outcomes import OutcomeListener
-from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools
+from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools, briefing
+from swe_ai_fleet.agents.plan_session.proposals import ADJUSTED, APPROVED
 from swe_ai_fleet.agents.plan_session.requests import (
     checked_adjustment,
     checked_decision,
@@ -34,10 +22,22 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_limits,
     checked_repository,
 )
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard, SessionStatus
-from swe_ai_fleet.agents.plan_session.store import SessionsInMemory, SessionStore
-from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
-from swe_ai_fleet.agents.sub_agents.prompts import opening
+from swe_ai_fleet.agents.plan_session.session import (
+    Approved,
+    AwaitingApproval,
+    Ending,
+    OutcomeListener,
+    PlanFailed,
+    PlanResult,
+    PlanSession,
+    Rejected,
+    SessionCard,
+    SessionStatus,
+    rejection,
+)
+from swe_ai_fleet.agents.plan_session.store import SessionBook, SessionsInMemory, SessionStore
+from swe_ai_fleet.agents.sub_agents.structured_output import opening
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, PreconditionFailed

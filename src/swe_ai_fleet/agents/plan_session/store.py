@@ -1,14 +1,24 @@
-"""Where sessions are kept between two requests."""
+"""Stores of sessions: in memory, in key-value stores that every replica shares, and lent to one request at a time."""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+import zlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Protocol
 
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
+import structlog
+
+from swe_ai_fleet.agents.plan_session.leases import SessionLeases
+from swe_ai_fleet.agents.plan_session.session import OutcomeListener, PlanOutcome, PlanSession, SessionCard
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 
 
 class SessionStore(Protocol):
@@ -67,3 +77,206 @@ def changed_meanwhile() -> PreconditionFailed:
 def newest_first(cards: Iterable[SessionCard]) -> tuple[SessionCard, ...]:
     """Cards in the order in which people look for them."""
     return tuple(sorted(cards, key=lambda card: (card.updated_at, card.session_id), reverse=True))
+
+
+SESSIONS_BUCKET = "PLAN_SESSIONS"
+PARTS_BUCKET = "PLAN_SESSION_PARTS"
+PART_BYTES = 512 * 1024
+"""Of one value: NATS takes messages of a megabyte unless it is told otherwise."""
+MAX_SESSION_BYTES = 32 * 1024 * 1024
+"""Of a whole session as JSON."""
+_READS = 5
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What stands under a session's key: its card, its revision, and where the rest of it is.
+
+    The rest is JSON, deflated, in `parts` pieces under `<key>.<place>.<number>` of another store; `size` is that of
+    the JSON in bytes.
+    """
+
+    card: SessionCard
+    revision: int
+    place: str
+    parts: int
+    size: int
+
+
+class KeyValueSessions:
+    """A `SessionStore` for all replicas of a service.
+
+    Heads and bodies lie in stores of their own, so that a list reads the heads alone. A body is written before the head
+    that names it and under a name of its own, so whoever reads a head finds what belongs to it.
+
+    Args:
+        heads: The bucket `PLAN_SESSIONS`.
+        parts: The bucket `PLAN_SESSION_PARTS`; values must live as long as in the other.
+        tenant: Whose sessions they are.
+    """
+
+    def __init__(self, heads: KeyValue, parts: KeyValue, *, tenant: str) -> None:
+        self._heads = heads
+        self._parts = parts
+        self._tenant = tenant
+
+    async def get(self, session_id: str) -> PlanSession | None:
+        """The session as it was put last; None for an unknown one. Raises PreconditionFailed, Unavailable."""
+        key = self._key(session_id)
+        for _ in range(_READS):
+            entry = await self._heads.get(key)
+            if entry is None:
+                return None
+            head = _head(entry)
+            read = [await self._parts.get(name) for name in _names(key, head)]
+            found = [part.value for part in read if part is not None]
+            if len(found) == head.parts:
+                return await asyncio.to_thread(_unpacked, found, head.size)
+            # Somebody put it anew between the two reads, and took the old body away.
+        raise Unavailable(f"the session {session_id} could not be read whole")
+
+    async def put(self, session: PlanSession) -> None:
+        """Keep it. Raises PreconditionFailed where somebody else put it meanwhile, ResourceExhausted, Unavailable."""
+        key = self._key(session.session_id)
+        entry = await self._heads.get(key)
+        before = _head(entry) if entry is not None else None
+        if session.revision != (before.revision if before is not None else 0) + 1:
+            raise changed_meanwhile()
+        size, packed = await asyncio.to_thread(_packed, session)
+        head = Head(
+            card=session.card, revision=session.revision, place=secrets.token_hex(8), parts=len(packed), size=size
+        )
+        names = _names(key, head)
+        try:
+            for name, part in zip(names, packed, strict=True):
+                await self._parts.put(name, part, revision=0)
+            await self._heads.put(key, to_json(head), revision=entry.revision if entry is not None else 0)
+        except Fenced as fault:
+            await self._forget(names)
+            raise changed_meanwhile() from fault
+        if before is not None:
+            await self._forget(_names(key, before))
+
+    async def listed(self) -> tuple[SessionCard, ...]:
+        """The cards of all, the one that was put last first. Raises Unavailable."""
+        entries = await self._heads.entries(f"{self._tenant}.")
+        cards: list[SessionCard] = []
+        for entry in entries:
+            try:
+                cards.append(_head(entry).card)
+            except PreconditionFailed:
+                # One that cannot be read must not hide all others.
+                _log.error("plan_session.unreadable", session=entry.key)
+        return newest_first(cards)
+
+    def _key(self, session_id: str) -> str:
+        return f"{self._tenant}.{session_id}"
+
+    async def _forget(self, names: list[str]) -> None:
+        for name in names:
+            # What stays behind expires by itself.
+            with suppress(FleetError):
+                await self._parts.delete(name)
+
+
+def _head(entry: KeyValueEntry) -> Head:
+    try:
+        return from_json(Head, entry.value)
+    except ValueError as fault:
+        raise _unreadable() from fault
+
+
+def _unreadable() -> PreconditionFailed:
+    return PreconditionFailed(
+        "the session cannot be read; a newer version may have written it",
+        field="session_id",
+        hint="begin another one",
+    )
+
+
+def _names(key: str, head: Head) -> list[str]:
+    return [f"{key}.{head.place}.{number}" for number in range(head.parts)]
+
+
+def _packed(session: PlanSession) -> tuple[int, list[bytes]]:
+    data = to_json(session)
+    if len(data) > MAX_SESSION_BYTES:
+        raise ResourceExhausted(
+            f"the session is too long to be kept: {len(data)} bytes",
+            field="session_id",
+            hint=f"begin another one; at most {MAX_SESSION_BYTES} bytes are kept",
+        )
+    packed = zlib.compress(data, level=3)
+    return len(data), [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
+
+
+def _unpacked(parts: list[bytes], size: int) -> PlanSession:
+    try:
+        # Whatever the bucket holds, no more than was said is unpacked.
+        data = zlib.decompressobj().decompress(b"".join(parts), max(1, min(size, MAX_SESSION_BYTES)))
+        return from_json(PlanSession, data)
+    except (ValueError, zlib.error) as fault:
+        raise _unreadable() from fault
+
+
+class SessionBook:
+    """Where `PlanSessions` looks sessions up and writes them down.
+
+    Args:
+        store: Keeps them.
+        leases: Who works on which.
+        listener: Hears of each that ended; None: nobody does.
+        clock: What time it is.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        leases: SessionLeases,
+        listener: OutcomeListener | None,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._listener = listener
+        self._clock = clock
+
+    def alone(self, session_id: str) -> AbstractAsyncContextManager[None]:
+        """The session for one request; see `SessionLeases.hold`."""
+        return self._leases.hold(session_id)
+
+    async def find(self, session_id: str) -> PlanSession | None:
+        """The session; None where there is none. Raises Unavailable."""
+        return await self._store.get(session_id)
+
+    async def known(self, session_id: str) -> PlanSession:
+        """The session. Raises NotFound, Unavailable."""
+        session = await self._store.get(session_id)
+        if session is None:
+            raise NotFound(f"there is no session {session_id[:100]!r}", field="session_id")
+        return session
+
+    async def listed(self) -> tuple[SessionCard, ...]:
+        """The cards of all, the one that was put last first. Raises Unavailable."""
+        return await self._store.listed()
+
+    async def working(self, session_id: str) -> bool:
+        """Whether a request of the session is being carried out now. Raises Unavailable."""
+        return await self._leases.held(session_id)
+
+    async def keep(self, session: PlanSession) -> PlanSession:
+        """Write it down as its next revision. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
+        now = self._clock().isoformat()
+        kept = replace(session, revision=session.revision + 1, started_at=session.started_at or now, updated_at=now)
+        await self._store.put(kept)
+        return kept
+
+    async def tell(self, session: PlanSession) -> None:
+        """Let the listener hear of a session that ended; that it could not is logged, and no fault."""
+        if self._listener is None:
+            return
+        try:
+            await self._listener.on_outcome(PlanOutcome.of(session))
+        except FleetError as error:
+            _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)

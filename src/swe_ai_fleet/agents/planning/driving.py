@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.agents.agent_run import AgentRun
-from swe_ai_fleet.agents.model_face import ModelFace
-from swe_ai_fleet.agents.planning.call_ids import PlanCallId
-from swe_ai_fleet.agents.planning.complexity import THRESHOLD, assess
-from swe_ai_fleet.agents.planning.fast_path import fast_path
-from swe_ai_fleet.agents.planning.operations import Operations
+from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
+from swe_ai_fleet.agents.model_middleware import ModelFace
 from swe_ai_fleet.agents.planning.plan_run import PlanRules, PlanRun, iterations
-from swe_ai_fleet.agents.planning.planner import Planner
-from swe_ai_fleet.agents.run_parts import RunParts
+from swe_ai_fleet.agents.planning.planner import Operations, Planner
+from swe_ai_fleet.agents.planning.progress import PlanCallId
+from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.event import MessageAdded
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest, UserMessage

@@ -1,16 +1,90 @@
-"""How far the plans of a run are carried out, as their calls are answered."""
+"""Progress of a run's plans, as their calls are answered.
+
+The ids of the calls that a plan makes say which step of which plan a call belongs to; a run that goes on elsewhere
+reads from them how far it was. A step's result may contradict what the plan expected of it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from swe_ai_fleet.agents.planning.call_ids import PlanCallId, Purpose
-from swe_ai_fleet.agents.planning.contradiction import contradicts
-from swe_ai_fleet.agents.planning.operations import Operations
+from swe_ai_fleet.agents.planning.planner import Operations
 from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanReport, PlanStep, StepReport, StepStatus
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
+
+_ID = re.compile(r"p([1-9]\d{0,3})([svaf])([1-9]\d{0,3})t([1-9]\d{0,3})(?:n([0-9a-f]{8}))?")
+
+
+class Purpose(StrEnum):
+    """A step of the plan; a look at what it changed; the question whether it is approved; the answer."""
+
+    STEP = "s"
+    VERIFY = "v"
+    APPROVE = "a"
+    FINISH = "f"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCallId:
+    """Call `attempt` for step (or look) `number` of plan `plan`, all counted from 1.
+
+    `nonce` is eight hexadecimal digits of the process that makes the calls, so that what was decided about a call of
+    one run is never taken for a decision about another's.
+    """
+
+    plan: int
+    purpose: Purpose
+    number: int = 1
+    attempt: int = 1
+    nonce: str = ""
+
+    def __str__(self) -> str:
+        return f"p{self.plan}{self.purpose}{self.number}t{self.attempt}{self.nonce and 'n' + self.nonce}"
+
+    @classmethod
+    def read(cls, text: str) -> PlanCallId | None:
+        """What an id says; None where it is no plan's."""
+        found = _ID.fullmatch(text)
+        if found is None:
+            return None
+        return cls(
+            plan=int(found[1]),
+            purpose=Purpose(found[2]),
+            number=int(found[3]),
+            attempt=int(found[4]),
+            nonce=found[5] or "",
+        )
+
+
+_EXIT = re.compile(r"exit(?: code)?[ :=]{0,3}(\d{1,3})", re.IGNORECASE)
+_MOST_CHARS = 300
+
+
+def contradicts(step: PlanStep, result: ToolResult) -> str:
+    """What speaks against the plan, empty where nothing does.
+
+    A failed call does, and a missing expectation: `exit N` is held against the exit code (a call without one counts
+    as 0 or 1), any other text must stand in the result literally. An expected exit code other than 0 is no failure.
+    Of a result that was cut, what is not in it cannot be told.
+    """
+    exit_code = _EXIT.fullmatch(step.expect.strip())
+    if exit_code is not None:
+        code = result.exit_code if result.exit_code is not None else int(not result.success)
+        return "" if code == int(exit_code[1]) else f"expected {exit_code[0]}, it was {code}. {_said(result)}".rstrip()
+    if not result.success:
+        return _said(result)
+    if step.expect and step.expect not in result.content and not result.truncated:
+        return f"its result does not show {step.expect[:_MOST_CHARS]!r}"
+    return ""
+
+
+def _said(result: ToolResult) -> str:
+    return "" if result.success else " ".join((result.error or str(result.outcome))[:_MOST_CHARS].split())
+
 
 _KEEP_FILES = frozenset({"git_add", "git_commit", "git_branch", "git_fetch", "git_push", "tests_lint"})
 """What writes to the workspace but changes no file that tests speak of."""

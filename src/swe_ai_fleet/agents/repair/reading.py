@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from swe_ai_fleet.agents.repair.aliases import Alias
 from swe_ai_fleet.agents.repair.arguments import read_arguments
-from swe_ai_fleet.agents.repair.fitting import fitted
-from swe_ai_fleet.agents.repair.names import Names, split_name
-from swe_ai_fleet.agents.repair.schema import complete, sole_string
+from swe_ai_fleet.agents.repair.fitting import complete, fitted, sole_string
+from swe_ai_fleet.agents.repair.names import Alias, Names, split_name
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from swe_ai_fleet.agents.ballot import LETTERS, fair_shares
-from swe_ai_fleet.agents.sub_agents.prompts import opening
-from swe_ai_fleet.agents.task_sections import rules, wishes
-from swe_ai_fleet.agents.untrusted import Fence, changed_tests, evidence, in_words
+from swe_ai_fleet.agents.prompting import LETTERS, Fence, changed_tests, evidence, fair_shares, in_words, rules, wishes
+from swe_ai_fleet.agents.sub_agents.structured_output import opening
+from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.errand import ReviewAssignment, Subject
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.ports import SecretMask
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from swe_ai_fleet.domain.assignment import ReviewAssignment
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Review
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task

@@ -7,26 +7,23 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.agent_run import AgentRun
-from swe_ai_fleet.agents.ballot import LETTERS, ballot_order
+from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
-from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import concluded, read_run
-from swe_ai_fleet.agents.reviewing.conclusion import Said, answer_shape, no_review, read_answer, review_of
+from swe_ai_fleet.agents.prompting import LETTERS, ballot_order
+from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices, concluded, read_run
+from swe_ai_fleet.agents.reviewing.answer import ReviewAnswer, answer_shape, no_review, read_answer, review_of
 from swe_ai_fleet.agents.reviewing.prompt import branch, review_messages
 from swe_ai_fleet.agents.reviewing.proving import Proving, may_run
-from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
-from swe_ai_fleet.agents.sub_agents.shapes import schema_of
+from swe_ai_fleet.agents.sub_agents.structured_output import schema_of
 from swe_ai_fleet.agents.toolbox import Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.assignment import ReviewAssignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import ModelRequest, Sampling, UserMessage
@@ -148,7 +145,7 @@ class _Review:
         await self._journal.append(finished)
         return review
 
-    async def _answer(self) -> Said:
+    async def _answer(self) -> ReviewAnswer:
         """What the reviewer says. Raises ValueError saying why it says nothing that can be used, ModelError."""
         equipment, task = self._services.equipment, self._assignment.task
         model = equipment.model(task, self._assignment.perspective, self._trail)
@@ -235,7 +232,7 @@ class _Review:
             applied.append(name)
         return frozenset(applied)
 
-    async def _once_more(self, model: ChatModel, history: History, steps: int, problem: str) -> Said:
+    async def _once_more(self, model: ChatModel, history: History, steps: int, problem: str) -> ReviewAnswer:
         """The answer to a last request for the shape alone. Raises ValueError, ModelError."""
         ask = UserMessage(content=AGAIN.format(problem=problem))
         history.add(ask)

@@ -1,23 +1,37 @@
-"""A sub-agent that looks around before it answers: the one loop over a few operations that only read."""
+"""A sub-agent that looks around before it answers, and the results that sub-agents give back.
+
+It is the one loop over a few operations that only read. A result is text for the calling agent, fields and an account
+for programs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
-from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.run_parts import RunParts
-from swe_ai_fleet.agents.sub_agents.shapes import Shape, read, schema_of
-from swe_ai_fleet.agents.sub_agents.structured import reply_in_shape
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.agents.sub_agents.structured_output import (
+    OutputShape,
+    ResearchShape,
+    Shape,
+    VerdictShape,
+    read,
+    reply_in_shape,
+    schema_of,
+)
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
+from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.message import Message, UserMessage
-from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.domain.run import SUB_AGENT
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
@@ -98,3 +112,138 @@ def said_in(trajectory: Trajectory) -> list[object]:
     """Where a conclusion may stand: the arguments of the last reply's final answer, and the answer itself."""
     last = trajectory.steps[-1].reply.tool_calls if trajectory.steps else ()
     return [*(call.arguments for call in last if call.name == FINAL_ANSWER.name), trajectory.answer]
+
+
+_MAX_CALLS_SHOWN = 20
+_NAMES = frozenset({"research", "call_planner", "call_verifier", "call_executor", "call_generator"})
+
+
+def described(results: MemoryResults) -> str:
+    """The results of a search as a model reads them."""
+    lines = [f"Coverage: {results.coverage:g} %."]
+    if results.gaps:
+        lines.append(f"Gaps: {'; '.join(results.gaps)}")
+    return "\n".join(lines) + (f"\n\n{results.content}" if results.content else "")
+
+
+def key_of(gap: str) -> str:
+    """What two ways of writing the same gap share."""
+    return " ".join(gap.split()).casefold()
+
+
+def listed(steps: Sequence[str], note: str) -> str:
+    """Steps with their numbers, and what is said about them."""
+    lines = [f"{number}. {step}" for number, step in enumerate(steps, start=1)]
+    return "\n".join([*lines, *(["", note] if note else [])])
+
+
+def format_check(name: str) -> Callable[[OutputShape], str]:
+    """Says of an output in a format that can be checked what is wrong with it."""
+
+    def check(made: OutputShape) -> str:
+        if name.strip().lower() not in {"json", "application/json"}:
+            return ""
+        try:
+            json.loads(made.output)
+        except (ValueError, RecursionError) as error:
+            return f"its output is not JSON: {error}"
+        return ""
+
+    return check
+
+
+def told(name: str, trajectory: Trajectory) -> Mapping[str, object]:
+    """What a sub-agent did, for the metadata of its result."""
+    calls = [
+        {"tool": call.name[:64], "arguments": call.arguments[:200], "outcome": str(seen.result.outcome)}
+        for step in trajectory.steps
+        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+    ]
+    return {
+        "name": name,
+        "stop_reason": str(trajectory.stop_reason),
+        "iterations": len(trajectory.steps),
+        "usage": to_plain(trajectory.usage),
+        "calls": calls[:_MAX_CALLS_SHOWN],
+        "error": trajectory.error[:500],
+    }
+
+
+def sub_agents_used(steps: Sequence[Step]) -> int:
+    """How many sub-agents the steps of a run had, those of sub-agents included."""
+    used = 0
+    for seen in (seen for step in steps for seen in step.observations):
+        did = seen.result.metadata.get(SUB_AGENT)
+        if isinstance(did, Mapping):
+            calls = _objects(cast("Mapping[str, object]", did).get("calls"))
+            used += 1 + sum(call.get("tool") in _NAMES and call.get("outcome") == Outcome.SUCCESS for call in calls)
+    return used
+
+
+def result(name: str, content: str, fields: Mapping[str, object], did: Mapping[str, object]) -> ToolResult:
+    """A success: the fields of its shape, and what the sub-agent did."""
+    return ToolResult(success=True, operation=name, content=content, metadata={**fields, SUB_AGENT: did})
+
+
+def verdict(judged: VerdictShape, did: Mapping[str, object]) -> ToolResult:
+    """A judgement of a plan; that it is a bad plan is no failure of the call."""
+    text = f"{'Feasible' if judged.is_feasible else 'Not feasible'}.\n{judged.feedback}"
+    return result("call_verifier", text, judged.model_dump(), did)
+
+
+def unfinished(name: str, trajectory: Trajectory, did: Mapping[str, object]) -> ToolResult:
+    """What a sub-agent leaves that came to no usable conclusion."""
+    outcome = Outcome.TIMEOUT if trajectory.stop_reason is StopReason.TIMEOUT else Outcome.ERROR
+    reason = trajectory.error or f"its answer has no usable form ({trajectory.stop_reason})"
+    return ToolResult(
+        success=False,
+        operation=name,
+        error=f"the sub-agent came to no conclusion: {reason}",
+        content=trajectory.answer,
+        metadata={SUB_AGENT: did},
+        outcome=outcome,
+    )
+
+
+def researched(gaps: Sequence[str], explored: Explored[ResearchShape]) -> ToolResult:
+    """What research gave. Only what was read counts as a source, and without sources nothing as covered."""
+    did = told("research", explored.trajectory)
+    sources = _sources(explored.trajectory)
+    if explored.conclusion is None and not (sources and explored.answer):
+        return unfinished("research", explored.trajectory, did)
+    found = explored.conclusion or ResearchShape(summary=explored.answer, answers=[], data_points=[])
+    answers = {key_of(answer.gap): answer.answer for answer in found.answers if answer.answer}
+    closed = [gap for gap in gaps if sources and answers.get(key_of(gap))]
+    coverage = round(100 * len(closed) / len(gaps), 1)
+    lines = [found.summary, ""]
+    lines += [f"{gap}: {answers.get(key_of(gap)) or 'nothing was found'}" for gap in gaps] if found.answers else []
+    lines += [f"- {fact}" for fact in found.data_points]
+    lines += ["", f"Coverage of the gaps: {coverage:g} %.", *(f"Source: {source}" for source in sources)]
+    fields: dict[str, object] = {
+        "summary": found.summary,
+        "sources": sources,
+        "data_points": found.data_points,
+        "coverage": coverage,
+        "open": [gap for gap in gaps if gap not in closed],
+    }
+    return result("research", "\n".join(lines).strip(), fields, did)
+
+
+def _sources(trajectory: Trajectory) -> list[str]:
+    """The addresses whose content the run was shown."""
+    found: dict[str, None] = {}
+    for step in trajectory.steps:
+        for seen in step.observations:
+            if not seen.result.success:
+                continue
+            metadata = seen.result.metadata
+            for entry in (metadata, *_objects(metadata.get("results"))):
+                url = entry.get("url")
+                if isinstance(url, str) and url:
+                    found.setdefault(url)
+    return list(found)
+
+
+def _objects(value: object) -> list[Mapping[str, object]]:
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Mapping[str, object]", part) for part in parts if isinstance(part, Mapping)]

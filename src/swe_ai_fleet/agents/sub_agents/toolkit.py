@@ -1,31 +1,34 @@
-"""Sub-agents, and the search of memory that comes before them, as operations of a run."""
+"""Sub-agents, and the search of memory that comes before them, as operations of a run.
+
+Limits say how many sub-agents a run may have, how deep, and what each may spend; profiles say which a run is shown
+from the start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.sub_agents.exploring import explore, offered
-from swe_ai_fleet.agents.sub_agents.limits import Allowance, SubAgentLimits
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
-from swe_ai_fleet.agents.sub_agents.prompts import opening
-from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory
-from swe_ai_fleet.agents.sub_agents.results import (
+from swe_ai_fleet.agents.sub_agents.exploring import (
     described,
+    explore,
     format_check,
     key_of,
     listed,
+    offered,
     researched,
     result,
     told,
     unfinished,
     verdict,
 )
-from swe_ai_fleet.agents.sub_agents.shapes import (
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch, RepositoryMemory
+from swe_ai_fleet.agents.sub_agents.structured_output import (
     OutputShape,
     PlanShape,
     ResearchShape,
@@ -34,15 +37,80 @@ from swe_ai_fleet.agents.sub_agents.shapes import (
     VerdictShape,
     as_texts,
     flat,
+    opening,
+    reply_in_shape,
 )
-from swe_ai_fleet.agents.sub_agents.structured import reply_in_shape
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import ChatModel, Workspace
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
+
+SHARE = 0.5
+"""Of what its parent has left a sub-agent gets so much at most: the parent must be able to use what it is told."""
+MIN_TOKENS = 256
+"""With fewer no sub-agent can say anything of use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubAgentLimits:
+    """Limits of all sub-agents of one run.
+
+    `depth` counts levels below the run: with 1 its sub-agents have none of their own. `number` counts all of them, at
+    whatever level. `each` is what one may spend.
+    """
+
+    depth: int = 2
+    number: int = 8
+    each: Limits = field(default_factory=lambda: Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=90.0))
+
+
+class Allowance:
+    """What a run's sub-agents may still use; one object for all levels.
+
+    Args:
+        limits: What was allowed at the beginning.
+        used: How many sub-agents an earlier part of the same run had.
+    """
+
+    def __init__(self, limits: SubAgentLimits, *, used: int = 0) -> None:
+        self.limits = limits
+        self.used = used
+
+    @contextmanager
+    def grant(self, name: str, parent: Budget, *, max_iterations: int = 0) -> Generator[Budget]:
+        """The budget of one more sub-agent, with so many turns where they are given.
+
+        Raises ToolRefusal where there may be no more of them, or too little is left.
+        """
+        if self.used >= self.limits.number:
+            raise ToolRefusal(
+                f"{name} was not started: this run had its {self.limits.number} sub-agents; go on with what you have"
+            )
+        limits = _shared(self.limits.each, parent)
+        limits = replace(limits, max_iterations=max_iterations or limits.max_iterations)
+        if parent.tokens_left is not None and limits.max_tokens < MIN_TOKENS:
+            raise ToolRefusal(f"{name} was not started: {parent.tokens_left} tokens are left; go on with what you have")
+        self.used += 1
+        with parent.child(limits) as budget:
+            yield budget
+
+
+def _shared(limits: Limits, parent: Budget) -> Limits:
+    """The limits, cut to the share of what the parent has left."""
+    tokens, cost = parent.tokens_left, parent.cost_left
+    return replace(
+        limits,
+        max_tool_calls=min(limits.max_tool_calls, int(parent.tool_calls_left * SHARE)),
+        max_tokens=limits.max_tokens if tokens is None else min(limits.max_tokens or tokens, int(tokens * SHARE)),
+        max_cost=limits.max_cost if cost is None else min(limits.max_cost or cost, cost * SHARE),
+        timeout_seconds=min(limits.timeout_seconds, parent.seconds_left * SHARE),
+    )
+
 
 S = TypeVar("S", bound=Shape)
 WEB_OPERATIONS = ("web_search", "read_webpage", "http_get", "search_wikipedia")
@@ -287,3 +355,23 @@ class SubAgentTools(Toolkit):
         below = toolkits.get(self.name)
         if isinstance(below, SubAgentTools):
             below._budget = budget
+
+
+SHOWN: Mapping[Role, frozenset[str]] = {Role.ARCHITECT: frozenset({"search_memory", "call_verifier"})}
+"""By role. A schema costs tokens and a choice with each request, so the others ask for what they need."""
+
+
+def idle_sub_agents(
+    role: Role, asked: Collection[str] = (), *, can_research: bool = True
+) -> tuple[frozenset[str], frozenset[str]]:
+    """(idle, unlisted) as a toolbox takes them: what is not shown at first, and what of it is not told of at all.
+
+    Args:
+        role: The run's.
+        asked: Operations and toolkits that the task names.
+        can_research: Whether anything reaches the web; where nothing does, research is of no use.
+    """
+    names = frozenset(SubAgentTools.definitions)
+    shown = names if SubAgentTools.name in asked else SHOWN.get(role, frozenset()) | names.intersection(asked)
+    idle = names - shown
+    return idle, frozenset[str]() if can_research else idle & {"research"}

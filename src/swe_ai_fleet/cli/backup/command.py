@@ -48,9 +48,9 @@ async def restore(
     """Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs."""
     from swe_ai_fleet.cli.backup.checking import Finding, check_contents
     from swe_ai_fleet.cli.backup.restoring import restore_backup
+    from swe_ai_fleet.runtime.channels import running_place
     from swe_ai_fleet.runtime.factories import connect_log
     from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-    from swe_ai_fleet.runtime.place import running_place
 
     async with AsyncExitStack() as stack:
         if not settings.nats_url:

@@ -87,7 +87,7 @@ async def batch(
     from swe_ai_fleet.cli.batch.plan import Plan
     from swe_ai_fleet.cli.batch.run import batch as work
     from swe_ai_fleet.runtime.factories import workspace_provider
-    from swe_ai_fleet.runtime.sandboxes import with_rung
+    from swe_ai_fleet.runtime.tool_services import with_rung
 
     order = each.order(agents=agents, rounds=rounds, deliberate_only=not deliver)
     stem = plain_name(name or file.name.removesuffix(".jsonl"))

@@ -11,7 +11,7 @@ from swe_ai_fleet.cli.batch.records import Record, task_id
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.domain.task import UncommittedChanges
-from swe_ai_fleet.runtime.repository_reference import is_url
+from swe_ai_fleet.runtime.library_requests import is_url
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _OWNER_AND_NAME = re.compile(r"[\w.-]+/[\w.-]+")

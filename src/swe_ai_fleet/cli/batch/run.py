@@ -9,19 +9,26 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.batch.board import Board, histogram_table
-from swe_ai_fleet.cli.batch.evaluation import evaluate
 from swe_ai_fleet.cli.batch.plan import Plan
-from swe_ai_fleet.cli.batch.records import BadLine, Record, read_records, task_id
-from swe_ai_fleet.cli.batch.results import ERROR, Results, Row, histogram, open_results, write_predictions
+from swe_ai_fleet.cli.batch.records import BadLine, Record, evaluate, read_records, task_id
+from swe_ai_fleet.cli.batch.results import (
+    ERROR,
+    Board,
+    Results,
+    Row,
+    histogram,
+    histogram_table,
+    open_results,
+    write_predictions,
+)
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.interrupts import interrupts
 from swe_ai_fleet.cli.live import Progress
 from swe_ai_fleet.cli.outcome import winning_diff
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.verdict import Verdict
 from swe_ai_fleet.ports import WorkspaceProvider
 
 PATIENCE_SECONDS = 600.0

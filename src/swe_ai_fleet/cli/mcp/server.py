@@ -1,9 +1,17 @@
-"""The MCP server: its tools, each a few calls of the fleet's own API."""
+"""Kinds of arguments that several tools take, as their schemas show them.
+
+The change that won.
+
+A task as a client hands it in, and the request it becomes.
+
+The MCP server: its tools, each a few calls of the fleet's own API.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Annotated, Literal
 
@@ -13,19 +21,61 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.approvals import resolution
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.cli.mcp import shapes
-from swe_ai_fleet.cli.mcp.arguments import MAX_DIFF_CHARS, Decision, Id, Policy, Role, StatusWord
-from swe_ai_fleet.cli.mcp.diffs import winning_diff
-from swe_ai_fleet.cli.mcp.ordering import submission
-from swe_ai_fleet.cli.mcp.telling import execution, listed, result, standing, told
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.mcp import answers
+from swe_ai_fleet.cli.mcp.answers import execution, listed, result, standing, told
 from swe_ai_fleet.cli.mcp.waiting import Waiting
 from swe_ai_fleet.cli.messages import enum_name, enum_word
 from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.outcome import resolution
 from swe_ai_fleet.cli.place import fleet_client
+from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.settings import Settings
+
+MAX_DIFF_CHARS = 200_000
+Id = Annotated[str, Field(description="An execution id, or a task id for its newest execution.", max_length=200)]
+Role = Literal["DEV", "QA", "ARCHITECT", "DEVOPS", "DATA"]
+Policy = Literal["", "none", "plan", "risky", "every"]
+Decision = Literal["approved", "rejected", "adjusted"]
+StatusWord = Literal[
+    "pending",
+    "in_progress",
+    "awaiting_approval",
+    "completed",
+    "no_winner",
+    "failed",
+    "timeout",
+    "cancelled",
+    "rejected",
+]
+
+
+async def winning_diff(client: FleetClient, found: pb.Execution) -> bytes:
+    """The winner's patch; empty without a winner."""
+    patch = next((one.patch for one in found.results if one.candidate_id == found.winner_id), pb.Patch())
+    if patch.WhichOneof("content") == "artifact":
+        return await client.artifact(found.execution_id, patch.artifact.digest)
+    return patch.text
+
+
+def submission(order: Order, *, may_approve: bool) -> pb.SubmitTaskRequest:
+    """The request. Raises CommandFault with the name of the argument that is wrong.
+
+    Whose client may not answer approvals has risky calls approved by a person, unless the order asks for more.
+    """
+    if may_approve:
+        return order.request()
+    if order.approve == "none":
+        raise CommandFault(
+            "an agent may not waive approvals",
+            exit_code=Exit.USAGE,
+            field="approval",
+            hint="leave it empty for risky; a person may start this server with --allow-approve",
+        )
+    # Left open it would be none: that is what such a client may not ask for.
+    return replace(order, approve=order.approve or ApprovalPolicy.RISKY.value).request()
+
 
 INSTRUCTIONS = """A fleet of coding agents: several solve a task side by side, evidence decides, the winner gets a
 branch. An unverified winner is one of which nothing was shown: tell the person so.
@@ -99,7 +149,7 @@ class FleetTools:
         task_id: Annotated[
             str, Field(description="Makes the call repeatable: the same id and task is the same execution.")
         ] = "",
-    ) -> Annotated[CallToolResult, shapes.Submitted]:
+    ) -> Annotated[CallToolResult, answers.Submitted]:
         """Hand a coding task in; several agents solve it side by side, from a commit of the repository."""
         order = Order(
             description=task,
@@ -116,7 +166,7 @@ class FleetTools:
         )
         async with self._fleet() as client:
             accepted = await client.submit(submission(order, may_approve=self._may_approve))
-        answer = shapes.Submitted(
+        answer = answers.Submitted(
             execution_id=accepted.execution_id,
             task_id=accepted.task_id,
             status=enum_word(pb.DeliberationStatus, accepted.status),
@@ -132,7 +182,7 @@ class FleetTools:
         until: Annotated[
             Literal["end", "approval"], Field(description="approval: also answer when a person is asked.")
         ] = "approval",
-    ) -> Annotated[CallToolResult, shapes.Waited]:
+    ) -> Annotated[CallToolResult, answers.Waited]:
         """Wait for an execution's end, hearing what happens meanwhile, and say where it stands."""
 
         async def tell(percent: float, line: str) -> None:
@@ -145,7 +195,7 @@ class FleetTools:
             found = await client.execution(found_id)
         return self._waited(found, waiting)
 
-    async def get_execution(self, execution_id: Id) -> Annotated[CallToolResult, shapes.ExecutionState]:
+    async def get_execution(self, execution_id: Id) -> Annotated[CallToolResult, answers.ExecutionState]:
         """Say where an execution stands: its agents, what it waits for, its winner."""
         async with self._fleet() as client:
             found = await client.execution(await client.find(execution_id))
@@ -157,7 +207,7 @@ class FleetTools:
         diff_characters: Annotated[
             int, Field(description="So many of the winner's diff.", ge=0, le=MAX_DIFF_CHARS)
         ] = 20_000,
-    ) -> Annotated[CallToolResult, shapes.Result]:
+    ) -> Annotated[CallToolResult, answers.Result]:
         """Say what came of a task: verdict, winner, candidates with their checks, the winner's diff, the branch."""
         async with self._fleet() as client:
             found = await client.execution(await client.find(execution_id))
@@ -173,7 +223,7 @@ class FleetTools:
         status: Annotated[list[StatusWord] | None, Field(description="Only those; default: all.")] = None,
         task_id: Annotated[str, Field(description="Only this task's.", max_length=200)] = "",
         limit: Annotated[int, Field(description="At most so many.", ge=1, le=100)] = 20,
-    ) -> Annotated[CallToolResult, shapes.Executions]:
+    ) -> Annotated[CallToolResult, answers.Executions]:
         """List executions, the newest first."""
         async with self._fleet() as client:
             wanted = [enum_name(pb.DeliberationStatus, word, field="status") for word in status or ()]
@@ -190,13 +240,13 @@ class FleetTools:
             str, Field(description="What to tell the agent; for adjusted: what to do otherwise.", max_length=20_000)
         ] = "",
         approval_id: Annotated[str, Field(description="Which one, where several wait.", max_length=300)] = "",
-    ) -> Annotated[CallToolResult, shapes.Resolved]:
+    ) -> Annotated[CallToolResult, answers.Resolved]:
         """Answer what an execution waits for, as the person whom you asked has decided. Never decide it yourself."""
         async with self._fleet() as client:
             wanted = resolution(decision, approval_id=approval_id, text=text, approver=APPROVER)
             wanted.execution_id = await client.find(execution_id)
             reply = await client.resolve(wanted)
-        answer = shapes.Resolved(
+        answer = answers.Resolved(
             execution_id=reply.execution_id,
             status=enum_word(pb.DeliberationStatus, reply.status),
             still_pending=reply.pending_approvals,
@@ -207,24 +257,24 @@ class FleetTools:
         self,
         execution_id: Id,
         reason: Annotated[str, Field(description="Why, for the log.", max_length=1_000)] = "cancelled over MCP",
-    ) -> Annotated[CallToolResult, shapes.Cancelled]:
+    ) -> Annotated[CallToolResult, answers.Cancelled]:
         """Stop an execution's agents and their processes; what they did stays in the log."""
         async with self._fleet() as client:
             reply = await client.cancel(await client.find(execution_id), reason)
-        answer = shapes.Cancelled(
+        answer = answers.Cancelled(
             execution_id=reply.execution_id,
             status=enum_word(pb.DeliberationStatus, reply.status),
             already_ended=reply.already_ended,
         )
         return told(f"execution {answer.execution_id}: {answer.status}", answer)
 
-    async def list_councils(self) -> Annotated[CallToolResult, shapes.Councils]:
+    async def list_councils(self) -> Annotated[CallToolResult, answers.Councils]:
         """List who works for which role."""
         async with self._fleet() as client:
             found = await client.councils(pb.ListCouncilsRequest())
-        answer = shapes.Councils(
+        answer = answers.Councils(
             councils=[
-                shapes.Council(
+                answers.Council(
                     council_id=one.council_id,
                     role=one.role,
                     num_agents=one.num_agents,
@@ -236,15 +286,15 @@ class FleetTools:
         )
         return told(f"{len(answer.councils)} councils", answer)
 
-    async def get_status(self) -> Annotated[CallToolResult, shapes.Status]:
+    async def get_status(self) -> Annotated[CallToolResult, answers.Status]:
         """Say how the fleet and what it stands on are."""
         async with self._fleet() as client:
             found = await client.status()
-        answer = shapes.Status(
+        answer = answers.Status(
             status=found.status,
             uptime_seconds=found.uptime_seconds,
             components=[
-                shapes.Component(
+                answers.Component(
                     name=one.name,
                     state=enum_word(pb.ComponentState, one.state),
                     message=one.message,
@@ -277,7 +327,7 @@ class FleetTools:
         return told(standing(answer, may_approve=self._may_approve), answer)
 
     def _waited(self, found: pb.Execution, waiting: Waiting) -> CallToolResult:
-        answer = shapes.Waited(
+        answer = answers.Waited(
             execution=execution(found), percent=waiting.percent, step=waiting.step, news=list(waiting.news)
         )
         return told(standing(answer.execution, may_approve=self._may_approve), answer)

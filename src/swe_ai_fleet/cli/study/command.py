@@ -56,7 +56,7 @@ async def study(
     from swe_ai_fleet.cli.study.run import Study, parts
     from swe_ai_fleet.cli.study.run import study as work
     from swe_ai_fleet.runtime.factories import workspace_provider
-    from swe_ai_fleet.runtime.sandboxes import with_rung
+    from swe_ai_fleet.runtime.tool_services import with_rung
 
     stem = plain_name(name or file.name.removesuffix(".jsonl"))
     directory = output or file.parent / f"{stem}.study"

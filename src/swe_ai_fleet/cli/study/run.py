@@ -18,8 +18,20 @@ from swe_ai_fleet.cli.batch.run import batch
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.study.report import HEADINGS, arms, cells, document, markdown
-from swe_ai_fleet.cli.study.trials import Detail, Part, Trial, Variant, detail_of, keep_details, read_details
+from swe_ai_fleet.cli.study.report import (
+    HEADINGS,
+    Detail,
+    Part,
+    Trial,
+    Variant,
+    arms,
+    cells,
+    detail_of,
+    document,
+    keep_details,
+    markdown,
+    read_details,
+)
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.ports import WorkspaceProvider
 from swe_ai_fleet.watching.events import fold_events

@@ -1,4 +1,7 @@
-"""One line of Markdown as text with marks; linear in its length."""
+"""How text can be marked.
+
+One line of Markdown as text with marks; linear in its length.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,17 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from swe_ai_fleet.conversations.formatting.marks import Mark
+
+class Mark(StrEnum):
+    """What a piece of text is shown as; code is nothing else besides."""
+
+    BOLD = "bold"
+    ITALIC = "italic"
+    STRIKE = "strike"
+    CODE = "code"
+
 
 _TICKS = re.compile(r"`+")
 _TARGET = re.compile(

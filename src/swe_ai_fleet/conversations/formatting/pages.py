@@ -1,4 +1,10 @@
-"""An answer as the messages that a channel takes.
+"""Where an answer is read.
+
+Markdown: the answer as the model wrote it, with its tables in pipes.
+
+Plain text: what an answer says, without its marks.
+
+An answer as the messages that a channel takes.
 
 Each page stands for itself: every mark on it is closed on it, code that goes on is closed and opened again. Pages are
 cut at line ends, else at blanks, else between characters; never within an escape, an entity or a character.
@@ -9,16 +15,74 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from typing import Protocol
 
-from swe_ai_fleet.conversations.formatting.channel import Channel
-from swe_ai_fleet.conversations.formatting.document import Block, Kind, Line, Part, read
+from swe_ai_fleet.conversations.formatting.document import (
+    PLAIN_WIDTH,
+    Block,
+    Kind,
+    Line,
+    Part,
+    Table,
+    aligned,
+    piped,
+    read,
+)
 from swe_ai_fleet.conversations.formatting.inline import Span, read_line
-from swe_ai_fleet.conversations.formatting.markdown import markdown, titled
-from swe_ai_fleet.conversations.formatting.plain import PlainText
-from swe_ai_fleet.conversations.formatting.tables import Table, aligned
 from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
 from swe_ai_fleet.domain.text import well_formed
+
+
+class Channel(StrEnum):
+    """Where an answer is read: a terminal, something that shows Markdown, a Telegram chat."""
+
+    PLAIN = "plain"
+    MARKDOWN = "markdown"
+    TELEGRAM = "telegram"
+
+
+_ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#"})
+
+
+def markdown(text: str, tables: Sequence[Table] = ()) -> str:
+    """The answer with its data below."""
+    parts = [text.strip()] if text.strip() else []
+    parts += ["\n\n".join(part for part in (titled(table.title), piped(table)) if part) for table in tables]
+    return "\n\n".join(parts)
+
+
+def titled(title: str) -> str:
+    """The title of a table in bold; empty for none."""
+    line = " ".join(title.split())
+    return f"**{line.translate(_ESCAPED)}**" if line else ""
+
+
+class PlainText:
+    """How lines and code are written where no mark means anything."""
+
+    width = PLAIN_WIDTH
+
+    def line(self, spans: Sequence[Span], kind: Kind) -> str:
+        """One line; a link is followed by where it leads."""
+        text = "".join(_shown(spans, number) for number in range(len(spans)))
+        return f"> {text}" if kind is Kind.QUOTE else text
+
+    def fence(self, language: str) -> tuple[str, str]:
+        """Nothing stands around code."""
+        return "", ""
+
+    def code(self, text: str) -> str:
+        """Code as it is."""
+        return text
+
+
+def _shown(spans: Sequence[Span], number: int) -> str:
+    span = spans[number]
+    ends = number + 1 == len(spans) or spans[number + 1].link != span.link
+    said = span.link.removeprefix("mailto:")
+    return f"{span.text} ({said})" if span.link and ends and span.text not in (said, span.link) else span.text
+
 
 TELEGRAM_UNITS = 4096
 """UTF-16 code units of one message."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swe_ai_fleet.conversations.formatting.document import Kind
-from swe_ai_fleet.conversations.formatting.inline import Span
-from swe_ai_fleet.conversations.formatting.marks import Mark
-from swe_ai_fleet.conversations.formatting.tables import TELEGRAM_WIDTH
+from swe_ai_fleet.conversations.formatting.document import TELEGRAM_WIDTH, Kind
+from swe_ai_fleet.conversations.formatting.inline import Mark, Span
 
 _TEXT = str.maketrans({character: f"\\{character}" for character in "_*[]()~`>#+-=|{}.!\\"})
 _CODE = str.maketrans({character: f"\\{character}" for character in "`\\"})

@@ -10,19 +10,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.reviewing.proving import proof_command
+from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.domain.errand import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure, TestSet
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, selected
-from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.comparison import passes, result_of, surroundings
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
-from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test, language_of
-from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
+from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests, is_test, language_of
+from swe_ai_fleet.orchestrator.evidence.test_runs import Bench, NoRun, Subject, Suite, selected
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
 
 EXAMINE_SECONDS = 300.0

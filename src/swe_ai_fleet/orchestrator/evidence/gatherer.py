@@ -9,20 +9,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field, replace
 
 from swe_ai_fleet.agents.rubric import RubricJudge
-from swe_ai_fleet.domain.baseline import Baseline, SuiteBaseline, suite_baseline
+from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment, ExamineAssignment
 from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment, EnvironmentReport
-from swe_ai_fleet.domain.errand import BaselineAssignment, CheckAssignment, ExamineAssignment
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import PinnedRepository, Task
-from swe_ai_fleet.orchestrator.evidence.bench import TEST_SECONDS, Bench, NoRun
-from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
+from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline, suite_baseline
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, kept, verdict_of
 from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames, Touched
-from swe_ai_fleet.orchestrator.evidence.compilation import compile_faults
 from swe_ai_fleet.orchestrator.evidence.examining import Examining
-from swe_ai_fleet.orchestrator.evidence.lint import LintCheck
-from swe_ai_fleet.orchestrator.evidence.outputs import kept
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.evidence.policy import (
     PolicyRules,
@@ -34,14 +30,13 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
 from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
 from swe_ai_fleet.orchestrator.evidence.rubric import rubric_check
 from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
-from swe_ai_fleet.orchestrator.evidence.source_files import inline_tests, is_test, language_of
-from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite, TestRuns
+from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, inline_tests, is_test, language_of
+from swe_ai_fleet.orchestrator.evidence.static_checks import LintCheck, compile_faults
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_SECONDS, Bench, NoRun, Subject, Suite, TestRuns
 from swe_ai_fleet.orchestrator.evidence.trial import WHOLE_RERUN_SECONDS, Trial
-from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
-from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import changed_tests
 from swe_ai_fleet.ports import BlobStore, Clone, EvidenceWorkspaces, SecretMask
-from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.secrets import Secrets
 
 _TEXT = "text/plain"

@@ -1,24 +1,147 @@
-"""Policy on a patch: what a candidate may not contain, whatever its tests say."""
+"""Policy on a patch: what a candidate may not contain, whatever its tests say.
+
+A generated file that changes without its sources was changed by hand. Where the repository's files of a language begin
+with a licence header, a new file does too.
+"""
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.task import Role, Task
-from swe_ai_fleet.orchestrator.evidence.generated import changed_by_hand, is_lock
-from swe_ai_fleet.orchestrator.evidence.licences import missing_licences
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, allowed_concerns, weighed
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Patch
 from swe_ai_fleet.orchestrator.evidence.secret_shapes import secrets_in
 from swe_ai_fleet.orchestrator.evidence.settings_changes import added_silencers, changed_settings
 from swe_ai_fleet.orchestrator.evidence.source_files import is_comment, is_document, is_test, language_of
-from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation, allowed_concerns, weighed
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import weakened_tests
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.policy import path_allowed
+
+_LOCKS = {
+    **dict.fromkeys(("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "bun.lock"), ("package.json",)),
+    "pnpm-lock.yaml": ("package.json", "pnpm-workspace.yaml"),
+    **dict.fromkeys(("poetry.lock", "uv.lock", "pdm.lock"), ("pyproject.toml",)),
+    "Pipfile.lock": ("Pipfile",),
+    "Cargo.lock": ("Cargo.toml",),
+    "go.sum": ("go.mod", "go.work"),
+    "composer.lock": ("composer.json",),
+    "Gemfile.lock": ("Gemfile", "*.gemspec"),
+    "requirements*.lock": ("pyproject.toml", "requirements*.in", "requirements*.txt", "setup.py", "setup.cfg"),
+}
+_MADE = (("*_pb2.py", "*.proto"), ("*_pb2.pyi", "*.proto"), ("*_pb2_grpc.py", "*.proto"), ("*.pb.go", "*.proto"))
+_GENERATED_HEADER = re.compile(r"(?i)\bdo not edit\b|@generated\b")
+_HEADER_LINES = 20
+_FILE_NAME = re.compile(r"[\w-]{1,60}(?:\.[\w-]{1,20}){1,3}")
+
+
+def is_lock(path: str) -> bool:
+    """Whether a package manager writes the file."""
+    return bool(_sources_of_lock(path))
+
+
+def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
+    """Warnings about lock files and generated files that change while nothing that they are made of does.
+
+    Args:
+        patch: What is changed.
+        text_of: The text of a file with the patch applied, empty where it cannot be read.
+    """
+    changed = {PurePosixPath(name).name for file in patch.files for name in (file.path, file.old_path)}
+    generated = {file.path: header for file in patch.files if (header := _header(file, text_of))}
+    causes = {path for path in patch.paths if path not in generated and _may_be_source(path)}
+    for file in patch.files:
+        if file.is_deleted:
+            continue
+        if sources := _sources_of_lock(file.path):
+            if not _any_fits(changed, sources):
+                yield _warning(Concern.LOCKS, file, f"a lock file changes without {' or '.join(sources)}")
+        elif sources := _sources_of_code(file.path):
+            if not _any_fits(changed, sources):
+                yield _warning(Concern.GENERATED, file, f"a generated file changes without {' or '.join(sources)}")
+        elif header := generated.get(file.path):
+            named = set(_FILE_NAME.findall(header)) - {PurePosixPath(file.path).name}
+            if not (named & changed or causes):
+                yield _warning(Concern.GENERATED, file, "a file that says it is generated changes without its source")
+
+
+def _may_be_source(path: str) -> bool:
+    return not (is_test(path) or is_document(path) or is_lock(path) or _sources_of_code(path))
+
+
+def _header(file: FilePatch, text_of: Callable[[str], str]) -> str:
+    """The beginning of a file that says it is generated; empty for others, and for files that are new."""
+    if file.is_deleted or file.is_new or file.is_binary or is_lock(file.path) or is_document(file.path):
+        return ""
+    text = text_of(file.path)
+    heads = ("\n".join(side.split("\n", _HEADER_LINES)[:_HEADER_LINES])[:4_000] for side in (text, file.before(text)))
+    return next((head for head in heads if _GENERATED_HEADER.search(head)), "")
+
+
+def _sources_of_lock(path: str) -> tuple[str, ...]:
+    name = PurePosixPath(path).name
+    return next((sources for lock, sources in _LOCKS.items() if fnmatchcase(name, lock)), ())
+
+
+def _sources_of_code(path: str) -> tuple[str, ...]:
+    name = PurePosixPath(path).name
+    return tuple(source for made, source in _MADE if fnmatchcase(name, made))
+
+
+def _any_fits(names: set[str], patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _warning(concern: Concern, file: FilePatch, text: str) -> Violation:
+    return Violation(concern=concern, path=file.path, text=text, required=False)
+
+
+SAMPLE = 30
+"""Files of a language that are looked at."""
+_LEAST_FILES = 3
+_SHARE = 0.9
+_HEAD_CHARS = 2_000
+_HEAD_LINES = 12
+_LICENCE_HEADER = re.compile(r"(?i)SPDX-License-Identifier|\bcopyright\b|\blicensed under\b|\(c\) (?:19|20)\d\d")
+
+
+def missing_licences(patch: Patch, listed: Iterable[str], text_of: Callable[[str], str]) -> Iterator[Violation]:
+    """Warnings about new source files without the header that nearly all others of their language have.
+
+    Args:
+        patch: What is changed.
+        listed: The paths of the repository with the patch applied.
+        text_of: The text of one of them, empty where it cannot be read.
+    """
+    added = {file.path: language for file in patch.files if file.is_new and (language := language_of(file.path))}
+    others: dict[str, list[str]] = {}
+    for path in sorted(listed) if added else ():
+        if path not in added and (language := language_of(path)) in added.values():
+            others.setdefault(language, []).append(path)
+    usual = {language for language, paths in others.items() if _usual(paths, text_of)}
+    for path, language in added.items():
+        text = text_of(path)
+        if language in usual and text.strip() and not _has_header(text):
+            text = f"has no licence header, as the other {language} files have"
+            yield Violation(concern=Concern.LICENCES, path=path, line=1, text=text, required=False)
+
+
+def _usual(paths: list[str], text_of: Callable[[str], str]) -> bool:
+    # Spread over the repository rather than all from one directory.
+    step = max(1, len(paths) // SAMPLE)
+    texts = [text for path in paths[::step][:SAMPLE] if (text := text_of(path)).strip()]
+    return len(texts) >= _LEAST_FILES and sum(map(_has_header, texts)) >= _SHARE * len(texts)
+
+
+def _has_header(text: str) -> bool:
+    return bool(_LICENCE_HEADER.search("\n".join(text[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])))
+
 
 _LINK, _SUBMODULE = "120000", "160000"
 _MODES = frozenset({"", "100644", "100755", _LINK, _SUBMODULE})

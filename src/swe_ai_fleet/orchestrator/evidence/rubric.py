@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swe_ai_fleet.agents.rubric import ItemVerdict, RubricJudge, RubricOpinion
+from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.task import Constraints
-from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
+from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
-from swe_ai_fleet.orchestrator.evidence.verdicts import verdict_of
+from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
 
 MAX_ITEMS = 30
 _BULLET = re.compile(r"\s*(?:[-*•]|\d{1,3}[.)])\s+(.+)")

@@ -13,11 +13,11 @@ from pathlib import PurePosixPath
 from typing import cast
 
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
-from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
-from swe_ai_fleet.tools.tests.runners.detection import MAKEFILES
+from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
 from swe_ai_fleet.tools.tests.runners.values import json_object, parsed_ini, parsed_toml
 
 _SETTINGS = (

@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.baseline import NO_TESTS, unusable
 from swe_ai_fleet.domain.candidate import BY_OWN_RULES, CheckKind, CheckResult
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.domain.test_run import TestRun
-from swe_ai_fleet.orchestrator.evidence.bench import Bench, NoRun, files_of, selected
-from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
+from swe_ai_fleet.domain.test_run import NO_TESTS, TestRun, unusable
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, allowed_concerns
 from swe_ai_fleet.orchestrator.evidence.comparison import (
     WHOLE_RUN,
     Comparison,
@@ -24,9 +22,8 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
     result_of,
 )
 from swe_ai_fleet.orchestrator.evidence.relevance import readers
-from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests
-from swe_ai_fleet.orchestrator.evidence.test_runs import Subject, Suite
-from swe_ai_fleet.orchestrator.evidence.violation import Concern, allowed_concerns
+from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests
+from swe_ai_fleet.orchestrator.evidence.test_runs import Bench, NoRun, Subject, Suite, files_of, selected
 from swe_ai_fleet.orchestrator.evidence.wording import listed, message_of, notes_of, own_summary
 from swe_ai_fleet.tools.tests.runners.plan import Selection
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from swe_ai_fleet.domain.candidate import ChangedTest
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Hunk, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
-from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
 
 _NAMED = 5
 MAX_CHANGED_TESTS = 8

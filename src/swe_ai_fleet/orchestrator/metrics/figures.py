@@ -1,15 +1,125 @@
-"""What was counted in a stretch of time."""
+"""Figures: what was counted in a stretch of time, durations as quantile sketches, and their history.
+
+A sketch keeps quantiles of many durations in little memory; the history is fine for what is recent, coarse for the
+old.
+"""
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Self
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.orchestrator.metrics.sketch import Sketch
+
+RELATIVE_ERROR = 0.02
+"""A quantile is off by at most this part of its value."""
+
+LONGEST_MS = 30 * 86_400_000
+"""What is longer counts as this long."""
+
+_GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+_LOG_GAMMA = math.log(_GAMMA)
+
+
+class Sketch:
+    """Counts durations in buckets whose widths grow with the value, so that quantiles have a bounded relative error.
+
+    Sketches of parts, merged, are the sketch of the whole. At most 543 buckets; durations are whole milliseconds, 0
+    has a bucket of its own.
+
+    Source: Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees",
+    VLDB 2019. Without its collapsing of buckets, since the range of values is bounded here.
+    """
+
+    __slots__ = ("_counts", "_first", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first = 0
+        self._counts = array("Q")
+
+    def add(self, duration_ms: float) -> None:
+        """Count a duration; what is below 0 counts as 0."""
+        bucket = _bucket(duration_ms)
+        self._cover(bucket, bucket)
+        self._counts[bucket - self._first] += 1
+        self.count += 1
+
+    def merge(self, other: Sketch) -> None:
+        """Count everything that another sketch has counted."""
+        if not other.count:
+            return
+        first, counts = other._first, other._counts
+        self._cover(first, first + len(counts) - 1)
+        offset = first - self._first
+        mine = self._counts
+        for place, number in enumerate(counts, start=offset):
+            if number:
+                mine[place] += number
+        self.count += other.count
+
+    def quantile(self, q: float) -> float:
+        """The duration that a part `q` (0 to 1) of all does not exceed, in milliseconds; 0 where none was counted.
+
+        It is within `RELATIVE_ERROR` of the value at index `floor(q * (count - 1))` of the sorted durations.
+        """
+        if not self.count:
+            return 0.0
+        rank, seen = math.floor(q * (self.count - 1)), 0
+        for place, number in enumerate(self._counts):
+            seen += number
+            if seen > rank:
+                return _middle(self._first + place)
+        return _middle(self._first + len(self._counts) - 1)
+
+    def histogram(self, bounds_ms: Sequence[float]) -> tuple[list[int], float]:
+        """How many durations are at most as long as each of the (ascending) bounds, and the sum of all.
+
+        In milliseconds. Both are off by what a quantile is off.
+        """
+        counts, total, place = [0] * len(bounds_ms), 0.0, 0
+        for bucket, number in enumerate(self._counts, start=self._first):
+            if not number:
+                continue
+            value = _middle(bucket)
+            total += number * value
+            while place < len(bounds_ms) and bounds_ms[place] < value:
+                place += 1
+            if place < len(bounds_ms):
+                counts[place] += number
+        return list(accumulate(counts)), total
+
+    def _cover(self, first: int, last: int) -> None:
+        """Have counts for these buckets."""
+        if not self._counts:
+            self._first = first
+            self._counts = array("Q", bytes(8 * (last - first + 1)))
+            return
+        if first < self._first:
+            self._counts = array("Q", bytes(8 * (self._first - first))) + self._counts
+            self._first = first
+        missing = last - (self._first + len(self._counts) - 1)
+        if missing > 0:
+            self._counts.extend(array("Q", bytes(8 * missing)))
+
+
+def _bucket(duration_ms: float) -> int:
+    """0 for nothing, else 1 more than the exponent of the smallest power of gamma that is not less."""
+    if duration_ms < 1:
+        return 0
+    return 1 + max(0, math.ceil(math.log(min(duration_ms, LONGEST_MS)) / _LOG_GAMMA))
+
+
+def _middle(bucket: int) -> float:
+    """The value that is off by the same part at both ends of a bucket."""
+    return 0.0 if bucket == 0 else 2 * _GAMMA ** (bucket - 1) / (_GAMMA + 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,3 +236,119 @@ class Figures:
             if name not in self.tools:
                 self.tools[name] = ToolFigures()
             self.tools[name].merge(tool)
+
+
+Key = tuple[str, str]
+"""A tenant, and the role of an execution; no role where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """Cells of so many seconds, each kept for so many."""
+
+    cell_seconds: int
+    kept_seconds: int
+
+
+_HOUR, _DAY = 3_600, 86_400
+TIERS = (
+    Tier(cell_seconds=60, kept_seconds=6 * _HOUR),
+    Tier(cell_seconds=600, kept_seconds=3 * _DAY),
+    Tier(cell_seconds=_HOUR, kept_seconds=14 * _DAY),
+    Tier(cell_seconds=_DAY, kept_seconds=92 * _DAY),
+)
+"""From fine to coarse; each cell is a whole number of those of the tier before. The last goes as far as the log."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shelf:
+    """The cells of one tier by their start in seconds, and what the gauges were before the first of them."""
+
+    tier: Tier
+    cells: dict[int, dict[Key, Figures]] = field(default_factory=dict[int, dict[Key, Figures]])
+    before: dict[Key, Gauges] = field(default_factory=dict[Key, Gauges])
+    dropped_until: int = 0
+
+    def add(self, at: float, key: Key, figures: Figures) -> None:
+        cell = int(at) // self.tier.cell_seconds * self.tier.cell_seconds
+        if cell < self.dropped_until:
+            if figures.change.any():
+                self.before.setdefault(key, Gauges()).merge(figures.change)
+            return
+        cells = self.cells.setdefault(cell, {})
+        if key not in cells:
+            cells[key] = Figures()
+        cells[key].merge(figures)
+
+    def drop(self, now: float) -> None:
+        """Forget what is too old, its effect on the gauges aside."""
+        until = int(now - self.tier.kept_seconds) // self.tier.cell_seconds * self.tier.cell_seconds
+        if until <= self.dropped_until:
+            return
+        self.dropped_until = until
+        for cell in [cell for cell in self.cells if cell < until]:
+            for key, figures in self.cells.pop(cell).items():
+                if figures.change.any():
+                    self.before.setdefault(key, Gauges()).merge(figures.change)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What was counted from a moment on, in seconds, by key."""
+
+    start: int
+    figures: dict[Key, Figures]
+
+
+class History:
+    """Every figure stands in each tier that reaches as far back, so that nothing has to be moved when it gets old.
+
+    What a range of time has is therefore the same in every process that has read the same events, whenever it did.
+
+    Args:
+        tiers: From fine to coarse.
+    """
+
+    def __init__(self, tiers: Sequence[Tier] = TIERS) -> None:
+        self._shelves = tuple(_Shelf(tier=tier) for tier in tiers)
+
+    @property
+    def reach(self) -> int:
+        """How far back it goes, in seconds."""
+        return self._shelves[-1].tier.kept_seconds
+
+    def add(self, at: float, key: Key, figures: Figures, *, now: float) -> None:
+        """Count something that happened `at` (seconds since 1970)."""
+        for shelf in self._shelves:
+            shelf.drop(now)
+            shelf.add(at, key, figures)
+
+    def tier(self, start: float, now: float) -> Tier:
+        """The finest tier that goes as far back; the coarsest where none does."""
+        found = (shelf.tier for shelf in self._shelves if now - start <= shelf.tier.kept_seconds)
+        return next(found, self._shelves[-1].tier)
+
+    def first(self) -> int | None:
+        """The start of the oldest cell of all; None where nothing was counted."""
+        return min(self._shelves[-1].cells, default=None)
+
+    def cells(self, tier: Tier, start: int, end: int) -> list[Cell]:
+        """The cells of a tier that begin in a range, oldest first."""
+        found = self._shelf(tier).cells
+        return [Cell(start=at, figures=found[at]) for at in sorted(found) if start <= at < end]
+
+    def before(self, tier: Tier, start: int) -> dict[Key, Gauges]:
+        """What the gauges of each key were at a cell's start."""
+        shelf = self._shelf(tier)
+        found: dict[Key, Gauges] = {}
+        for key, was in shelf.before.items():
+            found.setdefault(key, Gauges()).merge(was)
+        for at, cell in shelf.cells.items():
+            if at < start:
+                for key, figures in cell.items():
+                    if figures.change.any():
+                        found.setdefault(key, Gauges()).merge(figures.change)
+        return found
+
+    def _shelf(self, tier: Tier) -> _Shelf:
+        return next(shelf for shelf in self._shelves if shelf.tier == tier)

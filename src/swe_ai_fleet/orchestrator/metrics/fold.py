@@ -1,10 +1,14 @@
-"""From events to figures: what each event adds, and when."""
+"""From events to figures: what each event adds, and when.
+
+An open run or execution is remembered until it is measured at its end; names that others chose are held to a number
+that memory has room for.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from swe_ai_fleet.domain.audit import AuditEntry
@@ -34,10 +38,85 @@ from swe_ai_fleet.domain.execution import APPROVAL_TOOL
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges, ModelFigures, ToolFigures
-from swe_ai_fleet.orchestrator.metrics.history import Key
-from swe_ai_fleet.orchestrator.metrics.names import Names
-from swe_ai_fleet.orchestrator.metrics.runs import OpenExecution, OpenRun
+from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges, Key, ModelFigures, ToolFigures
+
+MAX_NAMES = 100
+OTHER = "(other)"
+_MAX_CHARACTERS = 128
+
+
+class Names:
+    """Lets the first hundred names through; all others share one."""
+
+    def __init__(self, most: int = MAX_NAMES) -> None:
+        self._most = most
+        self._known: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """The name to count under: printable and not too long."""
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        if len(self._known) >= self._most:
+            return OTHER
+        cleaned = "".join(character if character.isprintable() else "?" for character in name[:_MAX_CHARACTERS])
+        self._known[name] = cleaned
+        return cleaned
+
+
+Seconds = float
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenRun:
+    """An agent's run that has not ended. `since` is None while it waits for a person.
+
+    `told` is what its replies and tool calls said they spent since it last began anew.
+    """
+
+    since: Seconds | None
+    worked: Seconds = 0.0
+    model: str = ""
+    told: Usage = field(default_factory=Usage)
+
+    def pause(self, at: Seconds) -> bool:
+        """Stop its clock; whether it ran."""
+        if self.since is None:
+            return False
+        self.worked += max(0.0, at - self.since)
+        self.since = None
+        return True
+
+    def go_on(self, at: Seconds) -> bool:
+        """Start its clock; whether it stood."""
+        if self.since is not None:
+            return False
+        self.since = at
+        return True
+
+    def untold(self, total: Usage) -> Usage:
+        """What a run spent beyond what its events said: its sub-agents' calls, and the money."""
+        told = self.told
+        return Usage(
+            prompt_tokens=max(0, total.prompt_tokens - told.prompt_tokens),
+            completion_tokens=max(0, total.completion_tokens - told.completion_tokens),
+            cached_tokens=max(0, total.cached_tokens - told.cached_tokens),
+            model_calls=max(0, total.model_calls - told.model_calls),
+            tool_calls=max(0, total.tool_calls - told.tool_calls),
+            cost=max(0.0, total.cost - told.cost),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenExecution:
+    """An execution that has not ended. `runs` are its agents' by their ids; `claimed`: somebody drives it."""
+
+    role: str
+    kind: TaskKind
+    started_at: Seconds
+    claimed: bool = False
+    runs: dict[str, OpenRun] = field(default_factory=dict[str, OpenRun])
+
 
 _OPERATIONS = {
     TaskKind.DELIBERATE: "deliberation",

@@ -1,4 +1,7 @@
-"""The figures of the whole fleet, kept up from the log and measured over a range of time."""
+"""The figures of the whole fleet, kept up from the log and measured over a range of time.
+
+Each tenant's tokens are counted for the present day.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,32 @@ import structlog
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import PAUSES, Follower
-from swe_ai_fleet.orchestrator.metrics.day_tokens import DayTokens
-from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges
-from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold
-from swe_ai_fleet.orchestrator.metrics.history import Cell, History, Key, Tier
-from swe_ai_fleet.orchestrator.metrics.names import Names
+from swe_ai_fleet.orchestrator.metrics.figures import Cell, Figures, Gauges, History, Key, Tier
+from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold, Names
+
+DAY_SECONDS = 86_400
+
+
+class DayTokens:
+    """Adds up tokens by tenant and day (UTC); of each tenant the last day that it spent any on is kept."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, int]] = {}
+
+    def add(self, tenant: str, at: float, tokens: int) -> None:
+        """Count tokens that were spent at a time, in seconds since 1970."""
+        if not tokens:
+            return
+        day = int(at // DAY_SECONDS)
+        last, spent = self._last.get(tenant, (day, 0))
+        if day >= last:
+            self._last[tenant] = (day, tokens + (spent if day == last else 0))
+
+    def of(self, tenant: str, now: float) -> int:
+        """The tokens of a tenant on the day of a time, in seconds since 1970."""
+        day, spent = self._last.get(tenant, (0, 0))
+        return spent if day == int(now // DAY_SECONDS) else 0
+
 
 MOST_TENANTS = 50
 POINTS = 120

@@ -1,11 +1,18 @@
-"""An authority of a fleet's own, and the certificates that it signs."""
+"""Files and directories of an installation, which are its owner's alone.
+
+The names that servers are called by, which their certificates are for.
+
+An authority of a fleet's own, and the certificates that it signs.
+"""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -13,6 +20,50 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.runtime.private_files import write_private
+
+PRIVATE_DIRECTORY = 0o700
+
+
+def make_directory(path: Path) -> None:
+    """A directory that only its owner can look into; one that is there is left as it is."""
+    path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+
+
+def update_private(path: Path, text: str) -> bool:
+    """Write a file that only its owner can read; False where it holds that already."""
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return False
+    except (FileNotFoundError, UnicodeDecodeError):
+        pass
+    write_private(path, text)
+    return True
+
+
+def others_may_read(path: Path) -> bool:
+    """Whether somebody beside the owner may read a file."""
+    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+NAMESPACE = "fleet"
+
+
+def server_names(server: str, hosts: Sequence[str]) -> tuple[str, ...]:
+    """Those of a server: this machine's, its service's in a cluster, and the hosts that somebody names."""
+    service = f"fleet-{server}"
+    names = [*LOOPBACK, *hosts, service, *_in_cluster(service)]
+    if server == "nats":
+        # Servers of a cluster call each other by their Pods.
+        names += [f"*.{name}" for name in _in_cluster("fleet-nats-peers")]
+    return tuple(dict.fromkeys(names))
+
+
+def _in_cluster(service: str) -> tuple[str, ...]:
+    own = f"{service}.{NAMESPACE}"
+    return own, f"{own}.svc", f"{own}.svc.cluster.local"
+
 
 AUTHORITY_DAYS = 3_650
 CERTIFICATE_DAYS = 397

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.runtime.installation.authority import days_left, signed_by
-from swe_ai_fleet.runtime.installation.files import others_may_read
+from swe_ai_fleet.runtime.installation.authority import days_left, others_may_read, signed_by
 from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, public_keys_of, users
 from swe_ai_fleet.runtime.installation.nats_config import accounts_file
 

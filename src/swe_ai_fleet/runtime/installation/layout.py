@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.runtime.installation.nats_users import fleet_users
-from swe_ai_fleet.runtime.installation.nkeys_files import public_key
+from swe_ai_fleet.runtime.installation.nats_users import fleet_users, public_key
 
 SERVERS = ("orchestrator", "context", "gateway", "nats")
 """Who shows a certificate."""

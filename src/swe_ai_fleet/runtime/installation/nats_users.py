@@ -1,4 +1,6 @@
-"""The users of the fleet's account on NATS and what each may send and hear: as little as it can do with.
+"""The nkeys of users on NATS: seeds in files, public keys in the server's configuration.
+
+The users of the fleet's account on NATS and what each may send and hear: as little as it can do with.
 
 Other accounts are the tenants'. One of each has one user, who sees the fleet's subjects of that tenant by their short
 names. In the other one are the hosts of the tenant's agents: what an account doesn't import cannot be reached from it,
@@ -7,10 +9,13 @@ neither by a subject nor by the reply that a request names, which permissions of
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
-from swe_ai_fleet.adapters.jetstream.host_requests import Ask
+from swe_ai_fleet.adapters.jetstream.requests import Ask
 from swe_ai_fleet.adapters.jetstream.subjects import (
     ASKED,
     COMMANDS,
@@ -22,11 +27,38 @@ from swe_ai_fleet.adapters.jetstream.subjects import (
     results_of,
     token,
 )
+from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, tenant_key
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, tenant_token
+
+_SEED_BYTES = 32
+
+
+def new_seed(*, account: bool = False) -> str:
+    """The seed of a new user, or of an account."""
+    import nkeys
+
+    library = cast("Any", nkeys)
+    kind = library.PREFIX_BYTE_ACCOUNT if account else library.PREFIX_BYTE_USER
+    return bytes(library.encode_seed(secrets.token_bytes(_SEED_BYTES), kind)).decode() + "\n"
+
+
+def public_key(path: Path) -> str:
+    """The public key of the seed in a file. Raises PreconditionFailed where there is none."""
+    import nkeys
+
+    library = cast("Any", nkeys)
+    try:
+        pair = library.from_seed(bytearray(path.read_bytes().strip()))
+        return bytes(pair.public_key).decode().rstrip("=")
+    except (OSError, nkeys.NkeysError, ValueError) as error:
+        raise PreconditionFailed(
+            f"{path} holds no nkey seed: {error}", field="init", hint="restore it, or `fleet init --rotate nats`"
+        ) from error
+
 
 ACCOUNT, SYSTEM, HOSTS = "FLEET", "SYS", "HOSTS"
 ORCHESTRATOR, CONTEXT, GATEWAY, WORKER, OPERATOR = (

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errand import ERRANDS, ErrandKind
+from swe_ai_fleet.domain.assignment import ERRANDS, ErrandKind
 from swe_ai_fleet.domain.fleet_status import HostReport
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
-from swe_ai_fleet.runtime.model_use import calls_waiting, model_use
-from swe_ai_fleet.runtime.node_probe import NodeProbe, own_memory, ray_node
+from swe_ai_fleet.runtime.node_load import NodeProbe, calls_waiting, model_use, own_memory, ray_node
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings

@@ -3,10 +3,8 @@
 from swe_ai_fleet.tools.builtin.calculator import Calculator
 from swe_ai_fleet.tools.builtin.dialogue import Answerer, AskUser, FinalAnswer, ProposeApproach
 from swe_ai_fleet.tools.builtin.fetching import Network
-from swe_ai_fleet.tools.builtin.file_reader import FileReader
 from swe_ai_fleet.tools.builtin.python_executor import PythonExecutor
-from swe_ai_fleet.tools.builtin.settings import BuiltinSettings
-from swe_ai_fleet.tools.builtin.toolkit import BuiltinTools, builtin_tools
+from swe_ai_fleet.tools.builtin.toolkit import BuiltinSettings, BuiltinTools, FileReader, builtin_tools
 from swe_ai_fleet.tools.builtin.web import ReadWebpage, SearchWikipedia, WebSearch
 
 __all__ = [

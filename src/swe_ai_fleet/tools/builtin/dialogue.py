@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import cast
 
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
-from swe_ai_fleet.tools.registry.plain_text import presented
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 
 Answerer = Callable[[str], Awaitable[str]]
 """Puts a question to somebody and gives back what they say."""

@@ -1,18 +1,25 @@
-"""Getting one text or file from a server, by the rules of the HTTP tool."""
+"""Getting one text or file from a server, by the rules of the HTTP tool, and HTML as a text to read.
+
+The text of a page is its title, headings, paragraphs, lists and links; nothing that runs and nothing that is hidden.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from typing import cast
+from urllib.parse import urljoin
 
 import httpcore2
 import httpx2
 
 from swe_ai_fleet.sandbox.addresses import Resolver
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.http.body import Received, as_text, described, read_body
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.http.response import Received, as_text, described, read_body
 from swe_ai_fleet.tools.http.transport import (
     GuardedTransport,
     HttpPolicy,
@@ -20,6 +27,187 @@ from swe_ai_fleet.tools.http.transport import (
     port_of,
     redirect_target,
 )
+
+MAX_LINKS = 50
+MAX_SECONDS = 2.0
+"""What the parser may take: it is slow on constructs that never end."""
+_CHUNK = 16 * 1024
+_LINK_CHARS = 500
+_LABEL_CHARS = 120
+_TITLE_CHARS = 300
+_SKIPPED = frozenset(
+    {"script", "style", "template", "noscript", "svg", "math", "iframe", "object", "canvas", "audio", "video", "select"}
+)
+_BOXES = frozenset({"div", "span", "section", "article", "aside", "nav", "header", "footer", "main", "form", "figure"})
+_BREAKS = _BOXES - {"span"} | {
+    "p", "ul", "ol", "dl", "dt", "dd", "table", "tr", "blockquote", "pre", "hr", "address", "details", "summary",
+    "fieldset", "figcaption", "body", "title",
+}  # fmt: skip
+_HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
+_HIDDEN = re.compile(r"(display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+_BLANKS = re.compile(r"[ \t\r\n\f\xa0]+")
+_INVISIBLE = dict.fromkeys([0x00AD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageText:
+    """What a page says; `links` are (label, absolute URL), each URL once; `cut` says that there was more."""
+
+    title: str
+    text: str
+    links: tuple[tuple[str, str], ...]
+    cut: bool
+
+
+def page_text(html: str, *, url: str, max_chars: int) -> PageText:
+    """Read a page. Takes MAX_SECONDS at most, whatever the page."""
+    reader = _Reader(url)
+    until = time.monotonic() + MAX_SECONDS
+    position = 0
+    # Never `close()`: it goes over an unfinished construct once for every `<` in it.
+    while position < len(html) and time.monotonic() < until and reader.size <= max_chars:
+        reader.feed(html[position : position + _CHUNK])
+        position += _CHUNK
+    reader.end_line()
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(reader.lines)).strip("\n")
+    return PageText(
+        title=_BLANKS.sub(" ", "".join(reader.title)).strip()[:_TITLE_CHARS],
+        text=text[:max_chars],
+        links=tuple((label, target) for target, label in reader.links.items()),
+        cut=position < len(html) or len(text) > max_chars,
+    )
+
+
+class _Reader(HTMLParser):
+    def __init__(self, url: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.lines: list[str] = []
+        self.title: list[str] = []
+        self.links: dict[str, str] = {}
+        self.size = 0
+        self._base = url
+        self._line: list[str] = []
+        self._prefix = ""
+        self._skipped = ""
+        self._depth = 0
+        self._in_title = False
+        self._preformatted = 0
+        self._link = ""
+        self._label: list[str] = []
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        # The base class raises AssertionError for most of them; in HTML they are comments.
+        return self.parse_bogus_comment(i)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._skipped:
+            self._depth += tag == self._skipped
+            return
+        given = {name: value or "" for name, value in reversed(attrs)}
+        if tag in _SKIPPED or (tag in _BOXES and _is_hidden(given)):
+            self._skipped, self._depth = tag, 1
+            return
+        match tag:
+            case "title":
+                self._in_title = True
+            case "a":
+                self._end_link()
+                self._link = self._target(given.get("href", ""))
+            case "br":
+                self.end_line()
+            case "li":
+                self.end_line()
+                self._prefix = "- "
+            case "td" | "th":
+                self._add(" | " if self._line else "")
+            case "img" if given.get("alt", "").strip():
+                self._add(f"[image: {given['alt'].strip()[:_LABEL_CHARS]}]")
+            case _ if tag in _HEADINGS:
+                self._paragraph()
+                self._prefix = f"{_HEADINGS[tag]} "
+            case _ if tag in _BREAKS:
+                self._paragraph() if tag in ("p", "pre", "table", "blockquote") else self.end_line()
+                self._preformatted += tag == "pre"
+            case _:
+                pass
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._skipped:
+            self._depth -= tag == self._skipped
+            if not self._depth:
+                self._skipped = ""
+            return
+        if tag == "title":
+            self._in_title = False
+        elif tag == "a":
+            self._end_link()
+        elif tag in _HEADINGS or tag in ("p", "pre", "table", "blockquote"):
+            self._paragraph()
+            self._preformatted = max(0, self._preformatted - (tag == "pre"))
+        elif tag in _BREAKS or tag == "li":
+            self.end_line()
+
+    def handle_data(self, data: str) -> None:
+        if self._skipped:
+            return
+        data = data.translate(_INVISIBLE)
+        if self._in_title:
+            if len(self.title) < _TITLE_CHARS:
+                self.title.append(data)
+        elif self._preformatted:
+            first, *rest = data.expandtabs().split("\n")
+            self._add(first)
+            for line in rest:
+                self._finish()
+                self._add(line)
+        else:
+            self._add(_BLANKS.sub(" ", data))
+
+    def end_line(self) -> None:
+        """Begin a new line, unless this one is still empty."""
+        if "".join(self._line).strip():
+            self._finish()
+        self._line.clear()
+        self._prefix = ""
+
+    def _paragraph(self) -> None:
+        self.end_line()
+        if self.lines and self.lines[-1]:
+            self.lines.append("")
+
+    def _finish(self) -> None:
+        text = "".join(self._line)
+        text = text.rstrip() if self._preformatted else _BLANKS.sub(" ", text).strip()
+        self.lines.append(f"{self._prefix}{text}")
+        self.size += 1
+        self._line.clear()
+        self._prefix = ""
+
+    def _add(self, text: str) -> None:
+        self._line.append(text)
+        self.size += len(text)
+        if self._link and len(self._label) < _LABEL_CHARS:
+            self._label.append(text)
+
+    def _end_link(self) -> None:
+        label = _BLANKS.sub(" ", "".join(self._label)).strip()
+        if self._link and label and len(self.links) < MAX_LINKS:
+            self.links.setdefault(self._link, label[:_LABEL_CHARS])
+        self._link = ""
+        self._label.clear()
+
+    def _target(self, reference: str) -> str:
+        try:
+            target = urljoin(self._base, reference.strip()).partition("#")[0]
+        except ValueError:
+            return ""
+        good = target.startswith(("http://", "https://")) and len(target) <= _LINK_CHARS
+        return target if good and target != self._base else ""
+
+
+def _is_hidden(attributes: Mapping[str, str]) -> bool:
+    return "hidden" in attributes or bool(_HIDDEN.search(attributes.get("style", "")[:1000]))
+
 
 MAX_BYTES = 2 * 1024 * 1024
 MAX_REDIRECTS = 5

@@ -8,12 +8,10 @@ from dataclasses import replace
 from typing import cast
 
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.tools.builtin.fetching import Endpoint, Network, fetch
-from swe_ai_fleet.tools.builtin.page_text import page_text
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.builtin.fetching import Endpoint, Network, fetch, page_text
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
-from swe_ai_fleet.tools.registry.plain_text import presented
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 
 MAX_RESULTS = 20
 _ARTICLES = 3

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from swe_ai_fleet.tools.db.postgresql_lexer import Kind, Token, tokens
 from swe_ai_fleet.tools.db.results import Collector, Rows
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import IO
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.docker import dockerfile
 from swe_ai_fleet.tools.docker.containers import ended
-from swe_ai_fleet.tools.docker.context import IGNORE_FILE, pack
-from swe_ai_fleet.tools.docker.ignore import Ignore
-from swe_ai_fleet.tools.docker.names import Names
+from swe_ai_fleet.tools.docker.context import IGNORE_FILE, Ignore, pack
 from swe_ai_fleet.tools.docker.output import Printout
-from swe_ai_fleet.tools.docker.owner import Kind
+from swe_ai_fleet.tools.docker.ownership import Kind, Names
 from swe_ai_fleet.tools.docker.policy import Limits
-from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
 
 _MIB = 1024 * 1024

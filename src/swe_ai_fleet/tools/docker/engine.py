@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, ParamSpec, TypeVar
 
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.docker.output import Printout
-from swe_ai_fleet.tools.failure import ToolFailure
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from swe_ai_fleet.domain.command import Output
-from swe_ai_fleet.sandbox.capture import Capture
+from swe_ai_fleet.sandbox.runner import Capture
 
 KEPT_BYTES = 256 * 1024
 """Of each stream, so many bytes from the head and as many from the tail."""

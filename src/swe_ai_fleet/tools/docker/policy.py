@@ -1,4 +1,7 @@
-"""What containers of a run may have: images, networks, limits; and what no container ever gets."""
+"""Policy on containers of a run: images, networks, limits; and what no container ever gets.
+
+Arguments that no operation has are refused with a reason rather than as unknown.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.tools.failure import ToolRefusal
+from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.tools.definition import Definition, Holder, ToolRefusal
 
 NO_NETWORK = "none"
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -158,3 +163,24 @@ def refuse_never(arguments: Mapping[str, object]) -> None:
 def _within(name: str, value: float, low: float, high: float) -> None:
     if not math.isfinite(value) or not low <= value <= high:
         raise ToolRefusal(f"{name} is always limited: give a number from {low:g} to {high:g}, not {value:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedOperation:
+    """A definition that says why, where an argument asks for what no container gets; implements `Definition`."""
+
+    inner: Definition
+
+    @property
+    def spec(self) -> OperationSpec:
+        return self.inner.spec
+
+    def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        """The arguments as the operation takes them. Raises ToolRefusal, ToolFailure."""
+        known = cast("Mapping[str, object]", self.spec.parameters.get("properties", {}))
+        refuse_never({name: value for name, value in arguments.items() if name not in known})
+        return self.inner.validate(arguments)
+
+    async def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> ToolResult:
+        """Carry out one call."""
+        return await self.inner.run(toolkit, arguments)

@@ -15,18 +15,15 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.docker import building, containers
-from swe_ai_fleet.tools.docker.container import MOUNT, Access, ContainerRequest, image_facts, safe_facts, short_id
+from swe_ai_fleet.tools.docker.containers import MOUNT, Access, ContainerRequest, image_facts, safe_facts, short_id
 from swe_ai_fleet.tools.docker.engine import Engine
-from swe_ai_fleet.tools.docker.guard import GuardedOperation
-from swe_ai_fleet.tools.docker.names import Names
 from swe_ai_fleet.tools.docker.output import Printout
-from swe_ai_fleet.tools.docker.owner import Kind, Owner
-from swe_ai_fleet.tools.docker.policy import NO_NETWORK, DockerPolicy
-from swe_ai_fleet.tools.docker.reaper import Reaped, remove_run
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.directory import as_workspace
+from swe_ai_fleet.tools.docker.ownership import Kind, Names, Owner, Reaped, remove_run
+from swe_ai_fleet.tools.docker.policy import NO_NETWORK, DockerPolicy, GuardedOperation
 from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.files.tool import as_workspace
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import MASK

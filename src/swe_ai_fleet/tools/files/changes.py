@@ -1,13 +1,20 @@
-"""Changes of files that are made together or not at all."""
+"""Changes of files that are made together or not at all, and their undo as far as memory allows.
+
+The files that a patch changes are held against the workspace before any of them is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.files.paths import MissingPath, Tree
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.files.patches import FilePatch, apply_hunks
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
+from swe_ai_fleet.tools.files.text import Text, decode, syntax_error
+from swe_ai_fleet.tools.policy import path_allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +94,238 @@ def _absent(tree: Tree, path: str) -> list[str]:
         except MissingPath:
             absent.append(directory)
     return absent
+
+
+MAX_VERSIONS = 20
+MAX_BYTES = 10 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A file as it was before a change, and the digest of what the change made of it (None: no file)."""
+
+    path: str
+    before: FileState | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undoable:
+    """One change that is undone as a whole: a moved file has two versions, any other one."""
+
+    operation: str
+    versions: tuple[Version, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(len(version.before.data) for version in self.versions if version.before)
+
+
+class History:
+    """The last changes, newest last; the oldest are forgotten once there are too many or they hold too much."""
+
+    def __init__(self, *, max_versions: int = MAX_VERSIONS, max_bytes: int = MAX_BYTES) -> None:
+        self._max_versions = max_versions
+        self._max_bytes = max_bytes
+        self._entries: list[Undoable] = []
+
+    def record(self, operation: str, changes: Sequence[Change]) -> None:
+        """Remember changes that are to be undone together."""
+        versions = tuple(
+            Version(path=change.path, before=change.before, after=digest(change.after)) for change in changes
+        )
+        self._entries.append(Undoable(operation=operation, versions=versions))
+        while self._entries and self._too_much():
+            self._entries.pop(0)
+
+    def last(self, path: str) -> Undoable | None:
+        """The last change of a file that is remembered."""
+        for entry in reversed(self._entries):
+            if any(version.path == path for version in entry.versions):
+                return entry
+        return None
+
+    def forget(self, entry: Undoable) -> None:
+        """Drop a change that has been undone."""
+        self._entries.remove(entry)
+
+    def _too_much(self) -> bool:
+        versions = sum(len(entry.versions) for entry in self._entries)
+        return versions > self._max_versions or sum(entry.size for entry in self._entries) > self._max_bytes
+
+
+def digest(state: FileState | None) -> str | None:
+    """The SHA-256 of a file's content, None where there is no file."""
+    return hashlib.sha256(state.data).hexdigest() if state is not None else None
+
+
+_MARK = "\ufeff"
+
+
+class PatchedFiles:
+    """Gathers the changes of a patch; each file patch is applied to what lies in the workspace now.
+
+    Args:
+        tree: The only way to the files.
+        limit: The bytes of the largest file.
+        expected: SHA-256 by path of files that must not have changed.
+        allowed_paths: Globs that every changed path must match; empty allows all.
+    """
+
+    def __init__(self, tree: Tree, *, limit: int, expected: Mapping[str, str], allowed_paths: tuple[str, ...]) -> None:
+        self._tree = tree
+        self._limit = limit
+        self._expected = dict(expected)
+        self._allowed_paths = allowed_paths
+        self._touched: set[str] = set()
+        self.groups: list[tuple[Change, ...]] = []
+        self.said: list[str] = []
+        self.warnings: list[str] = []
+        self._added = self._removed = 0
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What is to be written, in order."""
+        return tuple(change for group in self.groups for change in group)
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        paths = [change.path for change in self.changes]
+        return {"paths": paths, "added": self._added, "removed": self._removed, "syntax_errors": len(self.warnings)}
+
+    def add(self, file: FilePatch) -> None:
+        """Take in one file of the patch. Raises ToolFailure where it does not fit the workspace or may not touch it."""
+        name = file.target or file.source or ""
+        try:
+            self._add(file)
+        except ToolFailure as failure:
+            known = failure.message.startswith(shown(name))
+            kind = ToolRefusal if isinstance(failure, ToolRefusal) else ToolFailure
+            raise kind(f"{'' if known else shown(name) + ': '}{failure.message}. Nothing was changed.") from None
+        self._added += file.added
+        self._removed += file.removed
+
+    def complete(self) -> None:
+        """Raises ToolFailure for an expected file that the patch does not change."""
+        for path in self._expected:
+            raise ToolFailure(f"expected_sha256 names {shown(path)}, which the patch does not read")
+
+    def _add(self, file: FilePatch) -> None:
+        before = self._before(file)
+        after, offsets = self._after(file, before)
+        moved = file.source is not None and file.target is not None and file.source != file.target
+        changes: list[Change] = []
+        if file.target is not None:
+            replaced = None if moved else before
+            changes.append(Change(path=file.target, before=replaced, after=after))
+        if file.source is not None and (file.target is None or (moved and not file.copy)):
+            changes.append(Change(path=file.source, before=before, after=None))
+        for change in changes:
+            self._touch(change.path)
+        self.groups.append(tuple(changes))
+        self.said.append(_said(file, created=before is None, offsets=offsets))
+        if file.target is not None and after is not None:
+            self._parse(file.target, before, after)
+
+    def _touch(self, path: str) -> None:
+        if path in self._touched:
+            raise ToolFailure("the patch changes it twice; put its hunks into one part")
+        if self._allowed_paths and not path_allowed(path, self._allowed_paths):
+            raise ToolRefusal(f"it lies outside the paths allowed for this task: {', '.join(self._allowed_paths)}")
+        self._touched.add(path)
+
+    def _before(self, file: FilePatch) -> FileState | None:
+        for path in {file.source, file.target} - {None}:
+            self._refuse_links(str(path))
+        if file.target is not None and file.source != file.target and self._exists(file.target):
+            raise ToolFailure("it exists already; the patch would create it")
+        if file.source is None:
+            return None
+        state = file_state(self._tree, file.source, limit=self._limit)
+        if state is None:
+            if file.source == file.target and file.hunks and not any(hunk.old for hunk in file.hunks):
+                return None  # as a comparison with a file that is not there looks when it has no /dev/null
+            raise ToolFailure(f"there is no {shown(file.source)}; a new file has '--- /dev/null' above its '+++' line")
+        expected = self._expected.pop(file.source, None)
+        actual = hashlib.sha256(state.data).hexdigest()
+        if expected is not None and expected.lower() != actual:
+            raise ToolFailure(f"it has changed: its SHA-256 is {actual}; read it again")
+        return state
+
+    def _after(self, file: FilePatch, before: FileState | None) -> tuple[FileState | None, tuple[int, ...]]:
+        if not file.hunks:
+            data, offsets = before.data if before else b"", ()
+        else:
+            text = _as_patched(decode(file.source or "", before.data) if before else Text(content=""), file)
+            content, offsets = apply_hunks(text.content, file.hunks)
+            data = text.with_content(content).encode(file.target or "")
+        if file.target is None:
+            if data and file.hunks:
+                raise ToolFailure("the patch deletes it, but it holds more lines than the patch takes away")
+            if data:
+                raise ToolFailure("the patch deletes it without its lines; files_delete_file deletes a file")
+            return None, offsets
+        mode = before.mode if before else None
+        if file.executable is not None:
+            mode = mode if mode is not None else 0o755 if file.executable else None
+            mode = None if mode is None else mode | 0o111 if file.executable else mode & ~0o111
+        return FileState(data=data, mode=mode), offsets
+
+    def _refuse_links(self, path: str) -> None:
+        """A patch names real files: what lies behind a link is not what its reader sees."""
+        parts = path.split("/")
+        for end in range(1, len(parts) + 1):
+            part = "/".join(parts[:end])
+            try:
+                kind, _, _ = self._tree.info(part)
+            except MissingPath:
+                return
+            if kind == "symbolic link":
+                raise ToolRefusal(f"{shown(part)} is a symbolic link; patches do not go through links")
+            if end < len(parts) and kind != "directory":
+                raise ToolFailure(f"{shown(part)} is a {kind}, not a directory")
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self._tree.info(path)
+        except MissingPath:
+            return False
+        return True
+
+    def _parse(self, path: str, before: FileState | None, after: FileState) -> None:
+        try:
+            now = decode(path, after.data).content
+            old = decode(path, before.data).content if before else ""
+        except ToolFailure:  # a binary file that was only renamed
+            return
+        error = syntax_error(path, now)
+        if error and not (old and syntax_error(path, old)):
+            self.warnings.append(f"Warning: {path} does not parse{' any more' if old else ''}: {error}")
+
+
+def _as_patched(text: Text, file: FilePatch) -> Text:
+    """The text in the form that the patch has it in.
+
+    A patch made from the files themselves has their carriage returns and byte order mark; one written by a model that
+    saw neither has none, and the file keeps what it has.
+    """
+    lines = [line for hunk in file.hunks for line in (*hunk.old, *hunk.new)]
+    if any(line.startswith(_MARK) for hunk in file.hunks for line in hunk.old) and text.encoding == "utf-8-sig":
+        text = replace(text, content=_MARK + text.content, encoding="utf-8")
+    if text.newline == "\r\n" and any(line.endswith(("\r\n", "\r")) for line in lines):
+        text = replace(text, content=text.raw, newline="mixed")
+    return text
+
+
+def _said(file: FilePatch, *, created: bool, offsets: tuple[int, ...]) -> str:
+    counts = f"+{file.added} -{file.removed}"
+    if file.target is None:
+        return f"Deleted {file.source}."
+    if created:
+        return f"Created {file.target} ({counts})."
+    if file.source != file.target:
+        return f"{'Copied' if file.copy else 'Renamed'} {file.source} to {file.target} ({counts})."
+    moved = [f"hunk {number} {offset:+} lines" for number, offset in enumerate(offsets, start=1) if offset]
+    elsewhere = f"; found elsewhere: {', '.join(moved)}" if moved else ""
+    mode = "" if file.executable is None else f", now {'' if file.executable else 'not '}executable"
+    return f"Changed {file.target} ({counts}{mode}{elsewhere})."

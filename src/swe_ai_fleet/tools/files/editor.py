@@ -10,17 +10,12 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict, Field
 
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.files.changes import Change, FileState, file_state, make_changes
-from swe_ai_fleet.tools.files.diffs import MAX_LINES, unified_diff
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.files.changes import Change, FileState, History, PatchedFiles, digest, file_state, make_changes
 from swe_ai_fleet.tools.files.edits import Replacement, replace_passage
-from swe_ai_fleet.tools.files.excerpt import regions
-from swe_ai_fleet.tools.files.patched import PatchedFiles
 from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, outside, shown, wrong_kind
-from swe_ai_fleet.tools.files.syntax import syntax_error
-from swe_ai_fleet.tools.files.text import Text, decode, rewritten
-from swe_ai_fleet.tools.files.undo import History, digest
+from swe_ai_fleet.tools.files.text import MAX_LINES, Text, decode, regions, rewritten, syntax_error, unified_diff
 
 
 class Edit(BaseModel):

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 
 _WORDS = re.compile(r"\w{2,}")
 _WORDS_TRIED = 12

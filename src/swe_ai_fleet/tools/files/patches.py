@@ -10,9 +10,9 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk as ParsedHunk
 from unidiff.patch import PatchedFile, PatchSet
 
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.diffs import split_lines
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MAX_PATH_BYTES, is_git_directory, shown
+from swe_ai_fleet.tools.files.text import split_lines
 
 MAX_OFFSET = 200
 """How many lines away from its place a hunk is looked for."""

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 MAX_LINKS = 40
 MAX_PATH_BYTES = 4096

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.failure import ToolFailure, ToolTimeout
+from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 30.0

@@ -1,11 +1,21 @@
-"""A file's bytes as text, and back without changing what nobody asked to change."""
+"""The text of a file: its bytes decoded and written back without changing what nobody asked to change.
+
+A diff says all there is to say, line ends and a missing last one included; an excerpt has numbered lines of bounded
+length; a syntax check says whether code or data still parses.
+"""
 
 from __future__ import annotations
 
+import ast
 import codecs
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import shown
 
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\b\t\n\f\r\x1b")
@@ -121,3 +131,123 @@ def _decode(data: bytes) -> tuple[str, str | None]:
 
 def _kind(data: bytes) -> str:
     return next((name for start, name in _MAGIC if data.startswith(start)), f"it starts with {data[:8].hex(' ')}")
+
+
+MAX_LINES = 20_000
+"""Longer texts are not compared: difflib holds the interpreter's lock, and is slow on much that is alike."""
+
+NO_NEWLINE = "\\ No newline at end of file\n"
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines with their ends; only `\\n` ends a line, as in a patch."""
+    lines = [line + "\n" for line in text.split("\n")]
+    last = lines.pop().removesuffix("\n")
+    return [*lines, last] if last else lines
+
+
+def unified_diff(before: str, after: str, *, source: str, target: str) -> str:
+    """The diff from `before` to `after`, empty where they are the same. Raises ToolFailure above MAX_LINES lines."""
+    old, new = split_lines(before), split_lines(after)
+    if max(len(old), len(new)) > MAX_LINES:
+        raise ToolFailure(f"texts of more than {MAX_LINES} lines are not compared; compare parts with a command")
+    diff = difflib.unified_diff(old, new, f"a/{source}", f"b/{target}")
+    return "".join(line if line.endswith("\n") else f"{line}\n{NO_NEWLINE}" for line in diff)
+
+
+_LINE_CHARS = 2_000
+_CONTEXT_LINES = 3
+_REGION_LINES = 60
+_REGIONS_SHOWN = 3
+
+
+def numbered(lines: Sequence[str], first: int, last: int, *, room: int) -> tuple[str, int]:
+    """Lines `first` to `last` (from 1, inclusive), as many as fit into `room` characters, and the last one shown.
+
+    One line is always shown.
+    """
+    rows: list[str] = []
+    for number in range(first, last + 1):
+        row = _row(number, lines[number - 1])
+        room -= len(row) + 1
+        if room < 0 and rows:
+            break
+        rows.append(row)
+    return "\n".join(rows), first + len(rows) - 1
+
+
+def regions(lines: Sequence[str], changed: Sequence[tuple[int, int]]) -> str:
+    """The changed regions, each (first, last) from 1, with some lines around them; the first few if there are many."""
+    parts: list[str] = []
+    for first, last in changed[:_REGIONS_SHOWN]:
+        low, high = max(1, first - _CONTEXT_LINES), min(len(lines), last + _CONTEXT_LINES)
+        if high - low >= _REGION_LINES:
+            middle = f"  ... {high - low + 1 - 2 * (_REGION_LINES // 2)} lines ..."
+            head = [_row(number, lines[number - 1]) for number in range(low, low + _REGION_LINES // 2)]
+            tail = [_row(number, lines[number - 1]) for number in range(high + 1 - _REGION_LINES // 2, high + 1)]
+            rows = [*head, middle, *tail]
+        else:
+            rows = [_row(number, lines[number - 1]) for number in range(low, high + 1)]
+        parts.append("\n".join(rows) or "[the file is empty]")
+    return "\n  ...\n".join(parts)
+
+
+def _row(number: int, line: str) -> str:
+    line = line.removesuffix("\r")
+    if len(line) > _LINE_CHARS:
+        line = f"{line[:_LINE_CHARS]} [... {len(line) - _LINE_CHARS} more characters in this line]"
+    return f"{number:5}\t{line}"
+
+
+MAX_CHARS = 256 * 1024
+"""Longer files are not checked: parsing holds the interpreter's lock, 256 KiB about 40 ms."""
+
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    ".py": ast.parse,
+    ".pyi": ast.parse,
+    ".json": json.loads,
+    ".toml": tomllib.loads,
+}
+
+
+_CLAUSES = ("else", "elif", "except", "finally", "case")
+
+
+def syntax_error(path: str, content: str, *, changed: tuple[int, int] | None = None) -> str:
+    """What is wrong with a Python, JSON or TOML file, in one line; empty if nothing is or nobody can say cheaply.
+
+    `changed` are the first and last line (from 1) of the only passage that is new. In a Python file the statements
+    around it are parsed then, and the whole file only if those do not parse: the whole costs 15 times as much.
+    """
+    suffix = PurePosixPath(path).suffix
+    parse = _PARSERS.get(suffix)
+    if parse is None or len(content) > MAX_CHARS:
+        return ""
+    if changed is not None and parse is ast.parse and not _problem(parse, _statements_around(content, *changed)):
+        return ""
+    return _problem(parse, content)
+
+
+def _problem(parse: Callable[[str], object], content: str) -> str:
+    try:
+        parse(content)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return str(error) or "nested too deeply"
+    return ""
+
+
+def _statements_around(content: str, first: int, last: int) -> str:
+    """The lines from the beginning of one top-level statement to that of another, around those given."""
+    lines = content.split("\n")
+    start, end = min(first, len(lines)) - 1, last
+    while start > 0 and not _begins_statement(lines[start]):
+        start -= 1
+    while end < len(lines) and not _begins_statement(lines[end]):
+        end += 1
+    return "\n".join(lines[start:end])
+
+
+def _begins_statement(line: str) -> bool:
+    return (line[:1].isidentifier() or line[:1] == "@") and not line.startswith(_CLAUSES)

@@ -18,7 +18,7 @@ from typing import Self
 
 import httpx2
 
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.transport import GuardedTransport
 
 READ, WRITE = "git-upload-pack", "git-receive-pack"

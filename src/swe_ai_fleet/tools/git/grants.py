@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.transport import parse_url
 from swe_ai_fleet.tools.secrets import MASK
 

@@ -15,11 +15,11 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Rung, Sandbox
 from swe_ai_fleet.sandbox.addresses import Resolver
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
-from swe_ai_fleet.tools.git.courier import PLACE, Courier, Origins
 from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate
 from swe_ai_fleet.tools.git.grants import RemoteGrant, Target, checked_branch, find_target
+from swe_ai_fleet.tools.git.transport import PLACE, Courier, Origins
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, port_of
 from swe_ai_fleet.tools.secrets import Secrets
 

@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.command import CommandResult
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.git.grants import Target, checked_branch, shown_url
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.git.repository import (

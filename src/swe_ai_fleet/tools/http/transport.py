@@ -18,7 +18,7 @@ import httpx2
 
 from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, Resolver, UnknownHostError, judged
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 CONNECT_SECONDS = 10.0
 MAX_URL_CHARS = 8192

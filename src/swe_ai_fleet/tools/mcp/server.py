@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.http.transport import parse_url
 
 _NAME = re.compile(r"[a-z0-9_-]{1,32}")

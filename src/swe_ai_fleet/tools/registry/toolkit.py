@@ -11,13 +11,11 @@ from typing import ClassVar
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.definition import Holder
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import Holder, ToolFailure
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registry.base_tool import BaseTool
-from swe_ai_fleet.tools.registry.plain_text import jsonable, lacking
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, jsonable, lacking
 
 MAX_METADATA_CHARS = 64 * 1024
 """What the events of an agent carry of a value, as JSON; the model reads the text of the rest anyway."""

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import jail, programs
-from swe_ai_fleet.tools.failure import ToolFailure, ToolTimeout
+from swe_ai_fleet.sandbox import concealment, jail
+from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN
 
 TIMEOUT_SECONDS = 150.0
@@ -84,8 +84,8 @@ class RepoMapper:
             "seconds": PARSE_SECONDS,
             "known": list(self._kept),
         }
-        code = [f"{programs.code().inside}/tools/repo_map", str(Path(__file__).parent)]
-        packages = [programs.packages().inside, programs.packages().outside]
+        code = [f"{concealment.code().inside}/tools/repo_map", str(Path(__file__).parent)]
+        packages = [concealment.packages().inside, concealment.packages().outside]
         result = await self._workspace.run(
             Command(
                 # Isolated and without site: what can be imported is the standard library and what is named here.

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from swe_ai_fleet.tools.shell_risk.commands import SHELLS, command_risks, conditional_risks, moves, places
-from swe_ai_fleet.tools.shell_risk.paths import opens_network, write_risk
 from swe_ai_fleet.tools.shell_risk.reader import Command, Redirection, read
-from swe_ai_fleet.tools.shell_risk.scope import Scope, harmless_variable
 from swe_ai_fleet.tools.shell_risk.text import Unreadable
+from swe_ai_fleet.tools.shell_risk.words import Scope, harmless_variable, opens_network, write_risk
 
 MAX_CHARS = 16_384
 MAX_DEPTH = 4

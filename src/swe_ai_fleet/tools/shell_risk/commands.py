@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 
 from swe_ai_fleet.tools.shell_risk.git import git_risks
 from swe_ai_fleet.tools.shell_risk.languages import awk_prints, printf_prints, sed_edits
-from swe_ai_fleet.tools.shell_risk.options import Options, names
-from swe_ai_fleet.tools.shell_risk.paths import path_risk, reads_secrets, write_risk
-from swe_ai_fleet.tools.shell_risk.running import CHECKERS, RUNNERS, checker_risks, python_risks, runner_risks
-from swe_ai_fleet.tools.shell_risk.scope import Scope, Words
-from swe_ai_fleet.tools.shell_risk.starters import STARTERS
+from swe_ai_fleet.tools.shell_risk.starters import (
+    CHECKERS,
+    RUNNERS,
+    STARTERS,
+    checker_risks,
+    python_risks,
+    runner_risks,
+)
+from swe_ai_fleet.tools.shell_risk.words import Options, Scope, Words, names, path_risk, reads_secrets, write_risk
 
 SHELLS = names("sh bash dash zsh ksh ash busybox python python2 python3 perl ruby node deno bun php lua xargs")
 _PLAIN = names(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from swe_ai_fleet.tools.shell_risk.options import Options, names
-from swe_ai_fleet.tools.shell_risk.words import Word
+from swe_ai_fleet.tools.shell_risk.words import Options, Word, names
 
 _OUTSIDE = names("push fetch pull clone remote ls-remote submodule send-email request-pull bundle archive")
 _RUNS_A_PROGRAM = re.compile(r"%G|signature")

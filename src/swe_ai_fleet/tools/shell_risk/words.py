@@ -1,9 +1,15 @@
-"""A word of a command as far as it is known before the command runs."""
+"""Words of a command as far as they are known before it runs, with its options, its scope and its paths.
+
+Options are those that a command is known to be harmless with; paths say where it may write and what it should not
+read.
+"""
 
 from __future__ import annotations
 
+import posixpath
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 _HIDDEN = re.compile(r"[/{,]\.|\.\.")
 
@@ -55,3 +61,166 @@ def literal(text: str) -> Word:
 def computed(head: str = "", *, many: bool = False) -> Word:
     """A word of which only the beginning is known."""
     return Word(text=None, head=head, many=many)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """A command's words told apart. `given` has each option without its dashes, with its value if it takes one."""
+
+    given: tuple[tuple[str, Word | None], ...]
+    operands: tuple[Word, ...]
+
+    def values(self, *names: str) -> list[Word]:
+        """What the options of these names were given."""
+        return [value for name, value in self.given if name in names and value is not None]
+
+    def has(self, *names: str) -> bool:
+        """Whether one of the options is there."""
+        return any(name in names for name, _ in self.given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options that are known.
+
+    Args:
+        flags: Letters without a value.
+        valued: Letters with one, attached or in the next word.
+        attached: Letters whose value, if any, stands in the same word.
+        long: Names without dashes; one that ends in `=` takes a value, in the same word or the next, and only in the
+            same where its name stands there without the sign too.
+        numbers: Whether `-5` is one.
+        permuted: Whether options are also looked for behind the first operand.
+    """
+
+    flags: str = ""
+    valued: str = ""
+    attached: str = ""
+    long: frozenset[str] = field(default_factory=frozenset[str])
+    numbers: bool = False
+    permuted: bool = True
+
+    def parse(self, words: Sequence[Word]) -> Parsed | None:
+        """The words told apart; None where one is, or may be, an option that is not known."""
+        given: list[tuple[str, Word | None]] = []
+        operands: list[Word] = []
+        rest = list(words)
+        while rest:
+            word = rest.pop(0)
+            if word.text is None and not word.operand:
+                return None
+            text = word.text
+            if text == "--":
+                operands += rest
+                break
+            if text is None or text == "-" or not text.startswith("-"):
+                operands.append(word)
+                if not self.permuted:
+                    operands += rest
+                    break
+            elif text.startswith("--"):
+                if not self._long(text[2:], rest, given):
+                    return None
+            elif not (self.numbers and text[1:].isdigit()) and not self._short(text[1:], rest, given):
+                return None
+        return Parsed(given=tuple(given), operands=tuple(operands))
+
+    def _long(self, text: str, rest: list[Word], given: list[tuple[str, Word | None]]) -> bool:
+        name, sign, value = text.partition("=")
+        if f"{name}=" in self.long and (sign or name not in self.long):
+            if not sign and (not rest or rest[0].many):
+                return False
+            given.append((name, Word(text=value, head=value) if sign else rest.pop(0)))
+            return True
+        given.append((name, None))
+        return name in self.long and not sign
+
+    def _short(self, text: str, rest: list[Word], given: list[tuple[str, Word | None]]) -> bool:
+        for at, letter in enumerate(text, start=1):
+            value = text[at:]
+            if letter in self.valued:
+                if not value and (not rest or rest[0].many):
+                    return False
+                given.append((letter, Word(text=value, head=value) if value else rest.pop(0)))
+                return True
+            if letter in self.attached:
+                given.append((letter, Word(text=value, head=value)))
+                return True
+            if letter not in self.flags:
+                return False
+            given.append((letter, None))
+        return True
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+Words = Sequence[Word]
+
+_HARMLESS_VARIABLE = re.compile(
+    r"(?!npm_config|.*_proxy)[a-z_][a-z0-9_]*|CI|DEBUG|LANG|LC_[A-Z]+|TZ|TERM|NO_COLOR|FORCE_COLOR|COLUMNS"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a command is judged in.
+
+    `command` judges another command that it starts, `nested` a command line inside of it; `programs` collects what was
+    found harmless; `moved` says that it may run in another directory than the clone's own.
+    """
+
+    command: Callable[[Words, Scope], Iterator[str]]
+    nested: Callable[[str], tuple[str, ...]]
+    programs: set[str] = field(default_factory=set[str])
+    moved: bool = False
+
+
+def harmless_variable(name: str) -> bool:
+    """Whether no command takes orders from a variable of this name."""
+    return bool(_HARMLESS_VARIABLE.fullmatch(name))
+
+
+_SECRET = re.compile(
+    r"(^|/)(\.ssh|\.aws|\.gnupg|\.kube|\.docker|\.netrc|\.git-credentials|\.env(\.|$)|id_[a-z0-9]+$|credentials$)"
+    r"|^/etc/(shadow|gshadow|sudoers)|^/proc/|^/sys/|^/root"
+)
+_WORKSPACE = ("/workspace", "/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/fd")  # noqa: S108 - of the sandbox
+_NETWORK = re.compile(r"/(dev|inet[46]?)/+(tcp|udp)/")
+
+
+def reads_secrets(path: str) -> bool:
+    """Whether what a path names may be secret."""
+    return bool(_SECRET.search(path))
+
+
+def opens_network(path: str) -> bool:
+    """Whether a path is one that shells and awk open a connection for."""
+    return bool(_NETWORK.search(path))
+
+
+def path_risk(path: str, *, writes: bool) -> str:
+    """Why a path should not be touched; empty for one of the workspace."""
+    if _SECRET.search(path):
+        return "exfiltration: it touches what may be secret"
+    normal = posixpath.normpath(path)
+    parts = normal.split("/")
+    inside = not normal.startswith(("/", "~", "..")) or any(
+        normal == root or normal.startswith(root + "/") for root in _WORKSPACE
+    )
+    if writes and (".git" in parts or (normal.startswith("/") and any(part.startswith(".") for part in parts[3:]))):
+        return "privilege: it writes into git's own files, or into a program's settings"
+    if writes and ".bin" in parts:
+        return "privilege: it writes where programs are looked for"
+    return "" if inside else "destructive: it writes outside the workspace"
+
+
+def write_risk(word: Word) -> Iterator[str]:
+    """Why a command should not write to what a word names."""
+    path = word.path
+    if path is None:
+        yield "unknown: where it writes to is computed"
+    elif risk := path_risk(path, writes=True):
+        yield risk

@@ -7,19 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.tests.runners.cargo import cargo_plan
-from swe_ai_fleet.tools.tests.runners.frameworks import assigned, framework_of
 from swe_ai_fleet.tools.tests.runners.go import GO_PACKAGE, go_plan
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.javascript import NPM_TEST, JavaScript
-from swe_ai_fleet.tools.tests.runners.make import make_plan
-from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_path, not_installed
-from swe_ai_fleet.tools.tests.runners.premises import probe
-from swe_ai_fleet.tools.tests.runners.pytest import pytest_plan
-from swe_ai_fleet.tools.tests.runners.shell_lines import read_shell_line
-from swe_ai_fleet.tools.tests.runners.unittests import checked_name, unittest_plan
+from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_path, not_installed, probe
+from swe_ai_fleet.tools.tests.runners.python import checked_name, pytest_plan, unittest_plan
+from swe_ai_fleet.tools.tests.runners.scripts import assigned, framework_of, read_shell_line
+from swe_ai_fleet.tools.tests.runners.suites import make_plan
 from swe_ai_fleet.tools.tests.running import inside
 
 

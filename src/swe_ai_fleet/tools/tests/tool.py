@@ -11,14 +11,12 @@ from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.tests.planning import Planned, Planner, checked_ids, plain_keyword
-from swe_ai_fleet.tools.tests.runners.frameworks import framework_of, is_pytest, is_unittest
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.linting import lint
-from swe_ai_fleet.tools.tests.runners.make import make_plan
 from swe_ai_fleet.tools.tests.runners.plan import Selection, checked_keyword, checked_path
-from swe_ai_fleet.tools.tests.runners.pytest import PYTHON_PYTEST
-from swe_ai_fleet.tools.tests.runners.suites import suite_for
-from swe_ai_fleet.tools.tests.runners.unittests import DISCOVER
+from swe_ai_fleet.tools.tests.runners.python import DISCOVER, PYTHON_PYTEST
+from swe_ai_fleet.tools.tests.runners.scripts import framework_of, is_pytest, is_unittest
+from swe_ai_fleet.tools.tests.runners.suites import make_plan, suite_for
 from swe_ai_fleet.tools.tests.runners.wording import told
 from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
 

@@ -6,7 +6,7 @@ Executed by the fleet's Python with the standard library alone; `supervise.py SP
     before         what starts that command, such as a shell that does something first
     stream         where results come from, a kind of `streams.py`: `file` (the runner's plug-in appends them to
                    `events`), or another that reads what the runner prints
-    events         the path of the events, one JSON object a line with its seal (see `events.py`)
+    events         the path of the events, one JSON object a line with its seal (see `running.py`)
     key            the path of the key of the seals, which is read and removed before anything else runs
     shown_key      whether the runner is told the key in a variable: one that starts others hands on no descriptors
     unset          variables that the runner does not get

@@ -7,12 +7,12 @@ import re
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.sandbox import jail
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import shown
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
-from swe_ai_fleet.tools.tests.runners.cargo_reports import parse_cargo_output
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
+from swe_ai_fleet.tools.tests.runners.text_reports import parse_cargo_output
 from swe_ai_fleet.tools.tests.runners.values import mapping, string, toml
 
 DOCUMENTATION = " (documentation)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import shown
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
 from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_output

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.test_run import TestRun
-from swe_ai_fleet.tools.tests.lines import lines, seconds
-from swe_ai_fleet.tools.tests.runners.tally import Tally
+from swe_ai_fleet.tools.tests.reports import lines, seconds
+from swe_ai_fleet.tools.tests.runners.text_reports import Tally
 from swe_ai_fleet.tools.tests.runners.values import json_object
 
 _NOISE = ("=== ", "--- PASS", "--- FAIL", "--- SKIP")

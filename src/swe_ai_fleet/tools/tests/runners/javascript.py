@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.tests.runners.detection import test_script
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.tests.runners.inventory import Inventory, test_script
 from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, not_installed
 from swe_ai_fleet.tools.tests.runners.scripts import Part, Script, read_line, words_of
 from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, string

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase, translate
 from pathlib import PurePosixPath
 from typing import Any, cast
 
-from swe_ai_fleet.tools.tests.runners.detection import MAKEFILES
+from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
 from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, mappings, string
 
 _PYTHON = (".py", ".pyi")

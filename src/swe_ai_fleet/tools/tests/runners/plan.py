@@ -1,17 +1,135 @@
-"""One test run to be: the argv, where its report will lie, and how that is read."""
+"""One test run to be: the argv, where its report will lie, how that is read, and what the sandbox has for it.
+
+Whatever a command printed is searched for the reports of all runners whose form can be recognised.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import cast
 
-from swe_ai_fleet.domain.command import DEFAULT_OUTPUT_LIMIT
+from swe_ai_fleet.domain.command import DEFAULT_OUTPUT_LIMIT, Command
 from swe_ai_fleet.domain.test_run import TestRun
-from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import shown
-from swe_ai_fleet.tools.tests.runners.recognised import recognise
+from swe_ai_fleet.tools.tests.reports import lines, parse_pytest_output, seconds
+from swe_ai_fleet.tools.tests.runners.go_reports import parse_go
+from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+from swe_ai_fleet.tools.tests.runners.javascript_reports import (
+    parse_jest_output,
+    parse_mocha_output,
+    parse_node_output,
+    parse_tap,
+    parse_vitest_output,
+)
+from swe_ai_fleet.tools.tests.runners.text_reports import Tally, merged, parse_cargo_output, parse_unittest_output
+
+_DIAGNOSTIC = re.compile(r"([^\s:][^:]{0,300}:\d{1,9}(?::\d{1,9})?): (?:fatal )?error: (.+)")
+_CTEST = re.compile(r"\d{1,3}% tests passed, (\d{1,9}) tests failed out of (\d{1,9})")
+_CTEST_FAILING = re.compile(r"\s+\d{1,9} - (\S.{0,300}) \((.{1,60})\)")
+_CTEST_TIME = re.compile(r"Total Test time \(real\) = +(\d{1,9}(?:\.\d{1,9})?) sec")
+_PARSERS = (
+    parse_pytest_output,
+    parse_unittest_output,
+    parse_cargo_output,
+    parse_jest_output,
+    parse_vitest_output,
+    parse_mocha_output,
+)
+
+
+def recognise(text: str) -> TestRun | None:
+    """The report in any runner's output, several runners' reports added up; None where none is recognised.
+
+    What a C compiler could not compile is an error named `file:line:column`.
+    """
+    found = [report for parser in _PARSERS if (report := parser(text)) is not None]
+    # One runner prints only one of these: node writes TAP and, behind it, its counts.
+    found += [
+        report
+        for report in (
+            parse_go(text),
+            parse_tap(text) or parse_node_output(text),
+            _ctest(text),
+            _diagnostics(text),
+        )
+        if report is not None
+    ]
+    return merged(found)
+
+
+def _ctest(text: str) -> TestRun | None:
+    found = lines(text)
+    match = next((match for line in reversed(found) if (match := _CTEST.fullmatch(line))), None)
+    if match is None:
+        return None
+    failed, total = int(match[1]), int(match[2])
+    timed = next((end for line in reversed(found) if (end := _CTEST_TIME.fullmatch(line))), None)
+    tally = Tally()
+    names = [(name[1], name[2]) for line in found if (name := _CTEST_FAILING.fullmatch(line))][:failed]
+    for name, why in names:
+        tally.add(name, "failure", why)
+    tally.count("failure", failed - len(names))
+    tally.count("passed", total - failed)
+    return tally.report(seconds(timed[1]) if timed else 0.0)
+
+
+def _diagnostics(text: str) -> TestRun | None:
+    found = dict.fromkeys((match[1], match[2]) for line in lines(text) if (match := _DIAGNOSTIC.fullmatch(line)))
+    if not found:
+        return None
+    tally = Tally()
+    for place, message in found:
+        tally.add(place, "error", message)
+    return tally.report()
+
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+_PROBE = 'printf "%s\\n" "$TMPDIR"; command -v -- "$1"'
+_LEAVE = 'umask 077 && printf %s "$2" > "$1"'
+_TAKE = 'test -f "$1" && cat -- "$1" && rm -f -- "$1"'
+
+
+async def probe(workspace: Workspace, program: str) -> tuple[str, bool]:
+    """(where temporary files go, as commands see it; whether they find a program). Raises ToolFailure."""
+    asked = await workspace.run(Command(argv=("sh", "-c", _PROBE, "sh", program), light=True))
+    scratch, _, found = asked.stdout.text().partition("\n")
+    if not scratch.startswith("/"):
+        raise ToolFailure("the workspace's environment has no directory for temporary files (TMPDIR)")
+    return scratch, bool(found.strip())
+
+
+async def leave(workspace: Workspace, path: str, text: str) -> None:
+    """Write a small file for the next command alone to read, through the sandbox."""
+    await workspace.run(Command(argv=("sh", "-c", _LEAVE, "sh", path, text), light=True))
+
+
+async def written(workspace: Workspace, path: str) -> bytes | None:
+    """The report that a run left, read through the sandbox; None where there is none to be trusted."""
+    command = Command(
+        argv=("sh", "-c", _TAKE, "sh", path), light=True, output_limit=MAX_EVENT_BYTES, timeout_seconds=60
+    )
+    read = await workspace.run(command)
+    return read.stdout.head + read.stdout.tail if read.ok and not read.stdout.elided else None
+
+
+@contextmanager
+def leaving_nothing(inventory: Inventory | None, paths: Sequence[str]) -> Generator[None]:
+    """Remove at the end those of the files that were not there at the start: they would show up in the diff."""
+    made = [path for path in paths if inventory is not None and not inventory.has(path)]
+    try:
+        yield
+    finally:
+        for path in made:
+            with suppress(ToolFailure):
+                cast("Inventory", inventory).remove(path)
+
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_KEYWORD_CHARS = 1_000

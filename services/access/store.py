@@ -1,0 +1,317 @@
+"""Everybody who may come in: the access file as it stands now, and certificates' subjects.
+
+Client certificates: which subject is who. That the authority signed them, TLS has checked.
+
+Everybody who may come in, by the access file as it stands now.
+
+Who comes in, by the settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from services.access.access_file import read_access
+from services.access.tables import AccessFile, CertificateTable, JwtTable
+from services.access.tokens import KeySet, StaticTokens, WebTokens, looks_like_one, place_of
+from services.auth import Admission, Authenticator, OneToken, Presented, bearer, on_behalf, shows, unknown
+from swe_ai_fleet.domain.access import AccessRole, Principal, TenantRules
+from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.orchestrator.quotas import Rules
+from swe_ai_fleet.settings import Settings
+
+_MAX_BYTES = 64 * 1024
+_Subject = tuple[str, str]
+
+
+class Certificates:
+    """Finds whom a certificate names.
+
+    Names of the subjectAltName count before the common name, which RFC 6125 has long retired.
+    """
+
+    def __init__(self, entries: Iterable[CertificateTable]) -> None:
+        self._holders: dict[_Subject, Principal] = {}
+        for entry in entries:
+            principal = Principal(tenant=entry.tenant, name=entry.name, roles=entry.roles)
+            subject = next(
+                (kind, value)
+                for kind, value in (("uri", entry.san_uri), ("dns", entry.san_dns), ("cn", entry.common_name))
+                if value
+            )
+            self._holders[subject] = principal
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def find(self, pem: bytes, now: float) -> Admission | None:
+        """Whom it names; None where nobody is known by it, or it is over (a connection may be older than that)."""
+        subjects, expires = _subjects(pem)
+        if expires <= now:
+            return None
+        found = next((self._holders[one] for one in subjects if one in self._holders), None)
+        return None if found is None else Admission(principal=found, expires=expires)
+
+
+def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
+    """What a certificate is called, the strongest names first, and when it ends."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    if not pem or len(pem) > _MAX_BYTES:
+        return [], 0.0
+    try:
+        read = x509.load_pem_x509_certificate(pem)
+        found: list[_Subject] = []
+        try:
+            names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            found += [("uri", one) for one in names.get_values_for_type(x509.UniformResourceIdentifier)]
+            found += [("dns", one) for one in names.get_values_for_type(x509.DNSName)]
+        except x509.ExtensionNotFound:
+            pass
+        found += [("cn", str(one.value)) for one in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        return found, read.not_valid_after_utc.timestamp()
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return [], 0.0
+
+
+LOOK_SECONDS = 1.0
+"""Between two looks at the file by who asks for rules; whoever calls looks each time."""
+AT_ONCE_BYTES = 128 * 1024
+"""A file of up to so many bytes takes some milliseconds to read."""
+LOCAL = "local"
+"""What whoever starts a fleet is called on their own machine."""
+
+_Stamp = tuple[int, int, int]
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edition:
+    """The access file as it was read once."""
+
+    stamp: _Stamp
+    rules: Mapping[str, TenantRules]
+    tokens: StaticTokens
+    web_tokens: WebTokens
+    certificates: Certificates
+
+
+class AccessBook:
+    """An Authenticator by the access file, which is read anew when it changes.
+
+    A new version that is broken changes nothing: the one before goes on counting, and the log says so.
+
+    Args:
+        path: The access file.
+        local: The token of whoever started this process, kept on this machine: admin of the default tenant, and
+            service; None: there is none.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> None:
+        if local == "":
+            raise ValueError("an empty token protects nothing")
+        self._path = path
+        self._local = local
+        self._clock = clock
+        self._key_sets: dict[tuple[str, Path | None], KeySet] = {}
+        self._edition: _Edition | None = None
+        self._refused: _Stamp | None = None
+        self._fault = ""
+        self._past: dict[str, TenantRules] = {}
+        self._reading = asyncio.Lock()
+        self._looked_at = float("-inf")
+        self._following: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> AccessBook:
+        """A book whose file has been read once. Raises InvalidRequest."""
+        book = cls(path, local=local, clock=clock)
+        await book._read()
+        book._looked_at = time.monotonic()
+        return book
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the file as it stands now; empty where it is the one that counts."""
+        return self._fault
+
+    @property
+    def takes_certificates(self) -> bool:
+        """Whether a client's certificate alone can say who calls."""
+        return self._edition is not None and len(self._edition.certificates) > 0
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Those that the file names, as it was a second ago."""
+        self._look()
+        return tuple(self._current.rules)
+
+    def rules(self, tenant: str) -> TenantRules:
+        """What holds for a tenant.
+
+        One that the file no longer names has nobody who could call for it; for what still runs of it the rules hold
+        that it had. As the file was a second ago: work goes on, and comes by other ways, while nobody calls.
+        """
+        self._look()
+        return self._current.rules.get(tenant) or self._past.get(tenant) or TenantRules(tenant=tenant)
+
+    async def authenticate(self, presented: Presented) -> Admission:
+        """Who calls, as the file says it now. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
+        await self._follow()
+        known = await self._known(presented)
+        who = on_behalf(known.principal, presented)
+        # The default tenant is there where the file does not name it too, for this machine's own token and services.
+        unnamed = who.tenant == DEFAULT_TENANT and who.may(AccessRole.SERVICE)
+        if who.tenant not in self._current.rules and not unnamed:
+            raise PermissionDenied(
+                f"there is no tenant {who.tenant[:63]!r}", field="tenant", hint="see the access file"
+            )
+        return Admission(principal=who, expires=known.expires)
+
+    async def _known(self, presented: Presented) -> Admission:
+        now, edition = self._clock(), self._current
+        if presented.authorization:
+            token = bearer(presented.authorization)
+            if token is None:
+                raise unknown()
+            if self._local is not None and shows(presented.authorization, self._local):
+                roles = frozenset((AccessRole.ADMIN, AccessRole.SERVICE))
+                return Admission(principal=Principal(tenant=DEFAULT_TENANT, name=LOCAL, roles=roles))
+            if looks_like_one(token):
+                return await edition.web_tokens.find(token)
+            found = edition.tokens.find(token, now)
+        else:
+            found = edition.certificates.find(presented.certificate, now)
+        if found is None:
+            raise unknown()
+        return found
+
+    @property
+    def _current(self) -> _Edition:
+        if self._edition is None:
+            raise LookupError("the access file has not been read: AccessBook.open")
+        return self._edition
+
+    async def _follow(self) -> None:
+        """Read the file again if it is another one than the last that was looked at."""
+        # A look at its inode takes microseconds; a thread for it would take longer.
+        stamp = _stamp_of(self._path)
+        if stamp in (self._current.stamp, self._refused):
+            return
+        async with self._reading:
+            if _stamp_of(self._path) in (self._current.stamp, self._refused):
+                return
+            stamp = _stamp_of(self._path)
+            with self._telling(stamp):
+                await self._read()
+
+    def _look(self) -> None:
+        """`_follow` for those who cannot wait: a small file is read here and now, a large one meanwhile."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        stamp = _stamp_of(self._path)
+        if stamp in (self._current.stamp, self._refused):
+            return
+        if stamp[1] > AT_ONCE_BYTES:
+            self._following = asyncio.create_task(self._follow(), name="access file")
+            return
+        with self._telling(stamp):
+            self._take(stamp, read_access(self._path))
+
+    @contextmanager
+    def _telling(self, stamp: _Stamp) -> Generator[None]:
+        try:
+            yield
+        except InvalidRequest as error:
+            self._refused, self._fault = stamp, str(error)
+            _log.error(
+                "the access file is broken; the version before it goes on counting",
+                path=str(self._path),
+                field=error.field,
+                error=str(error),
+            )
+        else:
+            tenants = len(self._current.rules)
+            _log.info("the access file has been read anew", path=str(self._path), tenants=tenants)
+
+    async def _read(self) -> None:
+        # Looked at before it is read: what is written in between is read the next time.
+        stamp = _stamp_of(self._path)
+        self._take(stamp, await asyncio.to_thread(read_access, self._path))
+
+    def _take(self, stamp: _Stamp, read: AccessFile) -> None:
+        if self._edition is not None:
+            self._past.update(self._edition.rules)
+        self._edition = _Edition(
+            stamp=stamp,
+            rules=read.rules(),
+            tokens=StaticTokens(read.tokens),
+            web_tokens=WebTokens(self._issuers(read), clock=self._clock),
+            certificates=Certificates(read.certificates),
+        )
+        self._refused, self._fault = None, ""
+
+    def _issuers(self, read: AccessFile) -> list[tuple[JwtTable, KeySet]]:
+        """Each with its keys; those that were had already are kept."""
+        found = [(table, place_of(self._path.parent, table.jwks, table.ca)) for table in read.jwt]
+        kept = {place: self._key_sets.get(place) or KeySet(place[0], ca=place[1]) for _, place in found}
+        self._key_sets = kept
+        return [(table, kept[place]) for table, place in found]
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    """What changes when a file is written or another takes its place; zeros where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+async def open_access(settings: Settings, token: str) -> AccessBook | OneToken:
+    """The access file's book, or where there is no such file one token for everybody.
+
+    Args:
+        settings: Which file, and where the server listens.
+        token: What is kept on this machine: everybody's, or beside a file that of whoever starts the fleet.
+
+    Raises:
+        InvalidRequest: The file cannot be read, or is not one.
+    """
+    if settings.tls_cert is None and not settings.loopback:
+        _log.warning(
+            "tokens and what they open go over the network for everybody to read",
+            listen=settings.listen,
+            hint="set FLEET_TLS_CERT and FLEET_TLS_KEY, or let a proxy or a mesh speak TLS",
+        )
+    if settings.access_file is None:
+        if not settings.loopback:
+            _log.warning(
+                "one token lets everybody do everything, from other machines too",
+                listen=settings.listen,
+                hint="set FLEET_ACCESS_FILE, see docs/access.md",
+            )
+        return OneToken(token)
+    return await AccessBook.open(settings.access_file, local=token)
+
+
+def knows(access: AccessBook | OneToken, tenant: str) -> bool:
+    """Whether there is such a tenant: the default one, and those of the access file."""
+    return tenant == DEFAULT_TENANT or (isinstance(access, AccessBook) and tenant in access.tenants)
+
+
+def rules_of(access: Authenticator) -> Rules | None:
+    """What holds for each tenant, as the access file says it now; None where there is no such file."""
+    return access.rules if isinstance(access, AccessBook) else None

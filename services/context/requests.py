@@ -1,0 +1,140 @@
+"""What requests to the context service may hold, and the tokens of their pages.
+
+How much a request may hold, beside what the parts it goes to check themselves.
+
+Pages: a token is good for the request that it was made for.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from fleet.context.v1 import context_pb2 as pb
+from services.auth import tenant
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
+
+M = TypeVar("M", bound=Message)
+
+MAX_REPLY_BYTES = 3 * 1024 * 1024
+"""A default gRPC client refuses replies of 4 MiB."""
+UNNAMED = "unnamed"
+"""Stands for callers that do not name themselves."""
+_SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
+
+
+def source_of(given: str, caller: str) -> str:
+    """Where a memory comes from: what the caller says, if it can be that, and the caller. Raises InvalidRequest.
+
+    The caller stands in it whatever it says: only what the fleet kept by itself comes from an execution alone.
+    """
+    if given and not _SOURCE.fullmatch(given):
+        raise InvalidRequest(f"{given[:64]!r} is no source", field="source", hint="agent:<id> or execution:<id>")
+    by = f"caller:{caller or UNNAMED}"
+    return f"{given}, {by}" if given else by
+
+
+def foreign(execution_id: str, *, field: str) -> str:
+    """The id of an execution, if it cannot be one of this fleet's, begun or not. Raises PreconditionFailed.
+
+    The fleet's own are UUIDs of version 5, which callers can compute before an execution begins.
+    """
+    try:
+        known = uuid.UUID(execution_id)
+    except ValueError:
+        return execution_id
+    if known.version == 5:
+        raise PreconditionFailed(
+            f"{execution_id[:64]} is an execution of this fleet, which records it when it ends",
+            field=field,
+            hint="leave it to the fleet; give others' work an id that is no UUID of version 5",
+        )
+    return execution_id
+
+
+def fitting(messages: Iterable[M], room: int = MAX_REPLY_BYTES) -> list[M]:
+    """The first of the messages, as many as fit into so many bytes."""
+    fit: list[M] = []
+    for message in messages:
+        room -= message.ByteSize() + 16
+        if room < 0:
+            break
+        fit.append(message)
+    return fit
+
+
+@contextmanager
+def fields_within(message: str, **renamed: str) -> Generator[None]:
+    """Inside, faults name fields as they are called in the request, where they stand in its field `message`.
+
+    `renamed` are those that stand elsewhere or have another name there.
+    """
+    try:
+        yield
+    except FleetError as error:
+        head, bracket, rest = error.field.partition("[")
+        name = renamed.get(head, f"{message}.{head}" if head else head)
+        if not error.field or f"{name}{bracket}{rest}" == error.field:
+            raise
+        raise type(error)(error.message, field=f"{name}{bracket}{rest}", hint=error.hint) from error
+
+
+Paged = pb.GetGraphRelationshipsRequest | pb.ListStoriesRequest
+"""Requests whose answers come in pages."""
+
+
+def page_token(request: Paged, place: int | tuple[str, str]) -> str:
+    """What the page that begins at a place, or behind a pair of names, is asked for with."""
+    return base64.urlsafe_b64encode(json.dumps([_asked(request), place]).encode()).decode()
+
+
+def page_start(request: pb.GetGraphRelationshipsRequest) -> int:
+    """Where the page begins that a request asks for. Raises InvalidRequest for a token of another request, or none."""
+    match _place(request):
+        case None:
+            return 0
+        case int(start) if start >= 0:
+            return start
+        case _:
+            raise InvalidRequest("the token belongs to another request", field="page_token")
+
+
+def page_behind(request: pb.ListStoriesRequest) -> tuple[str, str] | None:
+    """Behind which pair of names the page begins; None: it is the first one. Raises InvalidRequest as above."""
+    match _place(request):
+        case None:
+            return None
+        case [str(first), str(second)]:
+            return first, second
+        case _:
+            raise InvalidRequest("the token belongs to another request", field="page_token")
+
+
+def _asked(request: Paged) -> str:
+    """What has to be the same from page to page."""
+    if isinstance(request, pb.ListStoriesRequest):
+        asked = ["stories", request.case_id, sorted(request.phases)]
+    else:
+        asked = [request.node, sorted(request.kinds), request.depth]
+    return hashlib.sha256(json.dumps([tenant(), *asked]).encode()).hexdigest()[:16]
+
+
+def _place(request: Paged) -> object:
+    if not request.page_token:
+        return None
+    try:
+        asked, place = json.loads(base64.urlsafe_b64decode(request.page_token[:400]))
+    except (binascii.Error, ValueError, TypeError):
+        raise InvalidRequest("not a token of this server", field="page_token") from None
+    if asked != _asked(request) or place is None:
+        raise InvalidRequest("the token belongs to another request", field="page_token")
+    return place

@@ -1,0 +1,264 @@
+"""How much a client may send, how slowly and how often.
+
+Bodies of requests: bounded in size and in the time that they take.
+
+Connections that must come to the point: uvicorn's HTTP/1.1 with a limit on how long a request's head may take.
+
+How many requests a client may send: a token bucket for each, in bounded memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from math import ceil
+from typing import Any
+
+import h11
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from services.gateway.access.origins import Headers, values
+from services.gateway.problems import Refusal
+from services.grpc_server import MAX_REQUEST_BYTES
+
+MAX_BYTES = MAX_REQUEST_BYTES
+"""What the services behind take in one request."""
+SECONDS = 30.0
+"""For a whole body, and for each piece of an upload."""
+UPLOAD_SECONDS = 3_600.0
+_DRAIN_SECONDS = 3.0
+
+
+class Gone(Exception):
+    """The client went away before its body had come."""
+
+
+async def read_body(receive: Receive, headers: Headers, *, limit: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
+    """The whole body. Raises Refusal where it is too large or too slow, Gone."""
+    declared = values(headers, b"content-length")
+    if declared and declared[0].isdigit() and int(declared[0][:18]) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise too_slow(f"the body did not come within {seconds:g} seconds") from None
+    return bytes(body)
+
+
+async def answer_early(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request whose body is not wanted, and read on for a while.
+
+    A connection that is closed with something unread is reset, and the answer with it.
+    """
+
+    async def holding(message: Message) -> None:
+        await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+
+    await answer(scope, receive, holding)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+def read_again(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that hands a body out that was read already, and then whatever else comes."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return again
+
+
+class PatientReceive:
+    """A `receive` for a body of any length whose pieces keep coming; where they do not, the client counts as gone.
+
+    Args:
+        receive: From the client.
+        seconds: For each piece.
+        total: For all of them.
+    """
+
+    def __init__(self, receive: Receive, *, seconds: float = SECONDS, total: float = UPLOAD_SECONDS) -> None:
+        self._receive = receive
+        self._seconds = seconds
+        self._until = asyncio.get_running_loop().time() + total
+        self._whole = False
+        self.stalled = False
+
+    async def __call__(self) -> Message:
+        if self._whole:
+            return await self._receive()
+        left = min(self._seconds, self._until - asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(left):
+                message = await self._receive()
+        except TimeoutError:
+            self.stalled = True
+            return {"type": "http.disconnect"}
+        self._whole = not message.get("more_body", False)
+        return message
+
+
+def too_slow(detail: str) -> Refusal:
+    """What a client is told whose body does not come."""
+    return Refusal(408, detail, headers={"Connection": "close"})
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(
+        413,
+        f"the body has more than {limit} bytes",
+        hint="large repositories go through POST /api/repositories",
+        headers={"Connection": "close"},
+    )
+
+
+HEAD_SECONDS = 15.0
+
+
+class PatientProtocol(H11Protocol):
+    """Closes a connection whose next request has not begun and come in with all its headers after `HEAD_SECONDS`.
+
+    uvicorn closes connections that are silent after an answer; not those that never asked, that send a header a minute,
+    or a byte a minute of a body that was answered without being read.
+    """
+
+    head_seconds = HEAD_SECONDS
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._is_awaited():
+            self._stop_waiting()
+        elif self._waiting is None and not self.transport.is_closing():
+            self._wait()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        self._stop_waiting()
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_awaited():
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self._waiting = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        self._waiting = None
+        if self._is_awaited() and not self.transport.is_closing():
+            self.transport.close()
+
+    def _is_awaited(self) -> bool:
+        """Whether it is the client's turn: to ask, or to end what has been answered already."""
+        theirs = self.conn.their_state
+        return theirs is h11.IDLE or (theirs is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE))
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+
+MOST_CLIENTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What a client has left after a request.
+
+    Attributes:
+        admitted: Whether the request may go on.
+        remaining: Requests it may send at once.
+        seconds: Until the bucket is full again or, for one that is not admitted, until the next may come.
+    """
+
+    admitted: bool
+    remaining: int
+    seconds: int
+
+
+class Buckets:
+    """A bucket for each client that holds `per_minute` requests and fills at that rate.
+
+    Of more than `most` clients those that were heard of longest ago are forgotten: they start with a full bucket.
+    """
+
+    def __init__(
+        self, per_minute: int, *, most: int = MOST_CLIENTS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.per_minute = per_minute
+        self._rate = per_minute / 60.0
+        self._most = most
+        self._clock = clock
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> Allowance:
+        """Count a request of a client."""
+        level = self._level(client)
+        admitted = level >= 1.0
+        self._store(client, level - 1.0 if admitted else level)
+        if not admitted:
+            return Allowance(admitted=False, remaining=0, seconds=ceil((1.0 - level) / self._rate))
+        left = level - 1.0
+        return Allowance(admitted=True, remaining=int(left), seconds=ceil((self.per_minute - left) / self._rate))
+
+    def look(self, client: str) -> Allowance:
+        """What a client has, without counting anything."""
+        level = self._level(client)
+        seconds = ceil(max(0.0, 1.0 - level) / self._rate)
+        return Allowance(admitted=level >= 1.0, remaining=int(level), seconds=seconds)
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def _level(self, client: str) -> float:
+        level, at = self._levels.get(client, (float(self.per_minute), self._clock()))
+        return min(float(self.per_minute), level + (self._clock() - at) * self._rate)
+
+    def _store(self, client: str, level: float) -> None:
+        self._levels[client] = (level, self._clock())
+        self._levels.move_to_end(client)
+        if len(self._levels) > self._most:
+            self._levels.popitem(last=False)
+
+
+def peer(address: str) -> str:
+    """The client behind an address: of IPv6 the network of 64 bits, since one client has all of them."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        return str(parsed.ipv4_mapped or IPv6Address(int(parsed) >> 64 << 64))
+    return address

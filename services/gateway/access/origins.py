@@ -1,0 +1,246 @@
+"""Names that the gateway answers to, pages that may call it, and headers of its answers.
+
+Which names the gateway answers to, and which pages may call it.
+
+A page of somebody else's can be made to resolve its own name to our address (DNS rebinding): its requests then look
+like our own page's but for their `Host`. And any page can send requests here; it is told by their `Origin`.
+
+CORS for the pages that `http_origins` names: with a bearer token, never with cookies.
+
+Headers that every answer of the gateway carries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import ip_address
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.gateway.problems import Refusal
+from swe_ai_fleet.settings import Settings, listed
+
+Headers = Iterable[tuple[bytes, bytes]]
+_AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
+_ORIGIN = re.compile(rb"(https?)://(.{1,262})")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_WILDCARDS = ("0.0.0.0", "[::]", "")  # noqa: S104  (names what is not a name)
+
+
+def values(headers: Headers, name: bytes) -> list[bytes]:
+    """The values of a header, in order."""
+    return [value for key, value in headers if key == name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """A host (in lower case, IPv6 in brackets) and its port; None where it is the scheme's own."""
+
+    host: str
+    port: int | None
+
+    @classmethod
+    def parse(cls, text: bytes) -> Authority | None:
+        """Read `host[:port]`; None where it is nothing of the kind."""
+        found = _AUTHORITY.fullmatch(text)
+        if found is None:
+            return None
+        port = int(found[2]) if found[2] else None
+        return None if port is not None and port > 65_535 else cls(host=found[1].decode().lower(), port=port)
+
+    def port_of(self, scheme: str) -> int:
+        """The port in a URL of that scheme."""
+        return _DEFAULT_PORTS[scheme] if self.port is None else self.port
+
+
+class Origin(StrEnum):
+    """Whose page sent a request."""
+
+    OURS = "ours"
+    NAMED = "named"
+    """One of `http_origins`."""
+    NONE = "none"
+    """No page, or one that need not say (same-origin GET)."""
+
+
+class Places:
+    """Judges `Host` and `Origin`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._names = _authorities("http_hosts", listed(settings.http_hosts))
+        bound = Authority.parse(settings.http_address.encode())
+        if bound is not None and bound.host not in _WILDCARDS and bound.port:
+            self._names.append(bound)
+        self._origins = {origin.rstrip("/").lower().encode() for origin in listed(settings.http_origins)}
+
+    def host(self, headers: Headers, server: Sequence[object] | None) -> Authority:
+        """The host that a request is for, if it is ours. Raises Refusal.
+
+        Args:
+            headers: Of the request.
+            server: (address, port) at which it arrived.
+        """
+        shown = values(headers, b"host")
+        host = Authority.parse(shown[0]) if len(shown) == 1 else None
+        if host is None:
+            raise Refusal(400, "the header Host is no host and port", field="host")
+        if any(host.host == name.host and name.port in (None, host.port) for name in self._names):
+            return host
+        if server is not None and _is_at(host, str(server[0]), server[1]):
+            return host
+        raise Refusal(
+            421,
+            "this gateway is not reached under that host",
+            field="host",
+            hint="use the address it listens on, or name the host in FLEET_HTTP_HOSTS",
+        )
+
+    def origin(self, headers: Headers, host: Authority) -> Origin:
+        """Whose page sent a request to one of our hosts. Raises Refusal for a stranger's."""
+        shown = values(headers, b"origin")
+        if not shown:
+            return Origin.NONE
+        if len(shown) == 1:
+            if shown[0].lower() in self._origins:
+                return Origin.NAMED
+            found = _ORIGIN.fullmatch(shown[0])
+            theirs = Authority.parse(found[2]) if found else None
+            if found and theirs:
+                scheme = found[1].decode()
+                if (theirs.host, theirs.port_of(scheme)) == (host.host, host.port_of(scheme)):
+                    return Origin.OURS
+        raise foreign()
+
+
+def foreign() -> Refusal:
+    """What a page that may not call is told."""
+    return Refusal(
+        403,
+        "pages of other origins may not call this gateway",
+        field="origin",
+        hint="name the origin in FLEET_HTTP_ORIGINS and send the token as a bearer",
+    )
+
+
+def _is_at(host: Authority, address: str, port: object) -> bool:
+    if host.port_of("http") != port:
+        return False
+    try:
+        arrived = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if host.host == (f"[{arrived}]" if arrived.version == 6 else str(arrived)):
+        return True
+    return arrived.is_loopback and host.host in _LOOPBACK_NAMES
+
+
+def _authorities(field: str, names: Iterable[str]) -> list[Authority]:
+    found: list[Authority] = []
+    for name in names:
+        authority = Authority.parse(name.encode())
+        if authority is None:
+            from swe_ai_fleet.domain.errors import InvalidRequest
+
+            raise InvalidRequest(f"{name[:100]!r} is no host", field=field, hint="such as fleet.example.org:8443")
+        found.append(authority)
+    return found
+
+
+_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+_REQUEST_HEADERS = "Authorization, Content-Type, Accept, Idempotency-Key, Fleet-Caller, Last-Event-ID, Range"
+_RESPONSE_HEADERS = (
+    "Content-Range, Idempotency-Kept, Idempotency-Replayed, Location, RateLimit, RateLimit-Policy, Retry-After"
+)
+_KEPT_SECONDS = 600
+
+
+def shared(headers: Headers, origin: Origin) -> list[tuple[str, str]]:
+    """What lets a named page read an answer; for others nothing, but that caches must not mix them up."""
+    vary = ("Vary", "Origin")
+    if origin is not Origin.NAMED:
+        return [vary]
+    page = values(headers, b"origin")[0].decode("latin-1")
+    return [("Access-Control-Allow-Origin", page), ("Access-Control-Expose-Headers", _RESPONSE_HEADERS), vary]
+
+
+def preflight(origin: Origin) -> Response:
+    """The answer to a browser that asks whether a page may send what it wants to send. Raises Refusal."""
+    if origin is not Origin.NAMED:
+        raise foreign()
+    return Response(
+        status_code=204,
+        headers={
+            "Access-Control-Allow-Methods": _METHODS,
+            "Access-Control-Allow-Headers": _REQUEST_HEADERS,
+            "Access-Control-Max-Age": str(_KEPT_SECONDS),
+        },
+    )
+
+
+def is_preflight(method: str, headers: Headers) -> bool:
+    """Whether a request is such a question."""
+    return method == "OPTIONS" and bool(values(headers, b"access-control-request-method"))
+
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ALWAYS = {
+    b"content-security-policy": CONTENT_SECURITY_POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"permissions-policy": b"camera=(), microphone=(), geolocation=(), payment=(), usb=(), serial=(), hid=(), midi=()",
+}
+_NOT_KEPT = (b"cache-control", b"no-store")
+
+
+class SecureAnswers:
+    """Adds them to what the application answers, its faults included; what a route sets itself stands.
+
+    Args:
+        app: Everything else.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        wanted = [*ALWAYS.items(), _NOT_KEPT] if is_api(scope["path"]) else list(ALWAYS.items())
+
+        async def answering(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                there = {name.lower() for name, _ in message.get("headers", ())}
+                message = _with(message, [(name, value) for name, value in wanted if name not in there])
+            await send(message)
+
+        await self._app(scope, receive, answering)
+
+
+def adding(send: Send, headers: Iterable[tuple[str, str]]) -> Send:
+    """A `send` that adds headers to the answer."""
+    more = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+    async def answering(message: Message) -> None:
+        await send(_with(message, more) if message["type"] == "http.response.start" else message)
+
+    return answering
+
+
+def is_api(path: str) -> bool:
+    """Whether a path is one of the API's, never of the page's."""
+    return path == "/api" or path.startswith("/api/")
+
+
+def _with(message: Message, headers: list[tuple[bytes, bytes]]) -> Message:
+    return {**message, "headers": [*message.get("headers", ()), *headers]}

@@ -1,0 +1,280 @@
+"""Room on a node's disk: what is left over or unused is removed, and tenants are kept to their share.
+
+The reaper: takes away what processes that are gone have left, and what nobody has used for long.
+
+What each tenant's environments, seeds and repository caches take on a node's disk, and who makes room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.directories import finished, locked, remove_tree, try_lock
+from swe_ai_fleet.domain.errors import ResourceExhausted
+from swe_ai_fleet.sandbox.disk import measure
+
+_DRAFT_AGE_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """How long things stay unused before they go, in seconds. A pin holds its seed for at most `pin`.
+
+    A cache that holds a delivered commit stays.
+    """
+
+    seed: float = 2 * 86_400.0
+    pin: float = 30 * 86_400.0
+    environment: float = 14 * 86_400.0
+    cache: float = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped:
+    """What was taken away, by number."""
+
+    workspaces: int = 0
+    seeds: int = 0
+    environments: int = 0
+    caches: int = 0
+
+
+def reap(home: Path, ages: Ages) -> Reaped:
+    """One round over a node's home. Blocking; safe beside any number of processes at work there."""
+    workspaces = _reap_workspaces(home / "workspaces")
+    pinned = pins_of(home / "pins", ages.pin)
+    seeds = 0
+    for seed in _directories(home / "seeds", depth=2):
+        if f"{seed.parent.name}-{seed.name}" not in pinned and age_of(seed) > ages.seed:
+            seeds += remove_unused(seed, home / "trash")
+    environments = 0
+    for environment in _directories(home / "environments", depth=1):
+        is_held = environment.name == "probe" or f"environment-{environment.name}" in pinned
+        if not is_held and age_of(environment) > ages.environment:
+            environments += remove_unused(environment, home / "trash")
+    caches = 0
+    for cache in _directories(home / "repositories", depth=1):
+        if age_of(cache) > ages.cache and not entries_of(cache / "refs/fleet/delivered"):
+            caches += remove_unused(cache, home / "trash")
+    for place in (home / "scratch", home / "trash"):
+        for leftover in entries_of(place):
+            if leftover.is_dir() and not leftover.is_symlink() and age_of(leftover) > _DRAFT_AGE_SECONDS:
+                remove_tree(leftover)
+    shared = ((1, home / name) for name in ("environments", "tools", "repositories"))
+    for depth, place in ((2, home / "seeds"), *shared):
+        for draft in _directories(place, depth=depth, drafts=True):
+            if age_of(draft) > _DRAFT_AGE_SECONDS:
+                remove_tree(draft)
+    return Reaped(workspaces=workspaces, seeds=seeds, environments=environments, caches=caches)
+
+
+def release(home: Path, execution_id: str) -> None:
+    """Drop an execution's pins and the workspaces of its that no live process holds. Blocking."""
+    remove_tree(home / "pins" / execution_id)
+    _reap_workspaces(home / "workspaces", only=execution_id)
+
+
+def _reap_workspaces(home: Path, only: str = "") -> int:
+    reaped = 0
+    for execution in [home / only] if only else _directories(home, depth=1):
+        for lock in [entry for entry in entries_of(execution) if entry.suffix == ".lock"]:
+            held = try_lock(lock)
+            if held is None:
+                continue  # its process lives
+            try:
+                remove_tree(lock.with_suffix(""))
+                lock.unlink(missing_ok=True)
+                reaped += 1
+            finally:
+                os.close(held)
+        try:
+            execution.rmdir()
+        except OSError:
+            continue  # not empty, or gone already
+    return reaped
+
+
+def pins_of(home: Path, age: float) -> set[str]:
+    """What executions hold, those pins aside that are older than so many seconds. Blocking."""
+    found: set[str] = set()
+    for execution in _directories(home, depth=1):
+        for pin in entries_of(execution):
+            if age_of(pin) > age:
+                pin.unlink(missing_ok=True)
+            else:
+                found.add(pin.name)
+    return found
+
+
+def remove_unused(directory: Path, trash: Path) -> int:
+    """Remove a directory that others may be about to use; how many that were. Blocking."""
+    # Out of sight first: nobody can begin to use a thing half removed.
+    trash.mkdir(exist_ok=True)
+    try:
+        hidden = directory.rename(trash / f"{directory.name}-{time.monotonic_ns()}")
+    except FileNotFoundError:
+        return 0
+    remove_tree(hidden)
+    return 1
+
+
+def age_of(path: Path) -> float:
+    """Seconds since the last use; 0 where there is nothing. Blocking."""
+    try:
+        return time.time() - path.stat(follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def entries_of(directory: Path) -> list[Path]:
+    """What a directory holds, in order; nothing where there is none. Blocking."""
+    try:
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _directories(directory: Path, *, depth: int, drafts: bool = False) -> list[Path]:
+    found = [directory]
+    for level in range(depth):
+        last = level == depth - 1
+        found = [
+            entry
+            for parent in found
+            for entry in entries_of(parent)
+            if entry.is_dir() and (not last or entry.name.startswith(".new-") == drafts)
+        ]
+    return found
+
+
+# Whoever looks something up uses it a moment later; executions hold by pins what they use for longer.
+_SETTLED_SECONDS = 600.0
+# Commits that only the fleet has wait there for their execution to begin.
+_CACHE_SETTLED_SECONDS = 24 * 3600.0
+_CACHES = "repositories"
+_ENVIRONMENTS = "environments"
+_BLOCK_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holding:
+    """One directory: its bytes beside packs, and the bytes of its packs by inode, which seeds share."""
+
+    place: Path
+    record: Path
+    bytes: int
+    packs: dict[str, int]
+
+
+class TenantDisk:
+    """Keeps every tenant of a node below a limit. Processes share it through files in `held` below `home`.
+
+    Args:
+        home: The node's directory.
+        max_bytes: What a tenant's environments, seeds and caches may take together; 0: no limit.
+        unmeasured_bytes: What a directory counts as that cannot be measured to its end.
+    """
+
+    def __init__(self, home: Path, *, max_bytes: int, unmeasured_bytes: int) -> None:
+        self._home = home
+        self._max_bytes = max_bytes
+        self._unmeasured_bytes = unmeasured_bytes
+
+    async def admit(self, tenant: str, place: Path) -> None:
+        """Measure and record what was just built at `place`; where the limit is passed the least recently used go.
+
+        Raises ResourceExhausted where all that is left is in use: `place` is gone then, unless an execution holds it.
+        """
+        records = self._records(tenant)
+        records.mkdir(parents=True, exist_ok=True)
+        async with locked(records.with_name(f"{tenant}.lock")):
+            taken = await finished(asyncio.to_thread(self._admit, records, place))
+        if taken is not None:
+            raise ResourceExhausted(
+                f"environments and repositories of the tenant take {taken:,} bytes of this node's disk, and "
+                f"{self._max_bytes:,} may be",
+                field="tenant_disk_bytes",
+                hint="executions that end make room; the operator can raise FLEET_TENANT_DISK_BYTES",
+            )
+
+    async def recorded(self, tenant: str, place: Path) -> None:
+        """Admit what was there before anybody counted. Raises ResourceExhausted."""
+        if not (self._records(tenant) / self._name(place)).exists():
+            await self.admit(tenant, place)
+
+    def _records(self, tenant: str) -> Path:
+        return self._home / "held" / tenant
+
+    def _name(self, place: Path) -> str:
+        return ".".join(place.relative_to(self._home).parts)
+
+    def _admit(self, records: Path, place: Path) -> int | None:
+        """None, or the bytes of all where they are too many and nothing can go."""
+        packs: dict[str, int] = {}
+        for file in entries_of(place / "objects/pack"):
+            # Another process may be fetching: what it receives gets its name at the end.
+            with suppress(FileNotFoundError):
+                status = file.lstat()
+                packs[str(status.st_ino)] = status.st_blocks * _BLOCK_BYTES
+        usage = measure((place,))
+        beside = usage.bytes - sum(packs.values()) if usage.complete else self._unmeasured_bytes
+        draft = records / f".{self._name(place)}"
+        draft.write_text(json.dumps({"bytes": max(0, beside), "packs": packs}))
+        draft.rename(records / self._name(place))
+        holdings = self._holdings(records)
+        if not self._max_bytes or _sum(holdings) <= self._max_bytes:
+            return None
+        pinned = pins_of(self._home / "pins", Ages().pin)
+        for holding in sorted(holdings, key=lambda each: age_of(each.place), reverse=True):
+            is_cache = holding.place.parent.name == _CACHES
+            settled = _CACHE_SETTLED_SECONDS if is_cache else _SETTLED_SECONDS
+            if holding.place == place or age_of(holding.place) < settled or not self._remove(holding, pinned):
+                continue
+            holdings.remove(holding)
+            if _sum(holdings) <= self._max_bytes:
+                return None
+        taken = _sum(holdings)
+        for holding in holdings:
+            if holding.place == place:
+                self._remove(holding, pinned)
+        return taken
+
+    def _remove(self, holding: _Holding, pinned: set[str]) -> bool:
+        """Whether a directory that nobody holds is gone."""
+        kind, *names = holding.place.relative_to(self._home).parts
+        name = "-".join(names)
+        if kind == _CACHES:
+            if entries_of(holding.place / "refs/fleet/delivered") or any(pin.startswith(f"{name}-") for pin in pinned):
+                return False
+        elif (f"environment-{name}" if kind == _ENVIRONMENTS else name) in pinned:
+            return False
+        remove_unused(holding.place, self._home / "trash")
+        holding.record.unlink(missing_ok=True)
+        return True
+
+    def _holdings(self, records: Path) -> list[_Holding]:
+        holdings: list[_Holding] = []
+        for record in entries_of(records):
+            if record.name.startswith("."):
+                continue
+            place = self._home.joinpath(*record.name.split("."))
+            if not place.is_dir():
+                record.unlink(missing_ok=True)
+                continue
+            with suppress(FileNotFoundError):
+                held = json.loads(record.read_bytes())
+                holdings.append(_Holding(place=place, record=record, bytes=held["bytes"], packs=held["packs"]))
+        return holdings
+
+
+def _sum(holdings: list[_Holding]) -> int:
+    packs: dict[str, int] = {}
+    for holding in holdings:
+        packs |= holding.packs
+    return sum(holding.bytes for holding in holdings) + sum(packs.values())

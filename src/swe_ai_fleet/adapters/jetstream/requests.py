@@ -1,0 +1,319 @@
+"""Requests that are answered over plain NATS: logins, and what hosts of agents may not do themselves.
+
+Answering requests on plain NATS, on every new connection too, in turns with others of a queue.
+
+Answering NATS when it asks who logs in (auth callout): with a user's JWT, or why there is none.
+
+The server asks on a subject that no client may send to, and takes what is signed with the key that its configuration
+names as `issuer`. https://docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_callout
+
+What hosts of agents ask the orchestrators for, because no permission of NATS could hold it to their tenant.
+
+A host logs in to an account of its tenant's hosts, which sees the tenant's subjects alone. There it writes events,
+chunks of blobs and values of buckets by itself, and reads the last message of a subject. It asks for the rest on
+`agent.ask.<what>.<tenant>.<execution>`: a log, a blob's content (objects are found by a hash of their names), the
+description of a new blob, a result. A host never makes consumers: who makes one says where messages are delivered,
+and the server does not ask whether they may be sent there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+from urllib.parse import unquote
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.faults import Backoff, Unanswered
+from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
+from swe_ai_fleet.adapters.jetstream.subjects import ASKED, ask_subject
+from swe_ai_fleet.domain import errors
+from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
+
+_AT_ONCE = 64
+
+
+async def respond(
+    connection: Connection,
+    subject: str,
+    answer: Callable[[Message], Awaitable[bytes]],
+    *,
+    queue: str,
+    heard: asyncio.Event | None = None,
+) -> None:
+    """Answer every request on a subject until cancelled.
+
+    Args:
+        connection: Where they come in.
+        subject: Wildcards allowed.
+        answer: What is answered; it raises nothing.
+        queue: Of those that share the requests.
+        heard: Set once requests are heard.
+    """
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def answered(message: Message) -> None:
+        async with room:
+            payload = await answer(message)
+        with suppress(Unanswered):  # whoever asked asks again
+            await connection.send(message.reply, payload)
+
+    async with asyncio.TaskGroup() as group:
+        backoff = Backoff.lasting(None)
+        while True:
+            lost = asyncio.Event()
+
+            def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
+                if message is None:
+                    lost.set()
+                elif message.reply:
+                    group.create_task(answered(message))
+
+            try:
+                await connection.subscribe(subject, deliver, queue=queue)
+            except Unanswered as reason:
+                with suppress(Unavailable):
+                    await backoff.wait(reason)
+                continue
+            backoff = Backoff.lasting(None)
+            if heard is not None:
+                heard.set()
+            await lost.wait()
+
+
+_SUBJECT = "$SYS.REQ.USER.AUTH"
+_GROUP = "orchestrators"
+_UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsLogin:
+    """Who somebody is let in as: an account, what is sent and heard there (None: everything), and for how long.
+
+    After `seconds` the server ends the connection, and asks anew for the next one; 0: never.
+    """
+
+    account: str
+    sends: tuple[str, ...] | None = None
+    never_sends: tuple[str, ...] = ()
+    hears: tuple[str, ...] | None = None
+    seconds: float = 0.0
+
+
+class Issuer:
+    """The key that NATS trusts to say who somebody is.
+
+    Args:
+        seed: An account's nkey, as `nk -gen account` makes one. Raises PreconditionFailed for what is none.
+    """
+
+    def __init__(self, seed: str) -> None:
+        import nkeys
+
+        try:
+            self._pair: Any = cast("Any", nkeys).from_seed(bytearray(seed.strip().encode()))
+            self.public = bytes(self._pair.public_key).decode().rstrip("=")
+        except (nkeys.NkeysError, ValueError) as error:
+            raise PreconditionFailed("this is no nkey seed", field="nats_issuer_file") from error
+        if not self.public.startswith("A"):
+            raise PreconditionFailed("this is not the nkey of an account", field="nats_issuer_file")
+
+    def signed(self, claims: Mapping[str, object]) -> str:
+        """Claims as a JWT of this issuer."""
+        head = {"typ": "JWT", "alg": "ed25519-nkey"}
+        body = {"jti": secrets.token_hex(16), "iat": int(time.time()), "iss": self.public, **claims}
+        text = ".".join(_encoded(json.dumps(part).encode()) for part in (head, body))
+        return f"{text}.{_encoded(self._pair.sign(text.encode()))}"
+
+    def user(self, subject: str, login: NatsLogin) -> str:
+        """The JWT of a user whose public nkey is `subject`."""
+        nats: dict[str, object] = {"type": "user", "version": 2, **_UNLIMITED}
+        if login.sends is not None:
+            nats["pub"] = {"allow": list(login.sends), "deny": list(login.never_sends)}
+        if login.hears is not None:
+            nats["sub"] = {"allow": list(login.hears)}
+        claims: dict[str, object] = {"sub": subject, "aud": login.account, "nats": nats}
+        if login.seconds:
+            claims["exp"] = int(time.time() + login.seconds)
+        return self.signed(claims)
+
+
+async def answer_logins(
+    connection: Connection,
+    issuer: Issuer,
+    who: Callable[[str], Awaitable[NatsLogin]],
+    *,
+    heard: asyncio.Event,
+) -> None:
+    """Answer for everybody whom the server does not know itself, in turns with others, until cancelled.
+
+    Args:
+        connection: In the account that the server asks in.
+        issuer: Signs the answers.
+        who: Tells who shows a token. Raises FleetError for what lets nobody in.
+        heard: Set once the server can ask.
+    """
+
+    async def answered(message: Message) -> bytes:
+        claims = cast("dict[str, Any]", json.loads(_decoded(message.data.split(b".")[1])))
+        asked = cast("dict[str, Any]", claims["nats"])
+        user = str(asked["user_nkey"])
+        told: dict[str, object] = {"type": "authorization_response", "version": 2}
+        try:
+            login = await who(str(asked["connect_opts"].get("auth_token", "")))
+            told["jwt"] = issuer.user(user, login)
+        except Exception as fault:  # noqa: BLE001 - the edge of the process
+            told["error"] = fault.message if isinstance(fault, FleetError) else "a fault of ours; see the log"
+            if not isinstance(fault, FleetError):
+                _log.exception("nats.login_fault")
+            _log.warning("nats.login_refused", reason=str(told["error"]), host=asked["client_info"].get("host", ""))
+        return issuer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": told}).encode()
+
+    await respond(connection, _SUBJECT, answered, queue=_GROUP, heard=heard)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decoded(data: bytes) -> bytes:
+    return base64.urlsafe_b64decode(data + b"=" * (-len(data) % 4))
+
+
+PATIENCE_SECONDS = 600.0
+"""How long a host waits for an orchestrator: as long as it takes to start one anew on another node."""
+_PAGE_BYTES = 512 * 1024
+
+
+class Ask(StrEnum):
+    """What can be asked for; each is a token of the subject."""
+
+    EVENTS = "events"
+    RESULT = "result"
+    INFO = "info"
+    CONTENT = "content"
+    DESCRIBE = "describe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Who answers: each gets the tenant and the execution of the subject, which the server vouches for."""
+
+    events: Callable[[str, str, str, int], AsyncGenerator[StoredMessage | None, None]]
+    result: Callable[[str, str, Mapping[str, Any]], Awaitable[bool]]
+    info: Callable[[str], Awaitable[dict[str, Any] | None]]
+    content: Callable[[str, int], AsyncGenerator[StoredMessage | None, None]]
+    describe: Callable[[dict[str, Any]], Awaitable[None]]
+
+
+async def ask(
+    connection: Connection, what: Ask, tenant: str, execution_id: str, body: Mapping[str, object]
+) -> dict[str, Any]:
+    """Ask the orchestrators, again until one answers.
+
+    Raises:
+        FleetError: What the orchestrator met.
+        Unavailable: Nobody answered for ten minutes.
+    """
+    subject, payload = ask_subject(what, tenant, execution_id), json.dumps(body).encode()
+    backoff = Backoff.lasting(PATIENCE_SECONDS)
+    while True:
+        try:
+            message = await connection.request(subject, payload)
+        except Unanswered as reason:
+            await backoff.wait(reason)
+            continue
+        answer = cast("dict[str, Any]", json.loads(message.data))
+        fault = answer.get("fault")
+        if fault is None:
+            return answer
+        kind = getattr(errors, str(fault["kind"]), InternalFault)
+        error = cast("FleetError", kind(str(fault["message"]), hint=str(fault["hint"])))
+        if not isinstance(error, Unavailable):
+            raise error
+        await backoff.wait(error)
+
+
+async def asked_messages(
+    connection: Connection, what: Ask, tenant: str, execution_id: str, body: Mapping[str, object], *, start: int = 0
+) -> AsyncGenerator[StoredMessage, None]:
+    """The messages of a log or of a blob, asked for page by page. Raises as `ask` does."""
+    while True:
+        answer = await ask(connection, what, tenant, execution_id, {**body, "start": start})
+        for sequence, subject, data in answer["messages"]:
+            yield StoredMessage(sequence=sequence, subject=subject, data=base64.b64decode(data))
+            start = sequence + 1
+        if not answer["more"]:
+            return
+
+
+async def answer_hosts(connection: Connection, answers: Answers) -> None:
+    """Answer what hosts of all tenants ask, in turns with the other orchestrators, until cancelled."""
+
+    async def answered(message: Message) -> bytes:
+        try:
+            return json.dumps(await _answered(answers, message)).encode()
+        except FleetError as fault:
+            told = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
+        except (ValueError, KeyError, TypeError, AttributeError) as fault:
+            told = {"kind": InvalidRequest.__name__, "message": f"this cannot be asked: {fault!r}"[:500], "hint": ""}
+        except Exception as fault:  # noqa: BLE001 - the edge of the process
+            _log.exception("a host's request met a fault of ours")
+            told = {"kind": InternalFault.__name__, "message": f"a fault of ours ({type(fault).__name__})", "hint": ""}
+        return json.dumps({"fault": told}).encode()
+
+    await respond(connection, ASKED, answered, queue=_GROUP)
+
+
+async def _answered(answers: Answers, message: Message) -> dict[str, object]:
+    _, _, what, *rest = message.subject.split(".")
+    tenant, execution_id = (unquote(part) for part in rest)
+    body = cast("dict[str, Any]", json.loads(message.data))
+    match Ask(what):
+        case Ask.EVENTS:
+            return await _page(answers.events(tenant, execution_id, str(body["agent_id"]), int(body["start"])))
+        case Ask.RESULT:
+            return {"published": await answers.result(tenant, execution_id, body)}
+        case Ask.INFO:
+            return {"info": await answers.info(_own(str(body["name"]), tenant, execution_id))}
+        case Ask.CONTENT:
+            return await _page(answers.content(_own(str(body["name"]), tenant, execution_id), int(body["start"])))
+        case Ask.DESCRIBE:
+            meta = cast("dict[str, Any]", body["meta"])
+            _own(str(meta["name"]), tenant, execution_id)
+            if not str(meta["nuid"]).startswith(f"{rest[0]}."):
+                raise InvalidRequest("these chunks are not of the tenant")
+            await answers.describe(meta)
+            return {}
+
+
+def _own(name: str, tenant: str, execution_id: str) -> str:
+    """The name of a blob, which begins as the subject that it is asked for on says."""
+    if not name.startswith(f"{tenant}/{execution_id}/"):
+        raise InvalidRequest("this blob is not of the tenant and the execution")
+    return name
+
+
+async def _page(stored: AsyncGenerator[StoredMessage | None, None]) -> dict[str, object]:
+    found: list[tuple[int, str, str]] = []
+    size = 0
+    async with aclosing(stored) as messages:
+        async for message in messages:
+            if message is None:
+                continue
+            if found and size + len(message.data) > _PAGE_BYTES:
+                return {"messages": found, "more": True}
+            found.append((message.sequence, message.subject, base64.b64encode(message.data).decode()))
+            size += len(message.data)
+    return {"messages": found, "more": False}

@@ -1,0 +1,188 @@
+"""Approval requests: they go into the log, with all that a person needs to decide, or to a callable.
+
+A proposal that a model wrote as text becomes a call of `propose_approach`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from swe_ai_fleet.agents.approval_gate import Approver
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.model_middleware import ModelFace
+from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
+from swe_ai_fleet.agents.run_memory import findings
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved
+from swe_ai_fleet.domain.execution import APPROVAL_TOOL
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
+from swe_ai_fleet.ports import ChatModel, Clone, Journal, SecretMask
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.truncation import beginning
+
+MEMORY_TOOLS = frozenset({"search_memory", "research"})
+MAX_MEMORY_CHARS = 16_000
+MAX_DIFF_CHARS = 32_000
+
+
+@dataclass(kw_only=True)
+class ApprovalDesk:
+    """A `Desk`: shows people what an agent means to do, what it has found and what it has changed so far.
+
+    Args:
+        clone: Where the agent works.
+        history: What it has found.
+        trail: Its audit chain, in which decisions are recorded.
+        mask: Hides secrets.
+        spent: What it has spent so far.
+        journal: Where requests are written; None: nowhere.
+        keep: Makes the workspace last beyond the run, before the first request of a reply is written.
+        store: Keeps a diff that is too long to be shown whole.
+        approver: Decides at once in this process; None: the log is asked, and the run waits.
+        timeout_seconds: How long people have; 0: for ever.
+        known: Ids of what was asked already.
+        searched: What searching memory gave so far.
+    """
+
+    clone: Clone
+    history: History
+    trail: AuditTrail
+    mask: SecretMask
+    spent: Callable[[], Usage]
+    journal: Journal | None = None
+    keep: Callable[[int], Awaitable[object]] | None = None
+    store: Callable[[bytes], Awaitable[BlobRef]] | None = None
+    approver: Approver | None = None
+    timeout_seconds: float = 0.0
+    known: set[str] = field(default_factory=set[str])
+    searched: Sequence[MemoryResults] = ()
+
+    async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
+        """See `Desk`. Raises FleetError where workspace or request cannot be kept."""
+        new = [request for request in requests if request.approval_id not in self.known]
+        if not new:
+            return {}
+        diff, whole = await self._diff()
+        memory, found = self._memory(), findings(self.searched, self.mask)
+        now = datetime.now(UTC)
+        expires = (now + timedelta(seconds=self.timeout_seconds)).isoformat() if self.timeout_seconds else ""
+        filled = [
+            replace(
+                request,
+                requested_at=now.isoformat(),
+                expires_at=expires,
+                memory=memory,
+                memory_results=found,
+                diff=diff,
+                diff_ref=whole,
+            )
+            for request in new
+        ]
+        if self.approver is not None:
+            return {request.approval_id: await self._decide(self.approver, request) for request in filled}
+        if self.keep is not None:
+            await self.keep(new[0].step)
+        if self.journal is not None:
+            for request in filled:
+                self.journal.post(ApprovalRequested(request=request, usage=self.spent()))
+            await self.journal.flush()
+        self.known.update(request.approval_id for request in filled)
+        return {}
+
+    def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
+        """See `Desk`."""
+        if any(entry.tool == APPROVAL_TOOL and entry.call_id == request.approval_id for entry in self.trail.entries):
+            return
+        word = str(resolution.decision)
+        spec = OperationSpec(
+            name=f"{APPROVAL_TOOL}_{word}", tool=APPROVAL_TOOL, operation=word, description="", parameters={}
+        )
+        arguments: dict[str, object] = {
+            "call_id": request.call.call_id,
+            "operation": request.call.name,
+            "approver": self.mask(resolution.approver),
+            "caller": self.mask(resolution.caller),
+            "decided_at": resolution.at,
+            "text": self.mask(resolution.text),
+        }
+        record = self.trail.open(spec, arguments=arguments, secret=arguments, call_id=request.approval_id)
+        result = ToolResult(success=True, operation=spec.name, content=self.mask(resolution.text))
+        approved = resolution.decision is ApprovalDecision.APPROVED
+        reason = f"{word} by {self.mask(resolution.approver) or 'a person'}"
+        record.close(result, Decision.ALLOWED if approved else Decision.REFUSED, reason)
+
+    async def _decide(self, approver: Approver, request: ApprovalRequest) -> ApprovalResolution:
+        if self.journal is not None:
+            await self.journal.append(ApprovalRequested(request=request, usage=self.spent()))
+        given = await approver(request)
+        resolution = replace(given, approval_id=request.approval_id, at=given.at or datetime.now(UTC).isoformat())
+        if self.journal is not None:
+            self.journal.post(ApprovalResolved(resolution=resolution))
+        return resolution
+
+    async def _diff(self) -> tuple[str, BlobRef | None]:
+        """The changes so far as text, and where the whole of them is kept if that text was cut."""
+        try:
+            patch = (await self.clone.diff()).patch
+        except FleetError as fault:
+            return self.mask(f"[the changes cannot be shown: {fault.message}]"), None
+        text = self.mask(patch.decode("utf-8", "replace"))
+        if len(text) <= MAX_DIFF_CHARS:
+            return text, None
+        whole = await self.store(text.encode()) if self.store is not None else None
+        return beginning(text, MAX_DIFF_CHARS), whole
+
+    def _memory(self) -> str:
+        """What searching in memory, and research, gave so far."""
+        asked: set[str] = set()
+        found: list[str] = []
+        for message in self.history.messages:
+            if isinstance(message, AssistantMessage):
+                asked.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
+            elif isinstance(message, ToolMessage) and message.call_id in asked:
+                found.append(message.content)
+        return beginning(self.mask("\n\n".join(found)), MAX_MEMORY_CHARS)
+
+
+REPAIR = f"text taken as a call of {PROPOSE}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposingModel(ModelFace):
+    """A `ChatModel` whose replies that call nothing and open with a proposal become a call of `propose_approach`.
+
+    Args:
+        model: Who replies.
+        wanted: Whether a proposal is waited for; otherwise replies stay as they are.
+    """
+
+    model: ChatModel
+    wanted: Callable[[], bool]
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """The model's reply. Raises as it does."""
+        reply = await self.model.reply(request)
+        text = reply.message.content
+        offered = any(spec.name == PROPOSE for spec in request.tools)
+        whole = reply.finish_reason in ("stop", "tool_calls")
+        if reply.message.tool_calls or not (offered and whole and self.wanted() and opens_with_proposal(text)):
+            return reply
+        call_id = uuid.uuid4().hex[:12]
+        arguments = json.dumps({"approach": text, "reasoning": ""})
+        call = ToolCall(call_id=call_id, model_call_id=call_id, name=PROPOSE, arguments=arguments)
+        return replace(
+            reply,
+            message=replace(reply.message, content="", tool_calls=(call,)),
+            finish_reason="tool_calls",
+            repairs=(*reply.repairs, REPAIR),
+        )

@@ -1,0 +1,200 @@
+"""Runs that prepare an execution: prompts and answers of the environment run and of the checklist.
+
+The agent of an environment run finds out what the tests need; another turns a task's statement into a checklist.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from pydantic import Field, ValidationError
+
+from swe_ai_fleet.agents.prompting import rendered
+from swe_ai_fleet.agents.sub_agents.structured_output import Shape, Text, Texts, objects_in, schema_of
+from swe_ai_fleet.domain.checklist import Requirement
+from swe_ai_fleet.domain.environment import EnvironmentProposal
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.test_run import Baseline
+from swe_ai_fleet.domain.text import well_formed
+
+ENVIRONMENT_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files", "shell_run_command", "tests_run")
+MAX_ENVIRONMENT_STEPS = 15
+_MAX_LINES = 20
+_MAX_LINE_CHARS = 2_000
+_MAX_NOTES_CHARS = 2_000
+_MAX_FAILURES = 20
+_PROGRAMS = (
+    *(("pytest",), ("py.test",), ("python", "-m", "pytest"), ("python3", "-m", "pytest")),
+    *(("python", "-m", "unittest"), ("python3", "-m", "unittest")),
+    *(("npm", "test"), ("npm", "run"), ("pnpm", "test"), ("pnpm", "run"), ("yarn", "test"), ("yarn", "run")),
+    *(("node", "--test"), ("npx", "jest"), ("npx", "vitest", "run"), ("npx", "vitest"), ("npx", "mocha")),
+    *(("go", "test"), ("cargo", "test"), ("make",)),
+)
+_SHELL = re.compile(r"[|&;<>()$`\n*?~{}]")
+_HARMLESS = frozenset({"-v", "-q", "-vv", "-qq", "-race", "--workspace", "--all", "--all-features", "discover"})
+
+
+class ProposalShape(Shape):
+    setup: Texts = Field(default=[], description="Shell commands, in order.")
+    test_command: Text = Field(default="", description="How the tests are run; empty: as it was detected.")
+    notes: Text = Field(default="", description="What was learned, in a few sentences.")
+
+
+def proposal_schema() -> dict[str, object]:
+    """The JSON schema of the answer."""
+    return schema_of(ProposalShape)
+
+
+def environment_instructions(*, directory: str) -> str:
+    """What the agent is told of its task; trusted text."""
+    return rendered("prepare", directory=directory, lines=_MAX_LINES)
+
+
+def findings(baseline: Baseline) -> str:
+    """What is known of the untouched commit's tests and of the environment; untrusted text."""
+    parts = [f"Commit {baseline.commit}", *_of_environment(baseline)]
+    for suite in baseline.suites:
+        parts.append(f"`{suite.command}` on the untouched commit: {suite.line}")
+        failing = list(suite.tests.failing[:_MAX_FAILURES]) if suite.tests is not None else []
+        for title, lines in (("Cannot be collected", suite.uncollected[:_MAX_FAILURES]), ("Fail", failing)):
+            if lines:
+                parts.append(f"{title}:\n" + "\n".join(f"- {line}" for line in lines))
+        if suite.output:
+            parts.append(f"The end of what it printed:\n{suite.output}")
+    return "\n\n".join(parts)
+
+
+def _of_environment(baseline: Baseline) -> list[str]:
+    report = baseline.report
+    decided = [f"- {one.what}" + (f" ({one.source})" if one.source else "") for one in report.decisions]
+    missing = [f"- {text}" for text in report.left_out]
+    return [
+        f"{title}:\n" + "\n".join(lines)
+        for title, lines in (("What was decided", decided), ("What could not be installed", missing))
+        if lines
+    ]
+
+
+def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
+    """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
+    problem = "it holds no JSON object with the key setup or test_command"
+    for value in objects_in(well_formed(text.rpartition("</think>")[2])):
+        if not {"setup", "test_command"} & value.keys():
+            continue
+        try:
+            shape = ProposalShape.model_validate(value)
+        except (ValidationError, RecursionError):
+            problem = "its JSON object has another form than was asked for"
+            continue
+        return _checked(shape, source)
+    raise ValueError(problem)
+
+
+def _checked(shape: ProposalShape, source: str) -> EnvironmentProposal:
+    setup, command = tuple(shape.setup), shape.test_command.strip()
+    if not setup and not command:
+        raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
+    if len(setup) > _MAX_LINES or not all(map(_is_line, (*setup, command))):
+        raise ValueError(f"more than {_MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
+    if command and (reason := selects(command)):
+        raise ValueError(f"the test command `{command[:200]}` {reason}")
+    return EnvironmentProposal(setup=setup, test_command=command, notes=shape.notes[:_MAX_NOTES_CHARS], source=source)
+
+
+def _is_line(text: str) -> bool:
+    """Whether a text is a line that people see as it is: without control characters."""
+    return len(text) <= _MAX_LINE_CHARS and text.replace("\t", " ").isprintable()
+
+
+def selects(command: str) -> str:
+    """Why a test command cannot be taken from a model; empty where it can: options decide which tests count."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return "is no command"
+    program = next((known for known in _PROGRAMS if tuple(words[: len(known)]) == known), None)
+    if program is None or _SHELL.search(command):
+        return "runs no test runner that is known here"
+    if option := _first_option(words[len(program) :]):
+        return f"has the option {option[:64]}, which a proposal may not have: it could decide which tests count"
+    return ""
+
+
+def _first_option(words: Sequence[str]) -> str:
+    return next((word for word in words if (word.startswith("-") and word not in _HARMLESS) or "=" in word), "")
+
+
+CHECKLIST_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files")
+MAX_CHECKLIST_STEPS = 8
+MAX_REQUIREMENTS = 10
+MAX_PROBES = 5
+_MAX_COMMAND_CHARS = 2_000
+_MAX_QUOTE_CHARS = 500
+_LEAST_QUOTE_CHARS = 8
+
+
+class RequirementShape(Shape):
+    quote: Text = Field(description="Words of the statement, exactly as they stand there.")
+    probe: Text = Field(default="", description="A shell command that exits with 0 where that is so; empty: none.")
+
+
+class ChecklistShape(Shape):
+    requirements: list[RequirementShape] = Field(default=[])
+
+
+def checklist_schema() -> dict[str, object]:
+    """The JSON schema of the answer."""
+    return schema_of(ChecklistShape)
+
+
+def checklist_instructions(*, directory: str) -> str:
+    """What the agent is told of its task; trusted text."""
+    return rendered("probe", directory=directory, requirements=MAX_REQUIREMENTS, probes=MAX_PROBES)
+
+
+def statement(task: Task) -> str:
+    """Where a task says what it wants."""
+    return "\n\n".join(text.strip() for text in task.texts if text.strip())
+
+
+def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
+    """The requirements in an agent's answer. One that is no quotation, or the second of its name, is left out.
+
+    Raises ValueError with what is wrong, in words.
+    """
+    problem = "it holds no JSON object with the key requirements"
+    said = " ".join(statement(task).split())
+    for value in objects_in(well_formed(text.rpartition("</think>")[2])):
+        if "requirements" not in value:
+            continue
+        try:
+            shape = ChecklistShape.model_validate(value)
+        except (ValidationError, RecursionError):
+            problem = "its JSON object has another form than was asked for"
+            continue
+        quoted = [one for one in shape.requirements if _quotes(one, said)][:MAX_REQUIREMENTS]
+        if quoted:
+            return _bounded(quoted)
+        problem = "nothing in it is a quotation of the statement"
+    raise ValueError(problem)
+
+
+def _quotes(one: RequirementShape, said: str) -> bool:
+    quote = " ".join(one.quote.split())
+    return _LEAST_QUOTE_CHARS <= len(quote) <= _MAX_QUOTE_CHARS and quote in said
+
+
+def _bounded(shapes: list[RequirementShape]) -> tuple[Requirement, ...]:
+    found: dict[str, Requirement] = {}
+    probes = 0
+    for one in shapes:
+        command = one.probe.strip()
+        if "\0" in command or len(command) > _MAX_COMMAND_CHARS or probes == MAX_PROBES:
+            command = ""
+        requirement = Requirement(quote=" ".join(one.quote.split()), probe=command)
+        if requirement.name not in found:
+            found[requirement.name] = requirement
+            probes += bool(command)
+    return tuple(found.values())

@@ -1,0 +1,313 @@
+"""A reviewer's answer, read loosely and turned into critiques and a vote.
+
+Critiques are bounded, masked, and about files that are there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, cast
+
+from pydantic import BeforeValidator, Field
+
+from swe_ai_fleet.agents.prompting import LETTERS
+from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, read
+from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.review import Critique, Finding, Proof, Review, ReviewVerdict, Vote
+from swe_ai_fleet.domain.text import shortened, well_formed
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.files.paths import Tree
+
+_VERDICTS: Mapping[str, ReviewVerdict] = {
+    **{str(verdict): verdict for verdict in ReviewVerdict},
+    **dict.fromkeys(("accepted", "approve", "approved", "lgtm", "pass"), ReviewVerdict.ACCEPT),
+    **dict.fromkeys(
+        ("revised", "revision", "request changes", "changes requested", "needs work", "needs changes"),
+        ReviewVerdict.REVISE,
+    ),
+    **dict.fromkeys(("rejected", "decline", "declined", "fail"), ReviewVerdict.REJECT),
+}
+_SCORE = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(?:(%)|(?:/|out of)\s*(\d{1,6}))?\s*", re.IGNORECASE)
+_MOST_READ = 200
+_LETTER = re.compile(r"\b[A-Za-z]\b")
+_TITLE = re.compile(r"\bcandidates?\b", re.IGNORECASE)
+_WORD = re.compile(r"\w{2,}")
+_NO = frozenset({"", "false", "no", "n", "0", "optional", "none", "null"})
+
+
+def _as_verdict(value: object) -> object:
+    word = " ".join(re.split(r"[\s_-]+", value.strip().strip(".!*`").lower())) if isinstance(value, str) else value
+    return _VERDICTS.get(word, value) if isinstance(word, str) else value
+
+
+def _as_score(value: object) -> object:
+    """A share as a number: `0.8`, `80%`, `8/10`."""
+    if isinstance(value, str) and (found := _SCORE.fullmatch(value[:100])):
+        number = float(found[1])
+        whole = 100.0 if found[2] else float(found[3] or 1)
+        value = number / whole if whole else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # Not a number is left as it is: it compares with nothing, and is refused behind this.
+        return value if value != value else min(1.0, max(0.0, value))
+    return value
+
+
+def _as_line(value: object) -> int:
+    """A line number; of a range its first line, 0 for anything else."""
+    if isinstance(value, str) and (found := re.match(r"\D{0,20}(\d{1,7})", value)):
+        value = int(found[1])
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 10**7:
+        return 0
+    return value
+
+
+def _as_flag(value: object) -> bool:
+    return value.strip().lower() not in _NO if isinstance(value, str) else bool(value)
+
+
+def _as_findings(value: object) -> object:
+    """Findings as objects; a mere text is one without a place."""
+    if value is None:
+        return []
+    if isinstance(value, str | Mapping):
+        value = [cast("object", value)] if value else []
+    if not isinstance(value, list):
+        return value
+    parts = [part for part in cast("list[object]", value)[:_MOST_READ] if part]
+    return [cast("object", part) if isinstance(part, Mapping) else {"text": part} for part in parts]
+
+
+class FindingShape(Shape):
+    text: Said = Field(description="What is wrong and what would mend it.")
+    file: Text = Field(default="", description="Empty for the candidate as a whole.")
+    line: Annotated[int, BeforeValidator(_as_line)] = Field(default=0, description="From 1; 0: the whole file.")
+    must_fix: Annotated[bool, BeforeValidator(_as_flag)] = Field(
+        default=False, description="Not to be applied without it."
+    )
+    command: Text = Field(default="", description="Proof of a must_fix: exits with 0 where the code is right.")
+    expected: Text = Field(default="", description="What it shows there.")
+
+
+class CritiqueShape(Shape):
+    verdict: Annotated[ReviewVerdict, BeforeValidator(_as_verdict)] = Field(
+        description="revise: needs the changes you name; reject: the wrong approach."
+    )
+    score: Annotated[float, BeforeValidator(_as_score), Field(ge=0.0, le=1.0, allow_inf_nan=False)] = Field(
+        description="How good the candidate is, from 0 to 1."
+    )
+    content: Text = Field(default="", description="The review in a few sentences.")
+    findings: Annotated[list[FindingShape], BeforeValidator(_as_findings)] = Field(
+        default=[], description="What has to change; none if nothing has."
+    )
+
+
+def _as_reviews(value: object) -> object:
+    """Reviews as a list; an object has them under the candidates' letters."""
+    if isinstance(value, Mapping):
+        named = cast("Mapping[str, object]", value).items()
+        return [
+            {"candidate": key, **cast("Mapping[str, object]", part)} for key, part in named if isinstance(part, Mapping)
+        ]
+    return value
+
+
+def _letters(value: object) -> list[str]:
+    """The letters of candidates in a text or a list of texts: `B > A`, `["Candidate B", "A"]`; no letter twice.
+
+    A text with other words in it names none: `a` may be one of them.
+    """
+    texts = cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else [value]
+    short = [_TITLE.sub(" ", text) for text in texts if isinstance(text, str) and len(text) <= _MOST_READ]
+    found = (letter.upper() for text in short if not _WORD.search(text) for letter in _LETTER.findall(text))
+    return list(dict.fromkeys(found))
+
+
+def _as_letter(value: object) -> str:
+    return "".join(_letters(value)[:1])
+
+
+class LetteredCritiqueShape(CritiqueShape):
+    candidate: Annotated[str, BeforeValidator(_as_letter)] = Field(description="The candidate's letter.")
+
+
+class ComparisonShape(Shape):
+    reviews: Annotated[list[LetteredCritiqueShape], BeforeValidator(_as_reviews), Field(min_length=1)] = Field(
+        description="One for each candidate to be reviewed."
+    )
+    reason: Text = Field(default="", description="What decides between them.")
+    order: Annotated[list[str], BeforeValidator(_letters)] = Field(
+        default=[], description="The letters of all, the best first."
+    )
+
+
+MAX_FINDINGS = 30
+MAX_FINDING_CHARS = 2_000
+MAX_CONTENT_CHARS = 8_000
+MAX_FILE_CHARS = 500
+MAX_COMMAND_CHARS = 4_000
+MAX_ERROR_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewAnswer:
+    """What a reviewer says, by the letters of the candidates that it was shown, and the order that it puts them in."""
+
+    critiques: Mapping[str, CritiqueShape]
+    order: Sequence[str] = ()
+    reason: str = ""
+
+
+def answer_shape(shown: Sequence[Subject]) -> type[CritiqueShape | ComparisonShape]:
+    """What a reviewer who is shown these candidates is asked for."""
+    return ComparisonShape if len(shown) > 1 else CritiqueShape
+
+
+def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
+    """What a reviewer says of the candidates that it was shown. Raises ValueError saying why nothing can be used.
+
+    Who has one to review may leave out its letter, and who has one alone may name it.
+    """
+    asked = [letter for letter, subject in zip(LETTERS, shown, strict=False) if not subject.settled]
+    problems: list[str] = []
+    for shape in sorted((ComparisonShape, CritiqueShape), key=lambda shape: shape is not answer_shape(shown)):
+        try:
+            said = read(shape, *texts)
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        if isinstance(said, CritiqueShape):
+            if len(asked) == 1:
+                return ReviewAnswer(critiques={asked[0]: said})
+            continue
+        critiques = {one.candidate: one for one in said.reviews if one.candidate in asked}
+        if critiques:
+            return ReviewAnswer(critiques=critiques, order=said.order, reason=said.reason)
+        problems.insert(0, f"it reviews none of the candidates {', '.join(asked)}")
+    raise ValueError(problems[0])
+
+
+def review_of(
+    said: ReviewAnswer,
+    assignment: ReviewAssignment,
+    shown: Sequence[Subject],
+    *,
+    tree: Tree,
+    mask: SecretMask,
+    usage: Usage,
+) -> Review:
+    """The review that an answer makes. What must be fixed is kept before what need not, if it is too much.
+
+    A file that is neither in the patch nor in the repository stays in the finding's text alone.
+
+    Args:
+        said: What the reviewer said.
+        assignment: Who reviews what.
+        shown: The candidates in the order of their letters.
+        tree: The clone that the reviewer worked in.
+        mask: Hides secrets.
+        usage: What the review spent.
+    """
+    critiques: list[Critique] = []
+    for letter, subject in zip(LETTERS, shown, strict=False):
+        if subject.settled:
+            continue
+        empty = _critique(assignment, subject)
+        if (one := said.critiques.get(letter)) is None:
+            critiques.append(replace(empty, error="the reviewer said nothing of this candidate"))
+            continue
+        changed = frozenset(subject.candidate.artifacts.files_changed)
+        findings = sorted(one.findings, key=lambda finding: not finding.must_fix)[:MAX_FINDINGS]
+        critiques.append(
+            replace(
+                empty,
+                verdict=one.verdict,
+                score=round(one.score, 4),
+                content=_shown(one.content, mask, MAX_CONTENT_CHARS),
+                findings=tuple(_finding(finding, changed, tree, mask) for finding in findings),
+            )
+        )
+    vote = _vote(said, assignment, shown, mask) if len(shown) > 1 else None
+    return Review(critiques=_spent(critiques, usage), vote=vote)
+
+
+def no_review(
+    assignment: ReviewAssignment, shown: Sequence[Subject], error: str, *, mask: SecretMask, usage: Usage
+) -> Review:
+    """A review that came to nothing, and why."""
+    error = _shown(error, mask, MAX_ERROR_CHARS) or "the review came to nothing"
+    critiques = [replace(_critique(assignment, one), error=error) for one in shown if not one.settled]
+    vote = replace(_ballot(assignment, shown), error=error) if len(shown) > 1 else None
+    return Review(critiques=_spent(critiques, usage), vote=vote)
+
+
+def _critique(assignment: ReviewAssignment, subject: Subject) -> Critique:
+    return Critique(
+        reviewer_id=assignment.reviewer_id,
+        candidate_id=subject.candidate.candidate_id,
+        round=assignment.round,
+        at=now(),
+    )
+
+
+def _spent(critiques: Sequence[Critique], usage: Usage) -> tuple[Critique, ...]:
+    return (replace(critiques[0], usage=usage), *critiques[1:])
+
+
+def _ballot(assignment: ReviewAssignment, shown: Sequence[Subject]) -> Vote:
+    order = tuple(subject.candidate.candidate_id for subject in shown)
+    return Vote(judge_id=assignment.reviewer_id, sample=1, order=order)
+
+
+def _vote(said: ReviewAnswer, assignment: ReviewAssignment, shown: Sequence[Subject], mask: SecretMask) -> Vote:
+    """The vote for the first candidate in the reviewer's order."""
+    vote = _ballot(assignment, shown)
+    named = [at for letter in said.order if (at := LETTERS.find(letter)) < len(shown)]
+    if not named:
+        return replace(vote, error="the reviewer named no order of the candidates")
+    return replace(vote, choice=vote.order[named[0]], reason=_shown(said.reason, mask, MAX_ERROR_CHARS))
+
+
+def _finding(said: FindingShape, changed: frozenset[str], tree: Tree, mask: SecretMask) -> Finding:
+    file, text = _path(said.file), said.text
+    if file and file not in changed and not _there(file, tree):
+        text, file = f"{said.file}: {text}", ""
+    return Finding(
+        text=_shown(text, mask, MAX_FINDING_CHARS),
+        file=_shown(file, mask, MAX_FILE_CHARS),
+        line=said.line if file else 0,
+        must_fix=said.must_fix,
+        proof=_proof(said) if said.must_fix else None,
+    )
+
+
+def _proof(said: FindingShape) -> Proof | None:
+    """The proof that a reviewer offers, not yet tried; a command that is too long, or none, is no proof."""
+    command = well_formed(said.command).strip()
+    if not command or "\0" in command or len(command) > MAX_COMMAND_CHARS:
+        return None
+    return Proof(command=command, expected=shortened(well_formed(said.expected).strip(), MAX_COMMAND_CHARS))
+
+
+def _path(said: str) -> str:
+    """The path as git writes it; models put the mount, `./` or a diff's `a/` and `b/` in front."""
+    path = said.strip().strip("`'\"")
+    for prefix in ("/workspace/", "./"):
+        path = path.removeprefix(prefix)
+    return path if 0 < len(path) <= MAX_FILE_CHARS and "\0" not in path else ""
+
+
+def _there(path: str, tree: Tree) -> bool:
+    try:
+        tree.info(path)
+    except (ToolFailure, ValueError):
+        return False
+    return True
+
+
+def _shown(text: str, mask: SecretMask, limit: int) -> str:
+    return shortened(mask(well_formed(text)).strip(), limit)

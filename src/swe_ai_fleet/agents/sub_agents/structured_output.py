@@ -1,0 +1,259 @@
+"""Structured output: the shapes of sub-agents' answers, their first messages, and a reply asked for in a shape.
+
+A shape is read loosely; a reply is asked for with a schema, and once more where it does not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from json import JSONDecoder
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.prompting import rendered
+from swe_ai_fleet.domain.errors import ModelError
+from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, SystemMessage, UserMessage
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.tools.builtin.dialogue import answer_text
+from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
+from swe_ai_fleet.tools.operation import parameters_schema
+
+MAX_TEXT_CHARS = 20_000
+MAX_ITEMS = 50
+_MAX_READ_CHARS = 200_000
+_MAX_STARTS = 20
+_BULLETS = "-*•·"
+_YES = frozenset({"true", "yes", "y", "1", "feasible", "ok", "pass", "passed", "valid"})
+_NO = frozenset({"false", "no", "n", "0", "infeasible", "not feasible", "fail", "failed", "invalid"})
+
+
+def flat(value: object) -> str:
+    """A value as text: objects and lists by paragraphs, nothing as the empty text."""
+    return "" if value is None else answer_text(value).strip()
+
+
+def as_text(value: object) -> str:
+    """A value as text of bounded length."""
+    return flat(value)[:MAX_TEXT_CHARS]
+
+
+def as_texts(value: object) -> list[str]:
+    """A value as a list of texts: a text by its lines without bullets, an object as `key: value`."""
+    if isinstance(value, list):
+        texts = [as_text(part) for part in cast("list[object]", value)[: 2 * MAX_ITEMS]]
+    elif isinstance(value, Mapping):
+        texts = [f"{key}: {as_text(part)}" for key, part in cast("Mapping[str, object]", value).items()]
+    else:
+        texts = [line.lstrip().lstrip(_BULLETS).strip() for line in as_text(value).splitlines()]
+    return [text for text in texts if text][:MAX_ITEMS]
+
+
+def _as_bool(value: object) -> object:
+    word = value.strip().rstrip(".!").lower() if isinstance(value, str) else value
+    if word in _YES:
+        return True
+    return False if word in _NO else value
+
+
+Text = Annotated[str, BeforeValidator(as_text)]
+Said = Annotated[str, BeforeValidator(as_text), Field(min_length=1)]
+Texts = Annotated[list[str], BeforeValidator(as_texts)]
+Steps = Annotated[list[str], BeforeValidator(as_texts), Field(min_length=1)]
+
+
+class Shape(BaseModel):
+    """What one kind of sub-agent answers with; further keys are overlooked."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class PlanShape(Shape):
+    plan: Steps = Field(description="The steps in their order, each an action that can be carried out and checked.")
+    reasoning: Text = Field(default="", description="Why this way, and what was left out.")
+
+
+class VerdictShape(Shape):
+    is_feasible: Annotated[bool, BeforeValidator(_as_bool)] = Field(
+        description="Whether the plan works as it stands and meets every criterion."
+    )
+    feedback: Said = Field(description="What is wrong or missing, step by step, and how to mend it; what was checked.")
+
+
+class ScheduleShape(Shape):
+    steps: Steps = Field(description="What is done, in order, each with what it uses and how one sees that it worked.")
+    timeline: Text = Field(default="", description="What comes when, and what can be done at the same time.")
+
+
+class OutputShape(Shape):
+    output: Said = Field(description="The output itself, whole, in the asked format.")
+
+
+class Answer(Shape):
+    gap: Text = Field(description="The gap, as it was given.")
+    answer: Text = Field(default="", description="What was found out about it; empty where nothing was.")
+
+
+def _as_answers(value: object) -> object:
+    """Answers under their gaps, which models write as an object too."""
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[str, object]", value).items()
+        return [
+            cast("object", part) if isinstance(part, Mapping) else {"gap": gap, "answer": part} for gap, part in pairs
+        ]
+    return value
+
+
+class ResearchShape(Shape):
+    summary: Said = Field(description="What was found out, with the addresses it comes from.")
+    answers: Annotated[list[Answer], BeforeValidator(_as_answers)] = Field(description="One for each gap.")
+    data_points: Texts = Field(default=[], description="Single facts: numbers, names, versions, dates.")
+
+
+S = TypeVar("S", bound=Shape)
+
+
+def schema_of(shape: type[Shape]) -> dict[str, object]:
+    """The JSON schema of a shape, in the form that servers can hold a reply to."""
+    return cast("dict[str, object]", _closed(parameters_schema(shape)))
+
+
+def _closed(schema: Any) -> Any:
+    """Every object of the schema with all of its properties required and no others."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(value) for key, value in cast("dict[str, object]", schema).items() if key != "default"}
+    if closed.get("type") == "object" and isinstance(closed.get("properties"), dict):
+        closed |= {"required": list(closed["properties"]), "additionalProperties": False}
+    return closed
+
+
+def read(shape: type[S], *candidates: object) -> S:
+    """The first of the candidates (texts, parsed values) that a shape can be read from. Raises ValueError saying why.
+
+    In a text any JSON object will do: in a fence, behind an introduction, inside another one.
+    """
+    problem = "there is no JSON object in it"
+    for candidate in candidates:
+        for value in objects_in(candidate):
+            try:
+                return shape.model_validate(value)
+            except ValidationError as error:
+                fault = error.errors()[0]
+                problem = f"{'.'.join(map(str, fault['loc'])) or 'the object'}: {fault['msg']}"
+            except RecursionError:
+                problem = "it is nested too deeply"
+    raise ValueError(problem)
+
+
+def objects_in(candidate: object) -> Iterator[Mapping[str, object]]:
+    """The JSON objects in a value or a text, and those directly inside of them."""
+    if isinstance(candidate, str):
+        for value in _decoded(candidate[:_MAX_READ_CHARS]):
+            yield from objects_in(value)
+    elif isinstance(candidate, Mapping):
+        found = cast("Mapping[str, object]", candidate)
+        yield found
+        for part in found.values():
+            if isinstance(part, Mapping):
+                yield cast("Mapping[str, object]", part)
+            elif isinstance(part, str) and part.lstrip().startswith(("{", "```")):
+                yield from (value for value in _decoded(part[:_MAX_READ_CHARS]))
+
+
+def _decoded(text: str) -> Iterator[Mapping[str, object]]:
+    """The objects that begin at one of the first braces."""
+    decoder, position = JSONDecoder(strict=False), 0
+    for _ in range(_MAX_STARTS):
+        start = text.find("{", position)
+        if start < 0:
+            return
+        try:
+            value, position = decoder.raw_decode(text, start)
+        except (json.JSONDecodeError, RecursionError):
+            position = start + 1
+            continue
+        if isinstance(value, dict):
+            yield cast("Mapping[str, object]", value)
+
+
+ATTEMPTS = 2
+AGAIN = "That is not the JSON object that was asked for: {problem}. Answer with that object and nothing else."
+_CHARS_PER_TOKEN = 4
+
+
+async def reply_in_shape(
+    model: ChatModel,
+    messages: Sequence[Message],
+    shape: type[S],
+    *,
+    budget: Budget,
+    check: Callable[[S], str] | None = None,
+) -> S:
+    """What the model answers, in the shape. Raises ToolFailure naming a time-out, a fault, a limit or an odd answer.
+
+    Args:
+        model: Who is asked.
+        messages: The conversation, the question last.
+        shape: What the answer must be readable as.
+        budget: Pays for it, and limits the time.
+        check: Says what is wrong with an answer that has the right shape; an empty text: nothing.
+    """
+    conversation, problem = list(messages), ""
+    try:
+        async with asyncio.timeout(budget.seconds_left):
+            for _ in range(ATTEMPTS):
+                reply = await _reply(model, conversation, shape, budget)
+                try:
+                    answer = read(shape, reply.message.content, *(call.arguments for call in reply.message.tool_calls))
+                except ValueError as error:
+                    problem = str(error)
+                else:
+                    problem = check(answer) if check is not None else ""
+                    if not problem:
+                        return answer
+                answered = replace(reply.message, tool_calls=())
+                conversation += [answered, UserMessage(content=AGAIN.format(problem=problem))]
+    except TimeoutError:
+        limit = budget.limits.timeout_seconds
+        raise ToolTimeout(f"the sub-agent did not answer within its {limit:.3g} seconds") from None
+    except ModelError as error:
+        raise ToolFailure(f"the model of the sub-agent gave no answer: {error}") from None
+    raise ToolFailure(f"the sub-agent answered {ATTEMPTS} times in a form that cannot be used: {problem}")
+
+
+async def _reply(model: ChatModel, messages: Sequence[Message], shape: type[Shape], budget: Budget) -> ModelReply:
+    left, prompt = budget.tokens_left, sum(len(message.content) for message in messages) // _CHARS_PER_TOKEN
+    if left is not None and left <= prompt:
+        raise ToolFailure(f"the sub-agent's question has about {prompt} tokens and its budget {left}; ask for less")
+    # A server refuses to be asked for more than its context holds, so the limit is sent only where it binds.
+    context = (await model.probe()).max_model_len
+    bound = None if left is None or left >= context > 0 else left - prompt
+    sampling = Sampling(max_tokens=bound)
+    reply = await model.reply(ModelRequest(messages, (), sampling, schema=schema_of(shape)))
+    budget.settle(reply.usage)
+    return reply
+
+
+def opening(
+    template: str, sections: Sequence[tuple[str, str]], *, warning: str = "", **facts: object
+) -> tuple[Message, ...]:
+    """The system message of a template and a user message of titled sections, empty ones left out.
+
+    Equal facts give system messages of equal bytes: what differs between requests stands in the user message.
+
+    Args:
+        template: Its name, without directory and ending.
+        sections: Title and text each; the texts are data.
+        warning: How untrusted text is marked in the sections.
+        facts: What the template asks for.
+    """
+    shown = [(title, text.strip()) for title, text in sections if text.strip()]
+    system, user = rendered(template, **facts), rendered("sub_request", sections=shown, warning=warning)
+    return SystemMessage(content=system), UserMessage(content=user)

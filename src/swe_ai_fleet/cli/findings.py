@@ -1,0 +1,164 @@
+"""What `fleet doctor` finds on this machine.
+
+What trying one part of an installation gave.
+
+What `fleet doctor` finds on this machine: room on the disk, open files, ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.settings import Settings, on_loopback
+
+
+class Health(StrEnum):
+    """`absent` is something optional that is not there."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What trying one part gave. `cause` says what was found, `mend` what to do where it is not well."""
+
+    part: str
+    state: Health
+    version: str = ""
+    cause: str = ""
+    mend: str = ""
+
+
+def faulty(
+    part: str, error: FleetError | TimeoutError, mend: str = "", *, version: str = "", seconds: float = 0.0
+) -> Finding:
+    """What is found of a part that raises, or says nothing within so many seconds; `mend` where it does not say it."""
+    if isinstance(error, FleetError):
+        return Finding(part=part, state=Health.FAULT, version=version, cause=error.message, mend=error.hint or mend)
+    cause = f"no answer within {seconds:g} seconds"
+    return Finding(part=part, state=Health.FAULT, version=version, cause=cause, mend=mend)
+
+
+async def output(*argv: str, seconds: float) -> tuple[int, str]:
+    """(exit code, output) of a program; 124 when it took too long."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    except OSError as error:
+        return 126, str(error)
+    try:
+        async with asyncio.timeout(seconds):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return 124, f"no answer within {seconds:g} seconds"
+    return process.returncode or 0, said.decode("utf-8", "replace")
+
+
+LEAST_FREE_BYTES = 1 << 30
+LEAST_FREE_FILES = 20_000
+"""A clone of a middling repository with its environment."""
+FILES_EACH = 8
+"""Open files of one agent's session."""
+_FILES_BESIDE = 512
+
+
+def disk(settings: Settings) -> Finding:
+    """Whether clones, environments and the event log have room under `home`."""
+    place = _nearest(settings.home)
+    try:
+        found = os.statvfs(place)
+    except OSError as error:
+        return Finding(part="disk", state=Health.FAULT, cause=f"{place}: {error.strerror}", mend="set FLEET_HOME")
+    free, files = found.f_bavail * found.f_frsize, found.f_favail
+    told = f"{free / (1 << 30):.1f} GiB free under {settings.home}"
+    mend = "make room, or set FLEET_HOME to a larger disk"
+    if free < LEAST_FREE_BYTES:
+        return Finding(part="disk", state=Health.FAULT, cause=f"only {told}", mend=mend)
+    # File systems without a number of files say 0 of 0.
+    if found.f_files and files < LEAST_FREE_FILES:
+        return Finding(part="disk", state=Health.FAULT, cause=f"{told}, but only {files:,} files more", mend=mend)
+    if not os.access(place, os.W_OK):
+        cause = f"{place} cannot be written"
+        return Finding(part="disk", state=Health.FAULT, cause=cause, mend="set FLEET_HOME, or mend its owner")
+    return Finding(part="disk", state=Health.OK, cause=told)
+
+
+def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
+    """Whether a process may open as many files as `max_agents` need; `limit`: the hard one, if not this process's."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if limit is None else limit
+    if hard == resource.RLIM_INFINITY:
+        return Finding(part="open files", state=Health.OK, cause="no limit")
+    room = max(0, hard - _FILES_BESIDE) // FILES_EACH
+    told = f"at most {hard:,}, enough for some {room:,} agents in a process"
+    if room >= settings.max_agents:
+        return Finding(part="open files", state=Health.OK, cause=told)
+    return Finding(
+        part="open files",
+        state=Health.FAULT,
+        cause=f"{told}, and max_agents is {settings.max_agents}",
+        mend="raise the hard limit (ulimit -Hn, LimitNOFILE of a unit), or lower FLEET_MAX_AGENTS",
+    )
+
+
+def ports(settings: Settings, *, runs: bool) -> list[Finding]:
+    """Whether what a fleet listens on can be had; nothing is tried where one `runs` there already."""
+    wanted = {
+        "listen": settings.listen,
+        "context_listen": "" if settings.context_url else settings.context_address,
+        # Without a setting of its own the gateway takes another one.
+        "http_listen": settings.http_address if settings.http_listen else "",
+        "metrics_listen": settings.metrics_listen,
+        "probe_listen": settings.probe_listen,
+    }
+    open_to_others = [f"{name} {address}" for name, address in wanted.items() if address and not on_loopback(address)]
+    # What has a port of its own choice (embedded NATS, a private Ray) listens on loopback.
+    reach = f"others can reach {', '.join(open_to_others)}" if open_to_others else "on loopback alone"
+    if runs:
+        return [Finding(part="ports", state=Health.OK, cause=f"a fleet runs here and has them; {reach}")]
+    faults: list[Finding] = []
+    for name, address in wanted.items():
+        if address and (fault := _taken(address)):
+            mend = f"end what has it, or set FLEET_{name.upper()}"
+            faults.append(Finding(part=f"port of {name}", state=Health.FAULT, cause=f"{address}: {fault}", mend=mend))
+    told = ", ".join(address for address in wanted.values() if address)
+    return faults or [Finding(part="ports", state=Health.OK, cause=f"free: {told}; {reach}")]
+
+
+def _taken(address: str) -> str:
+    """Why an address cannot be bound; empty where it can."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        return "no host:port"
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(place)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _nearest(path: Path) -> Path:
+    """The path, or the nearest directory above it that exists."""
+    path = path.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path

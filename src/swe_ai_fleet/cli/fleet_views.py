@@ -1,0 +1,220 @@
+"""`fleet status` and `fleet metrics`: what the fleet is doing, how long things took, what they cost.
+
+`fleet status`: what the fleet stands on, and what it is doing now.
+
+`fleet metrics`: how long things took, and what they cost.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.messages import enum_word
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import plain_table
+from swe_ai_fleet.watching.events import moment
+
+
+def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
+    """Print the fleet as it is now."""
+    screen.line(_summary(reply))
+    for table in status_tables(reply):
+        screen.out.print(table)
+
+
+def status_tables(reply: pb.GetStatusResponse) -> list[Table]:
+    """What there is to show, a table each; nothing where there are no rows."""
+    parts = plain_table(
+        ("part", "state", "version", "what was found"),
+        [(one.name, _state(one.state), one.version, one.message) for one in reply.components],
+    )
+    hosts = plain_table(
+        ("host", "orchestrator", "node", "agents", "memory", "state"),
+        [
+            (
+                one.host_id,
+                one.replica,
+                one.node_id[:12],
+                f"{one.running} of {one.slots}",
+                size(one.memory_bytes),
+                "up" if one.alive else "no answer",
+            )
+            for one in reply.hosts
+        ],
+    )
+    nodes = plain_table(
+        ("node", "name", "CPUs", "CPU", "memory", "GPUs", "state"),
+        [
+            (one.node_id[:12], one.name, str(one.cpus), *_load(one), "up" if one.alive else "gone")
+            for one in reply.nodes
+        ],
+    )
+    models = plain_table(
+        ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
+        [
+            (
+                one.url,
+                ", ".join(one.profiles),
+                _state(one.state),
+                str(one.running) if one.HasField("running") else "-",
+                str(one.waiting) if one.HasField("waiting") else "-",
+                f"{one.kv_cache_usage:.0%}" if one.HasField("kv_cache_usage") else "-",
+                f"{one.prefix_cache_hit_rate:.0%}" if one.HasField("prefix_cache_hit_rate") else "-",
+                str(one.in_flight),
+                one.message,
+            )
+            for one in reply.model_endpoints
+        ],
+    )
+    storage = plain_table(
+        ("stream", "messages", "size", "limit"),
+        [
+            (one.name, f"{one.messages:,}", size(one.bytes), size(one.max_bytes) if one.max_bytes else "-")
+            for one in reply.storage
+        ],
+    )
+    return [table for table in (parts, hosts, nodes, models, storage) if table.row_count]
+
+
+def size(count: int) -> str:
+    """Bytes for people: `1.5 GiB`."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _summary(reply: pb.GetStatusResponse) -> str:
+    queue = reply.queue
+    replicas = ", ".join(f"{one.name} ({one.driven})" for one in reply.replicas) or "none"
+    oldest = f", the first of them for {queue.oldest_wait_ms / 1000:.0f} s" if queue.waiting else ""
+    return (
+        f"{reply.status}: {queue.driven} executions driven, {queue.awaiting_approval} of them wait for a person, "
+        f"{queue.waiting} queued{oldest}; orchestrators: {replicas}"
+    )
+
+
+def _load(node: pb.NodeStatus) -> tuple[str, str, str]:
+    cpu = f"{node.cpu_percent:.0f}%" if node.HasField("cpu_percent") else "-"
+    used = f"{size(node.memory_used_bytes)} of " if node.HasField("memory_used_bytes") else ""
+    busy = ", ".join(
+        f"{gpu.utilization_percent:.0f}%" if gpu.HasField("utilization_percent") else "?" for gpu in node.gpus
+    )
+    gpus = f"{node.gpu_count} ({busy})" if busy else str(node.gpu_count)
+    return cpu, used + size(node.memory_total_bytes), gpus
+
+
+def _state(state: pb.ComponentState) -> str:
+    return enum_word(pb.ComponentState, state)
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
+
+
+def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
+    """Print the figures of a span of time."""
+    for line in summary(reply):
+        screen.line(line)
+    for table in metrics_tables(reply):
+        screen.out.print(table)
+
+
+def since_ms(span: str) -> int:
+    """When a span of time such as `30m` that ends now began; 0 for no span. Raises CommandFault."""
+    return int((time.time() - seconds(span)) * 1000) if span else 0
+
+
+def seconds(span: str) -> int:
+    """The length of a span such as `30m`. Raises CommandFault."""
+    found = _SPAN.fullmatch(span.strip())
+    if found is None or not int(found[1]):
+        raise CommandFault(
+            f"{span[:32]!r} is no span of time", exit_code=Exit.USAGE, field="since", hint="such as 90s, 30m, 1h or 7d"
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def summary(reply: pb.GetMetricsResponse) -> list[str]:
+    """What there is to say in words."""
+    agents, usage = reply.agents, reply.usage
+    ended = (
+        ", ".join(f"{one.count} {enum_word(pb.DeliberationStatus, one.status)}" for one in reply.executions) or "none"
+    )
+    lines = [
+        f"from {moment(reply.start_time_ms)[:19]} to {moment(reply.end_time_ms)[:19]} (UTC)",
+        f"executions ended: {ended}",
+        f"agents: {agents.running} running now; {agents.started} started, {agents.succeeded} succeeded, "
+        f"{agents.failed} failed, {agents.cancelled} cancelled",
+        *_befell(reply),
+        f"tokens: {usage.prompt_tokens:,} in ({reply.cache_hit_rate:.0%} of them cached), "
+        f"{usage.completion_tokens:,} out; {usage.model_calls:,} model calls, {usage.tool_calls:,} tool calls; "
+        f"cost {usage.cost_usd:.4f}",
+    ]
+    if reply.incomplete:
+        lines.append("the server is still reading its log: there is more than this")
+    return lines
+
+
+def _befell(reply: pb.GetMetricsResponse) -> list[str]:
+    """How agents stopped, and what went wrong; nothing of what did not happen."""
+    agents = reply.agents
+    lines = [f"agents stopped by: {_counted(agents.stops)}"] if agents.stops else []
+    if agents.loops:
+        lines.append(f"agents that went in circles: {_counted(agents.loops)}")
+    if agents.lost or reply.takeovers:
+        lines.append(f"lost: {agents.lost} agents' processes; {reply.takeovers} executions taken up anew")
+    return lines
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda one: (-one[1], one[0])))
+
+
+def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
+    """Latencies, models and tools; nothing where there are no rows. Durations in seconds."""
+    latencies = plain_table(
+        ("operation", "count", "p50", "p95", "p99"),
+        [
+            (one.operation, f"{one.count:,}", _took(one.p50_ms), _took(one.p95_ms), _took(one.p99_ms))
+            for one in reply.latencies
+            if one.count
+        ],
+    )
+    models = plain_table(
+        ("model", "calls", "tokens in", "cached", "tokens out", "cost", "p50", "p95"),
+        [
+            (
+                one.model or "?",
+                f"{one.calls:,}",
+                f"{one.prompt_tokens:,}",
+                f"{one.cached_tokens:,}",
+                f"{one.completion_tokens:,}",
+                f"{one.cost_usd:.4f}",
+                _took(one.p50_ms),
+                _took(one.p95_ms),
+            )
+            for one in reply.models
+        ],
+    )
+    tools = plain_table(
+        ("tool", "calls", "failures", "p50", "p95"),
+        [
+            (one.name, f"{one.calls:,}", f"{one.failures:,}", _took(one.p50_ms), _took(one.p95_ms))
+            for one in reply.tools
+        ],
+    )
+    return [table for table in (latencies, models, tools) if table.row_count]
+
+
+def _took(milliseconds: float) -> str:
+    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"

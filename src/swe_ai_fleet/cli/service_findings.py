@@ -1,0 +1,225 @@
+"""What `fleet doctor` finds out about NATS, and about the way in and out.
+
+What `fleet doctor` finds out about NATS: whether JetStream is there, how full it is, whether clocks agree.
+
+What `fleet doctor` finds out about the way in and out: certificates, the access file, where traces go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from urllib.parse import unquote, urlsplit
+
+from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
+from swe_ai_fleet.cli.findings import Finding, Health, faulty
+from swe_ai_fleet.domain.errors import FleetError, NotFound
+from swe_ai_fleet.settings import Settings, listed
+
+OLDEST = (2, 10)
+MOST_SKEW_SECONDS = 5.0
+"""Leases and orders of events bear this much; tokens that end, and people who read times, do not bear much more."""
+FULL = 0.9
+_NATS_SECONDS = 15.0
+_PATIENCE_SECONDS = 3.0
+
+
+async def nats(settings: Settings) -> Finding:
+    """The server that settings name, or the one that runs under `home`; without either one is started by `fleet up`."""
+    from swe_ai_fleet.runtime.factories import connect_log
+    from swe_ai_fleet.runtime.nats_server import read_address
+
+    if not settings.nats_url:
+        try:
+            own = read_address(settings.home / "nats")
+        except FleetError:
+            cause = "none is configured; `fleet up` starts one of its own"
+            return Finding(part="nats", state=Health.ABSENT, cause=cause)
+        settings = settings.model_copy(update={"nats_url": own.url, "nats_token": own.token})
+    try:
+        async with (
+            asyncio.timeout(_NATS_SECONDS),
+            connect_log(settings, name="doctor", patience=_PATIENCE_SECONDS) as log,
+        ):
+            ping = await log.ping()
+            if not ping.ok:
+                mend = "start the server with JetStream (nats-server -js), or enable it for the account"
+                return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=ping.error, mend=mend)
+            return judged(ping, await _usage(log), await _skew(log))
+    except (FleetError, TimeoutError) as error:
+        return faulty("nats", error, "see FLEET_NATS_URL", seconds=_NATS_SECONDS)
+
+
+def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> Finding:
+    """What to make of a server that answers. `skew_seconds`: by how much its clock is ahead; None: it does not say."""
+    numbers = tuple(int(part) for part in ping.version.split(".")[:2] if part.isdigit())
+    told = f"JetStream answers in {ping.latency_ms:.1f} ms, {sum(one.bytes for one in usage.values()) / 2**20:.0f} MiB"
+    if numbers and numbers < OLDEST:
+        cause, mend = "JetStream is too old for what streams are asked to keep", "NATS 2.10 or newer"
+        return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=cause, mend=mend)
+    full = [name for name, one in usage.items() if one.max_bytes and one.bytes > FULL * one.max_bytes]
+    if full:
+        cause = f"nearly full: {', '.join(full)}; what is full refuses events"
+        mend = "raise the limit, shorten FLEET_EVENT_DAYS, or back up and remove old executions"
+        return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=cause, mend=mend)
+    if skew_seconds is not None and abs(skew_seconds) > MOST_SKEW_SECONDS:
+        way = "ahead of" if skew_seconds > 0 else "behind"
+        cause = f"its clock is {abs(skew_seconds):.0f} s {way} this machine's"
+        mend = "let both machines keep their clocks by NTP"
+        return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=cause, mend=mend)
+    return Finding(part="nats", state=Health.OK, version=ping.version, cause=told)
+
+
+async def _usage(log: JetStream) -> Mapping[str, StreamUsage]:
+    try:
+        return await log.usage()
+    except NotFound:
+        # Nothing has started there yet.
+        return {}
+
+
+async def _skew(log: JetStream) -> float | None:
+    began = datetime.now(UTC)
+    server = await log.clock()
+    if server is None:
+        return None
+    now = datetime.now(UTC)
+    return (server - (began + (now - began) / 2)).total_seconds()
+
+
+SOON_SECONDS = 14 * 86_400.0
+_SECONDS = 5.0
+_DAY = 86_400.0
+
+
+def transport(settings: Settings) -> list[Finding]:
+    """Whether certificates can be used, and how long yet."""
+    from services.certificates import Certificates, server_tls
+    from swe_ai_fleet.telemetry.certificate_figures import certificates, expiry
+
+    try:
+        tls = server_tls(settings)
+        if tls is not None:
+            Certificates(tls)
+    except FleetError as error:
+        return [faulty("tls", error, "see FLEET_TLS_CERT and FLEET_TLS_KEY")]
+    files = certificates(settings)
+    if not files:
+        if settings.loopback:
+            return [Finding(part="tls", state=Health.ABSENT, cause="none; nobody else can listen on loopback")]
+        cause = f"{settings.listen} is served without TLS: tokens can be read on the way"
+        mend = "`fleet init`, or FLEET_TLS_CERT and FLEET_TLS_KEY, or a proxy that speaks TLS"
+        return [Finding(part="tls", state=Health.ABSENT, cause=cause, mend=mend)]
+    now, found = time.time(), list[Finding]()
+    for use, path in files.items():
+        part, left = f"tls: {use.replace('_', ' ')}", expiry(path) - now
+        days = f"{max(0.0, left) / _DAY:.0f} days"
+        if left < -now + 1:
+            mend = f"a PEM file that this user may read, in FLEET_{_setting(use)}"
+            found.append(Finding(part=part, state=Health.FAULT, cause=f"{path} has no certificate", mend=mend))
+        elif left <= 0:
+            cause = f"the certificate in {path} has ended"
+            found.append(Finding(part=part, state=Health.FAULT, cause=cause, mend="renew it; it is read by itself"))
+        else:
+            mend = "renew it soon; it is read by itself" if left < SOON_SECONDS else ""
+            found.append(Finding(part=part, state=Health.OK, cause=f"{path}, for {days} yet", mend=mend))
+    return found
+
+
+def ways(settings: Settings, server: str) -> list[Finding]:
+    """The services elsewhere to which tokens go so that others can read them."""
+    from swe_ai_fleet.runtime.channels import in_the_clear, is_here
+
+    called = dict.fromkeys(one for one in (server, settings.orchestrator_url, settings.context_url) if one)
+    found = {one: "FLEET_TLS_CA, or grpcs:// before it" for one in called if in_the_clear(settings, one)}
+    if settings.nats_token and not settings.nats_nkey_file and settings.nats_ca is None and settings.nats_cert is None:
+        told = [urlsplit(url if "://" in url else f"nats://{url}") for url in listed(settings.nats_url)]
+        open_to_all = [url for url in told if url.scheme == "nats" and not is_here(url.hostname or "")]
+        found |= {f"nats://{url.netloc.rpartition('@')[2]}": "tls:// and FLEET_NATS_CA" for url in open_to_all}
+    return [
+        Finding(
+            part="tls: calls",
+            state=Health.ABSENT,
+            cause=f"{address} is called without TLS: the token can be read on the way",
+            mend=mend,
+        )
+        for address, mend in found.items()
+    ]
+
+
+def access(settings: Settings) -> Finding:
+    """Whether the access file can be used."""
+    from services.access.access_file import read_access
+
+    if settings.access_file is None:
+        cause = "no access file: one token lets everybody do everything"
+        mend = "" if settings.loopback else "FLEET_ACCESS_FILE, see `fleet access --help`"
+        return Finding(part="access", state=Health.ABSENT, cause=cause, mend=mend)
+    try:
+        read = read_access(settings.access_file)
+    except FleetError as error:
+        return faulty("access", error, f"mend {settings.access_file}")
+    if settings.access_file.stat().st_mode & 0o022:
+        cause = f"others may write {settings.access_file}, and so let anybody in"
+        return Finding(part="access", state=Health.FAULT, cause=cause, mend=f"chmod go-w {settings.access_file}")
+    told = f"{len(read.tenants)} tenants, {len(read.tokens)} tokens"
+    return Finding(part="access", state=Health.OK, cause=f"{settings.access_file}: {told}")
+
+
+async def traces(settings: Settings) -> Finding:
+    """Whether the collector takes spans."""
+    if not settings.otlp_endpoint:
+        cause = "none are sent"
+        return Finding(part="traces", state=Health.ABSENT, cause=cause, mend="FLEET_OTLP_ENDPOINT, if they are wanted")
+    from opentelemetry.util.re import parse_env_headers
+
+    from swe_ai_fleet.adapters.openai_model.faults import public_url
+
+    endpoint = settings.otlp_endpoint
+    if not endpoint.startswith(("http://", "https://")):
+        fault, place = "no http:// or https:// URL", endpoint[:80].rpartition("@")[2]
+    else:
+        # As the exporter does it.
+        headers = dict(parse_env_headers(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), liberal=True))
+        user = urlsplit(endpoint).netloc.rpartition("@")[0]
+        if user:
+            headers["authorization"] = f"Basic {base64.b64encode(unquote(user).encode()).decode()}"
+        place = public_url(endpoint)
+        fault = await asyncio.to_thread(_refusal, place, headers)
+    if fault:
+        mend = "start the collector with its OTLP/HTTP receiver, or mend FLEET_OTLP_ENDPOINT (its base URL)"
+        return Finding(part="traces", state=Health.FAULT, cause=f"{place}: {fault}", mend=mend)
+    return Finding(part="traces", state=Health.OK, cause=f"{place} takes them")
+
+
+def _refusal(endpoint: str, headers: Mapping[str, str]) -> str:
+    """Why a collector does not take an empty message; empty where it does."""
+    request = urllib.request.Request(  # noqa: S310 - the scheme is checked
+        f"{endpoint}/v1/traces", data=b"", headers={"Content-Type": "application/x-protobuf", **headers}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS):  # noqa: S310
+            return ""
+    except urllib.error.HTTPError as error:
+        return f"it answers {error.code}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return str(error)
+
+
+def _setting(use: str) -> str:
+    names = {
+        "server": "TLS_CERT",
+        "server_client_ca": "TLS_CLIENT_CA",
+        "client": "TLS_CLIENT_CERT",
+        "client_ca": "TLS_CA",
+        "nats": "NATS_CERT",
+        "nats_ca": "NATS_CA",
+    }
+    return names[use]

@@ -1,0 +1,291 @@
+"""What the model of a chat can do: look at executions, propose tasks, search and keep memories.
+
+What the tools of one turn share.
+
+What a chat can do with what is remembered beyond it.
+
+What a chat can do with the fleet: look at executions, propose a task, search and keep memories.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import cast
+
+from swe_ai_fleet.agents.prompting import fenced
+from swe_ai_fleet.agents.sub_agents.exploring import described
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.codec import from_plain, to_plain
+from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
+from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
+from swe_ai_fleet.conversations.formatting.document import Table
+from swe_ai_fleet.conversations.session import Proposal
+from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.memory.presenting import visible
+from swe_ai_fleet.memory.searching import FleetMemory
+from swe_ai_fleet.ports import Memories, SecretMask
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    """What one turn's tools work with and leave: the person's words, the proposal, what was kept."""
+
+    text: str
+    scope: MemoryScope
+    source: str
+    now: str
+    nonce: str
+    proposal: Proposal | None = None
+    remembered: list[str] = field(default_factory=list[str])
+
+
+class SearchMemory(BaseTool):
+    """`search_memory(entities=[], queries=[]) -> {coverage, content, gaps, sources}` of the session's namespaces."""
+
+    name = "search_memory"
+    description = (
+        "Search what was remembered in earlier conversations and runs. Says how much of what was asked it covers, and "
+        "which of it are gaps. Memories are notes that may be wrong."
+    )
+    parameters = (
+        ToolParameter("entities", "array", "Names to look for as written.", required=False, items="string"),
+        ToolParameter("queries", "array", "Questions or key words.", required=False, items="string"),
+    )
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
+
+    def __init__(self, memories: Memories, desk: Desk, mask: SecretMask) -> None:
+        self._memory = FleetMemory(memories, desk.scope, mask=mask)
+
+    async def execute(self, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> dict[str, object]:
+        """What is known. Raises FleetError."""
+        if not entities and not queries:
+            raise ToolFailure("nothing is asked; give entities or queries")
+        return cast("dict[str, object]", to_plain(await self._memory.search(entities, queries)))
+
+    def present(self, value: object) -> ToolResult:
+        told = described(from_plain(MemoryResults, value))
+        return replace(presented(self.name, value), content=told)
+
+
+class Remember(BaseTool):
+    """`remember() -> {remembered}`: what the person asked to be remembered, in the person's own words.
+
+    It takes no text: what a page or a file says must not get into memory by way of the model.
+    """
+
+    name = "remember"
+    description = "Keep the person's last message in memory, word for word. Only where the person asked to remember it."
+    parameters = ()
+    risk = Risk.LOW
+    network = False
+    locks = frozenset({"memory"})
+
+    def __init__(self, memories: Memories, desk: Desk) -> None:
+        self._memories = memories
+        self._desk = desk
+
+    async def execute(self) -> dict[str, object]:
+        """What was kept. Raises ToolFailure where nobody asked for it, another FleetError where it cannot be kept."""
+        if not asks_to_remember(self._desk.text):
+            raise ToolFailure("the person did not ask for anything to be remembered")
+        return {"remembered": await keep(self._memories, self._desk)}
+
+
+async def keep(memories: Memories, desk: Desk) -> str:
+    """Remember what the person said, in the first of the session's namespaces; what was kept. Raises FleetError."""
+    text = to_remember(desk.text) or desk.text[:2_000]
+    if text not in desk.remembered:
+        memory = Memory(
+            namespace=desk.scope.namespaces[0],
+            text=text,
+            tenant=desk.scope.tenant,
+            source=desk.source,
+            created_at=desk.now,
+        )
+        await memories.remember(memory)
+        desk.remembered.append(text)
+    return text
+
+
+MAX_LISTED = 20
+MAX_DESCRIPTION_CHARS = 8_000
+_TEXT_CHARS = 300
+_NOT_SHOWN = frozenset("`\n\t")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+
+
+class ListExecutions(BaseTool):
+    """`list_executions(status="", limit=10) -> {executions: [...]}`, the newest first."""
+
+    name = "list_executions"
+    description = "List what the fleet works on or has worked on, the newest first."
+    parameters = (
+        ToolParameter("status", "string", "Only those: pending, running, completed, failed, ...", required=False),
+        ToolParameter("limit", "integer", f"How many, at most {MAX_LISTED}.", required=False, default=10),
+    )
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+
+    async def execute(self, status: str = "", limit: int = 10) -> dict[str, object]:
+        """The executions. Raises FleetError."""
+        if not 1 <= limit <= MAX_LISTED:
+            raise ToolFailure(f"limit is {limit}; it goes from 1 to {MAX_LISTED}")
+        found = await self._fleet.executions(status=status.strip().lower(), limit=limit)
+        return {"executions": [_plain(one) for one in found]}
+
+    def present(self, value: object) -> ToolResult:
+        records = cast("list[dict[str, object]]", cast("dict[str, object]", value)["executions"])
+        lines = [
+            f"{number}. {one['execution_id']}  {one['status']}  {one['description']}"
+            for number, one in enumerate(records, start=1)
+        ]
+        return replace(presented(self.name, value), content="\n".join(lines) or "There are none.")
+
+
+class ShowExecution(BaseTool):
+    """`show_execution(execution) -> {execution, winner, checks, files, candidates, ...}`."""
+
+    name = "show_execution"
+    description = (
+        "Show one execution: its status, winner, verdict, checks, changed files, branch and what it waits for."
+    )
+    parameters = (ToolParameter("execution", "string", "Its id, or its task's id."),)
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+
+    async def execute(self, execution: str) -> dict[str, object]:
+        """What is known of it. Raises FleetError."""
+        found = await self._fleet.execution(execution.strip())
+        fields = {key: part for key, part in _plain(found).items() if part not in ("", [], ())}
+        summary = cast("dict[str, object]", fields.pop("execution"))
+        return {**summary, **fields}
+
+
+class StartTask(BaseTool):
+    """`start_task(description, repository, ref="", agents=0)`: proposes it; only the person's yes starts it."""
+
+    name = "start_task"
+    description = (
+        "Propose a coding task for the fleet. Nothing is started: the person is shown the proposal and must say yes "
+        "in the next message."
+    )
+    parameters = (
+        ToolParameter("description", "string", "What is to be done, complete in itself."),
+        ToolParameter("repository", "string", "Path or URL of the repository."),
+        ToolParameter("ref", "string", "Branch, tag or commit to start from.", required=False),
+        ToolParameter("agents", "integer", "How many agents solve it.", required=False),
+    )
+    risk = Risk.MEDIUM
+    network = False
+    locks = frozenset({"proposal"})
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def execute(self, description: str, repository: str, ref: str = "", agents: int = 0) -> dict[str, object]:
+        """What is proposed. Raises ToolFailure for what is no task, and for a second one in a turn."""
+        if not description.strip() or not repository.strip():
+            raise ToolFailure("a task has a description and a repository; ask the person for what is missing")
+        # The person confirms what is shown: nothing of it may be invisible, and nothing may be left out.
+        description = visible(description)
+        for name, text in (("repository", repository), ("ref", ref)):
+            if len(text) > _TEXT_CHARS or visible(text) != text or set(text) & _NOT_SHOWN:
+                raise ToolFailure(f"the {name} is too long, or has characters that cannot be shown")
+        if len(description) > MAX_DESCRIPTION_CHARS:
+            raise ToolFailure(f"the description is too long; at most {MAX_DESCRIPTION_CHARS} characters")
+        if not 0 <= agents <= 64:
+            raise ToolFailure("agents goes from 1 to 64; leave it out for the usual number")
+        if self._desk.proposal is not None:
+            raise ToolFailure("one task is proposed in this turn already; propose the other one after the person's yes")
+        self._desk.proposal = Proposal(
+            description=description.strip(), repository=repository.strip(), ref=ref.strip(), agents=agents
+        )
+        return {
+            "status": "proposed, not started",
+            "next": "The person sees the proposal below your answer and decides. Do not say that it is started.",
+        }
+
+
+def fleet_tools(
+    desk: Desk, *, fleet: FleetView | None, proposes: bool, memories: Memories | None, mask: SecretMask
+) -> list[BaseTool]:
+    """The tools of one turn, in an order that never changes."""
+    tools: list[BaseTool] = []
+    if fleet is not None:
+        tools += [ListExecutions(fleet), ShowExecution(fleet)]
+    if proposes:
+        tools.append(StartTask(desk))
+    if memories is not None and desk.scope.namespaces:
+        tools += [SearchMemory(memories, desk, mask), Remember(memories, desk)]
+    return tools
+
+
+def table_of(operation: str, result: ToolResult) -> Table | None:
+    """The data of a result that people read as a table; None for any other."""
+    if not result.success:
+        return None
+    match operation:
+        case "list_executions":
+            records = _records(result.metadata.get("executions"))
+            columns = ("status", "description", "execution_id", "started_at")
+        case "show_execution":
+            records = _records(result.metadata.get("checks"))
+            columns = ("name", "outcome", "message")
+        case _:
+            return None
+    if not records:
+        return None
+    columns = tuple(name for name in columns if any(record.get(name) for record in records))
+    title = {"list_executions": "Executions", "show_execution": "Checks"}[operation]
+    numbered = [
+        {"#": number, **{name: record.get(name) for name in columns}} for number, record in enumerate(records, start=1)
+    ]
+    return Table.of(numbered, title=title)
+
+
+def proposed(proposal: Proposal) -> str:
+    """What the person is asked before a task is started, as Markdown."""
+    facts = [f"repository `{proposal.repository}`"]
+    facts += [f"from `{proposal.ref}`"] if proposal.ref else []
+    facts += [f"{proposal.agents} agents"] if proposal.agents else []
+    return (
+        f"**Proposed task** ({', '.join(facts)}):\n\n{fenced(proposal.description)}\n\n"
+        "Say **yes** to start it; anything else leaves it."
+    )
+
+
+def untagged(answer: str) -> str:
+    """An answer in which no HTML begins, with which what stands below it could be hidden from the person."""
+    return _TAG.sub("< ", answer)
+
+
+def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
+    fields = asdict(value)
+    if isinstance(value, ExecutionDetail):
+        fields["checks"] = [asdict(one) for one in value.checks]
+        fields["candidates"] = [asdict(one) for one in value.candidates]
+        fields["files"], fields["waiting_for"] = list(value.files), list(value.waiting_for)
+    return fields
+
+
+def _records(value: object) -> list[dict[str, object]]:
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]

@@ -1,0 +1,372 @@
+"""Assignments: what can be asked of a fleet, each with the type of its result; and the job message that carries one.
+
+An orchestrator hands a job to whoever starts containers, and its outcome comes back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, TypeVar
+
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.checklist import Requirement
+from swe_ai_fleet.domain.examination import Examination
+from swe_ai_fleet.domain.review import Critique, Review, VerifierScore, Vote
+from swe_ai_fleet.domain.subtask import Derivation
+from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
+from swe_ai_fleet.domain.test_run import Baseline
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.workflow import AgentConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an agent answered: untrusted text. `error` says why it is not one that can be built upon.
+
+    `tools` are the names of what it called, in order.
+    """
+
+    text: str
+    stop_reason: StopReason
+    usage: Usage = field(default_factory=Usage)
+    model: str = ""
+    audit_head: str = ""
+    error: str = ""
+    tools: tuple[str, ...] = ()
+
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class ErrandKind(StrEnum):
+    """Names an errand in messages, spans and the names of containers."""
+
+    RUN = "run"
+    BASELINE = "baseline"
+    CHECK = "check"
+    EXAMINE = "examine"
+    REVIEW = "review"
+    JUDGE = "judge"
+    SCORE = "score"
+    DERIVE = "derive"
+    ANSWER = "answer"
+    OPERATE = "operate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand(Generic[R_co]):
+    """Something that a process of the fleet does for an execution. What comes back is of the type `gives`."""
+
+    kind: ClassVar[ErrandKind]
+    gives: ClassVar[Any]
+
+    execution_id: str
+    task: Task
+    repository: PinnedRepository | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedErrand(Errand[R_co]):
+    """One with a run of its own in the log, under `agent_id`; `generation` grows with every take-over of that run."""
+
+    agent_id: str
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment(RecordedErrand[Candidate]):
+    """One agent run to carry out.
+
+    With `resume` it goes on where its events in the log leave off. `author_id` is the council's agent that does it
+    (empty: `agent_id` itself); with a `revision` it starts from its own earlier candidate and what peers said of it.
+    `background` is the context that was gathered for the task: untrusted text, the same for all candidates. No
+    checkpoint of more than `checkpoint_bytes` is stored (None: what the host allows).
+    """
+
+    kind = ErrandKind.RUN
+    gives = Candidate
+
+    repository: PinnedRepository
+    perspective: Perspective = field(default_factory=Perspective)
+    resume: bool = False
+    author_id: str = ""
+    revision: Revision | None = None
+    background: str = ""
+    checkpoint_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckAssignment(Errand[CheckReport]):
+    """Checks to run. Without a patch the repository's own commit is checked (a delivered branch).
+
+    What failed on the `baseline` commit already does not count; with a patch that is the repository's own.
+    """
+
+    kind = ErrandKind.CHECK
+    gives = CheckReport
+
+    repository: PinnedRepository
+    candidate_id: str
+    patch: BlobRef | None = None
+    baseline: PinnedRepository | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineAssignment(Errand[Baseline]):
+    """Tests and checks to run on the untouched commit, before there is a candidate."""
+
+    kind = ErrandKind.BASELINE
+    gives = Baseline
+
+    repository: PinnedRepository
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examinee:
+    """A candidate to be examined: its patch, and by suite those of its own tests that fail without its change."""
+
+    candidate_id: str
+    patch: BlobRef
+    tests: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExamineAssignment(Errand[Examination]):
+    """The tests of each of these candidates to be run on the sources of the others, the best candidates first.
+
+    The probes of `requirements` run on the sources of all; without any candidate, on the untouched commit.
+    """
+
+    kind = ErrandKind.EXAMINE
+    gives = Examination
+
+    repository: PinnedRepository
+    examinees: tuple[Examinee, ...]
+    requirements: tuple[Requirement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A candidate under review, with its evidence.
+
+    With an `earlier` critique of its author's work by the same reviewer it is what the author handed in after that, and
+    its summary is the author's answer. A `settled` one is not reviewed again: that critique stands, and the candidate
+    only has a place in the reviewer's order.
+    """
+
+    candidate: Candidate
+    report: CheckReport
+    earlier: Critique | None = None
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewAssignment(RecordedErrand[Review]):
+    """One peer's review of some candidates side by side. A critique that comes to nothing has an error.
+
+    `seed` decides the order in which the reviewer sees them. Proofs are tried on the reviewer's `own` change as well.
+    `unshown` are words of the statement that ask for something which no probe shows.
+    """
+
+    kind = ErrandKind.REVIEW
+    gives = Review
+
+    repository: PinnedRepository
+    reviewer_id: str
+    round: int
+    subjects: tuple[Subject, ...]
+    seed: int = 0
+    perspective: Perspective = field(default_factory=Perspective)
+    own: BlobRef | None = None
+    unshown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
+    """One judge's votes over some candidates, `samples` of them, each with the candidates in another order.
+
+    `seed` decides the orders; so many of them as are `known` have been asked for already. `critiques` are those of the
+    candidates to be judged, `answers` what authors replied to them, by candidate. Votes that cannot be read have an
+    error.
+    """
+
+    kind = ErrandKind.JUDGE
+    gives = tuple[Vote, ...]
+
+    repository: PinnedRepository
+    judge_id: str
+    candidates: tuple[Candidate, ...]
+    reports: tuple[CheckReport, ...]
+    critiques: tuple[Critique, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict[str, str])
+    samples: int = 1
+    known: int = 0
+    seed: int = 0
+    perspective: Perspective = field(default_factory=Perspective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreAssignment(RecordedErrand[VerifierScore]):
+    """A candidate to be scored by the verifier model, with the evidence about it. A score that is none has an error."""
+
+    kind = ErrandKind.SCORE
+    gives = VerifierScore
+
+    repository: PinnedRepository
+    candidate: Candidate
+    report: CheckReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeriveAssignment(RecordedErrand[Derivation]):
+    """A task to be split. `strategy` is sequential, parallel or auto; `roles` are those allowed, empty: all.
+
+    Without a `repository` the planner sees the words only.
+    """
+
+    kind = ErrandKind.DERIVE
+    gives = Derivation
+
+    repository: PinnedRepository | None = None
+    roles: tuple[Role, ...] = ()
+    strategy: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerAssignment(RecordedErrand[Answer]):
+    """A question for one agent, in a clone that is thrown away afterwards. An answer that is none has an error.
+
+    The limits are the task's. `background` is what is remembered, or was found out before: untrusted text. In a
+    `workshop` the environment can be changed, with the network that set-up commands have. With a `schema` (JSON schema
+    of an object) the answer is asked for in that form; whether it has it is for who reads it.
+    """
+
+    kind = ErrandKind.ANSWER
+    gives = Answer
+
+    repository: PinnedRepository
+    query: str
+    config: AgentConfig = field(default_factory=AgentConfig)
+    background: str = ""
+    workshop: bool = False
+    schema: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperateAssignment(RecordedErrand[ToolResult]):
+    """One call of a tool in a clone that is thrown away afterwards. `arguments` are exact JSON."""
+
+    kind = ErrandKind.OPERATE
+    gives = ToolResult
+
+    repository: PinnedRepository
+    tool: str
+    arguments: str = "{}"
+
+
+ERRANDS: Mapping[ErrandKind, type[Errand[Any]]] = {
+    one.kind: one
+    for one in (
+        Assignment,
+        BaselineAssignment,
+        CheckAssignment,
+        ExamineAssignment,
+        ReviewAssignment,
+        JudgeAssignment,
+        ScoreAssignment,
+        DeriveAssignment,
+        AnswerAssignment,
+        OperateAssignment,
+    )
+}
+"""Every errand by its kind."""
+
+
+class JobPriority(StrEnum):
+    """The classes in which jobs wait; those of a higher one are begun first."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+    @classmethod
+    def of(cls, priority: int) -> JobPriority:
+        """The class of a task's priority, 0 to 9."""
+        return cls.HIGH if priority >= 6 else cls.LOW if priority < 1 else cls.NORMAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One errand to be carried out in a container of its own.
+
+    Attributes:
+        job_id: Names it for ever: the same id is the same job, however often its message comes.
+        kind: Which errand.
+        tenant: Whose.
+        task_id: Which task it is for.
+        execution_id: Which execution.
+        agent_id: The run in the log that it carries out; for checks the candidate's.
+        generation: Of that run; a job of a higher one takes the run over.
+        errand: The assignment, as plain JSON; empty where it is in `blob`.
+        blob: The assignment's JSON where it is too long for a message.
+    """
+
+    job_id: str
+    kind: ErrandKind
+    tenant: str
+    task_id: str
+    execution_id: str
+    agent_id: str
+    generation: int = 1
+    errand: Mapping[str, object] = field(default_factory=dict[str, object])
+    blob: BlobRef | None = None
+
+    @property
+    def run_id(self) -> str:
+        """What all generations of the same run share."""
+        return job_id(self.tenant, self.execution_id, str(self.kind), self.agent_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """How a job ended: with a value (as JSON, or in a blob), or with a fault.
+
+    Attributes:
+        value: What the errand gave, as JSON.
+        blob: The same where it is too long for a message.
+        fault: The `FleetError` that it ended with, by name; empty: none.
+        message: Its text.
+        field: What it names.
+        hint: The way out.
+        reason: Why the container ended without a word of its own (`OOMKilled`, `Evicted`, …); empty: it spoke.
+    """
+
+    value: str = ""
+    blob: BlobRef | None = None
+    fault: str = ""
+    message: str = ""
+    field: str = ""
+    hint: str = ""
+    reason: str = ""
+
+
+def job_id(*parts: str) -> str:
+    """An id that the same parts always give: 32 hexadecimal digits, fit for keys, labels and host names."""
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
+
+
+def seconds_of(errand: Errand[object]) -> float:
+    """How long the work itself may take, in seconds: the task's limits, or its checks one after the other, twice.
+
+    A check looks at the baseline as well as at the candidate.
+    """
+    constraints = errand.task.constraints
+    if isinstance(errand, CheckAssignment):
+        return 2 * sum(check.timeout_seconds for check in constraints.checks) + constraints.limits.timeout_seconds
+    return constraints.limits.timeout_seconds

@@ -1,0 +1,208 @@
+"""Older ways of declaring a Python project, read as data: Poetry, Pipenv, setup.py, setup.cfg.
+
+Poetry's and Pipenv's way of writing dependencies, as PEP 508 lines.
+
+setup.py and setup.cfg, read as data: nothing of them is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from packaging.version import InvalidVersion, Version
+
+from swe_ai_fleet.environments.repository_files import Table, items, string, strings, table
+from swe_ai_fleet.tools.tests.runners.values import parsed_ini
+
+_PLAIN = re.compile(r"[\d.*]+(?:[a-z]+\d*)?")
+_BARE = re.compile(r"\d[\w.]*")
+
+
+def poetry_requirement(name: str, specification: object) -> str:
+    """One dependency of a `pyproject.toml` of Poetry's or of a Pipfile as a PEP 508 line; empty for a path."""
+    details = table(specification)
+    text = specification if isinstance(specification, str) else string(details.get("version"))
+    extras = ",".join(strings(details.get("extras")))
+    line = f"{name}[{extras}]" if extras else name
+    place = string(details.get("git"))
+    if place:
+        revision = next((string(details.get(key)) for key in ("rev", "tag", "branch", "ref") if details.get(key)), "")
+        line += f" @ git+{place}{'@' + revision if revision else ''}"
+    elif url := string(details.get("url")) or string(details.get("file")):
+        line += f" @ {url}"
+    elif details.get("path"):
+        return ""
+    else:
+        line += version_specifier(text)
+    markers = [string(details.get("markers"))]
+    if python := string(details.get("python")):
+        markers += [f"python_version {part}" for part in _python_parts(python)]
+    marker = " and ".join(f"({part})" for part in markers if part)
+    return f"{line} ; {marker}" if marker else line
+
+
+def version_specifier(text: str) -> str:
+    """A constraint of Poetry's as a PEP 440 specifier: `^1.2`, `~1.2`, `1.*`, `1.2`, comma-separated; else empty."""
+    if "||" in text or "|" in text:
+        return ""
+    parts = [_part(part.strip()) for part in text.split(",")]
+    return ",".join(part for part in parts if part)
+
+
+def _part(text: str) -> str:
+    if text in ("", "*"):
+        return ""
+    if text[0] in "^~" and text[:2] != "~=":
+        return _range(text[1:].strip().lstrip("="), caret=text[0] == "^")
+    if _PLAIN.fullmatch(text) and text[0].isdigit():
+        return f"=={text}"
+    return text.replace(" ", "")
+
+
+def _range(text: str, *, caret: bool) -> str:
+    try:
+        numbers = list(Version(text).release)
+    except InvalidVersion:
+        return ""
+    given = len(numbers)
+    # Of a caret's numbers the first that is not zero may not change, of a tilde's the second.
+    first = next((i for i, number in enumerate(numbers) if number), given - 1)
+    index = first if caret else min(1, given - 1)
+    upper = [*numbers[:index], numbers[index] + 1]
+    return f">={text},<{'.'.join(map(str, upper))}"
+
+
+def _python_parts(text: str) -> list[str]:
+    parts: list[str] = []
+    for piece in version_specifier(text).split(","):
+        match = re.fullmatch(r"(>=|<=|==|!=|<|>|~=)\s*([\d.*]+)", piece)
+        if match and _BARE.fullmatch(match[2]):
+            parts.append(f'{match[1]} "{match[2].rstrip(".*")}"')
+    return parts
+
+
+_MAX_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupConfig:
+    """What setup.cfg declares."""
+
+    name: str = ""
+    install_requires: tuple[str, ...] = ()
+    tests_require: tuple[str, ...] = ()
+    setup_requires: str = ""
+    extras: Mapping[str, object] = field(default_factory=dict[str, object])
+    requires_python: str = ""
+    classifiers: tuple[str, ...] = ()
+
+
+def read_setup_config(text: str) -> SetupConfig:
+    """What a setup.cfg declares, nothing where it cannot be parsed."""
+    parser = parsed_ini(text)
+    if parser is None:
+        return SetupConfig()
+
+    def lines(section: str, option: str) -> tuple[str, ...]:
+        value = parser.get(section, option, fallback="") or ""
+        return tuple(line.strip() for line in value.replace(";\n", "\n").splitlines() if line.strip())
+
+    extras = "options.extras_require"
+    return SetupConfig(
+        name=parser.get("metadata", "name", fallback="") or "",
+        install_requires=lines("options", "install_requires"),
+        tests_require=lines("options", "tests_require"),
+        setup_requires=" ".join(lines("options", "setup_requires")),
+        extras={name: list(lines(extras, name)) for name in parser.options(extras)}
+        if parser.has_section(extras)
+        else {},
+        requires_python=parser.get("options", "python_requires", fallback="") or "",
+        classifiers=(*lines("metadata", "classifiers"), *lines("metadata", "classifier")),
+    )
+
+
+def read_setup_arguments(text: str) -> Table:
+    """The arguments of `setup()` in a setup.py, as far as they can be read without running it."""
+    try:
+        module = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    known: dict[str, object] = {}
+    call: ast.Call | None = None
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and _called(node.func) == "setup":
+            call = node
+    for statement in module.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            _learn(statement.targets[0], _value(statement.value, known), known)
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            _learn(statement.target, _value(statement.value, known), known)
+    if call is None:
+        return {}
+    found: dict[str, object] = {}
+    for keyword in call.keywords:
+        value = _value(keyword.value, known)
+        found |= {keyword.arg: value} if keyword.arg else table(value)
+    return found
+
+
+def _called(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _learn(target: ast.expr, value: object, known: dict[str, object]) -> None:
+    if isinstance(target, ast.Name):
+        known[target.id] = value
+    elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+        key = _value(target.slice, known)
+        if isinstance(key, str):
+            known[target.value.id] = {**table(known.get(target.value.id)), key: value}
+
+
+def _value(node: ast.expr, known: Mapping[str, object], depth: int = 0) -> object:
+    """What an expression stands for, None where only running it could tell."""
+    if depth > _MAX_DEPTH:
+        return None
+
+    def inner(part: ast.expr) -> object:
+        return _value(part, known, depth + 1)
+
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return known.get(name)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            return [value for part in parts for value in (_spread(part, inner))]
+        case ast.Dict(keys=keys, values=values):
+            pairs: dict[str, object] = {}
+            for key, part in zip(keys, values, strict=True):
+                value = inner(part)
+                pairs |= table(value) if key is None else {str(inner(key)): value}
+            return pairs
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            first, second = inner(left), inner(right)
+            if isinstance(first, str) and isinstance(second, str):
+                return first + second
+            return [*items(first), *items(second)]
+        case ast.Subscript(value=holder, slice=key):
+            return table(inner(holder)).get(str(inner(key)))
+        case ast.Call(func=function, args=parts, keywords=keywords) if _called(function) in (
+            "dict",
+            "list",
+            "sorted",
+            "set",
+        ):
+            if keywords:
+                return {keyword.arg: inner(keyword.value) for keyword in keywords if keyword.arg}
+            return inner(parts[0]) if parts else []
+        case _:
+            return None
+
+
+def _spread(part: ast.expr, inner: Callable[[ast.expr], object]) -> list[object]:
+    value = inner(part.value if isinstance(part, ast.Starred) else part)
+    return items(value) if isinstance(part, ast.Starred) else [value]

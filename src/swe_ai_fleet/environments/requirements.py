@@ -1,0 +1,392 @@
+"""Lists of requirements and lock files.
+
+Lists of requirements for pip: which of a repository's are wanted, and what stands in them.
+
+Lock files as pins: one version for each package that an interpreter of a given version would get.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from packaging.markers import InvalidMarker, Marker, default_environment
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from swe_ai_fleet.environments.python_project import is_requirement
+from swe_ai_fleet.environments.repository_files import (
+    RepositoryFiles,
+    Table,
+    inside,
+    items,
+    joined,
+    string,
+    strings,
+    table,
+)
+
+_TESTS = r"dev|devel|develop|development|tests?|testing|pytest|ci|unit"
+_WANTED_NAME = re.compile(rf"(?:(?:{_TESTS})[-_.])?requirements?(?:[-_.](?:{_TESTS}|base|main|all|common))?", re.I)
+_WANTED_IN_DIRECTORY = re.compile(
+    rf"(?:requirements?[-_.]?)?(?:{_TESTS}|base|main|all|common|requirements?|install|default|prod|production)?"
+    rf"(?:[-_.]requirements?)?|(?:{_TESTS})[-_](?:tools|deps|base)",
+    re.I,
+)
+_TEST_DIRECTORIES = frozenset({"tests", "test", "testing"})
+_DIRECTORIES = frozenset({"requirements", "requirement", "reqs"})
+# pip takes a file of such a name for the package itself.
+_ARCHIVE = re.compile(r"\.(?:zip|whl|tar|tar\.\w+|t(?:bz|gz|xz|lz))(?![\w.])", re.I)
+_MAX_DEPTH = 6
+_MAX_LINES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequirementFile:
+    """One list: its requirements, those of the lists that it includes among them.
+
+    `targets` are directories of the repository with their extras, as `-e` takes them; `constraints` files of pins.
+    `plain` says that pip may be given the file itself: without hashes, which a project in a directory has none of, and
+    without targets.
+    """
+
+    path: str
+    lines: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    plain: bool = True
+
+
+def wanted_files(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
+    """The lists in a directory that running and testing needs, by their names; a `.in` only without its `.txt`."""
+    prefix = f"{directory}/" if directory else ""
+    found = [path for path in files.texts if path.startswith(prefix) and _is_wanted(path.removeprefix(prefix))]
+    return tuple(
+        path for path in sorted(found) if path.endswith(".txt") or f"{path.removesuffix('.in')}.txt" not in files.files
+    )
+
+
+def read_requirements(files: RepositoryFiles, path: str, directory: str = "") -> RequirementFile:
+    """What stands in a list; paths in it are relative to `directory`, where pip runs."""
+    lines: list[str] = []
+    targets: list[str] = []
+    constraints: list[str] = []
+    hashed = False
+    pending = [(path, 0)]
+    seen: set[str] = set()
+    while pending and len(lines) < _MAX_LINES:
+        current, depth = pending.pop(0)
+        if current in seen or depth > _MAX_DEPTH:
+            continue
+        seen.add(current)
+        for raw in files.text(current).replace("\\\n", " ").splitlines():
+            line = re.sub(r"(?:^|\s)#.*$", "", raw).strip()
+            hashed = hashed or " --hash" in line
+            line = re.sub(r"(?<!\s)\s+--(?:hash|config-settings?|global-option)[= ]\S+", "", line).strip()
+            option = re.match(r"(-r|-c|-e|--requirement|--constraint|--editable)[ =]*(.+)", line)
+            if option and option[1] in ("-r", "--requirement"):
+                pending.append((joined(posixpath.dirname(current), option[2].strip()), depth + 1))
+            elif option and option[1] in ("-c", "--constraint"):
+                constraints.append(joined(posixpath.dirname(current), option[2].strip()))
+            elif option or re.match(r"\.{1,2}(?:/|\[|$)", line):
+                target = option[2].strip() if option else line
+                local = _local(files, target, directory)
+                if local:
+                    targets.append(local)
+                elif target:
+                    lines.append(f"-e {target}" if option else target)
+            elif line and not line.startswith("-"):
+                lines.append(line)
+    return RequirementFile(
+        path=path,
+        lines=tuple(dict.fromkeys(lines)),
+        targets=tuple(dict.fromkeys(targets)),
+        constraints=tuple(constraint for constraint in dict.fromkeys(constraints) if constraint in files.files),
+        plain=not hashed and not targets,
+    )
+
+
+def is_of_index(line: str) -> bool:
+    """Whether pip has what a line asks for from an index, whatever files there are of that name."""
+    named = line.partition(";")[0]
+    return is_requirement(line) and "@" not in named and _ARCHIVE.search(named) is None
+
+
+def is_plain(text: str) -> bool:
+    """Whether a list has packages of an index and nothing else: no option, no other list, no place."""
+    lines = (re.sub(r"(?:^|\s)#.*$", "", raw).strip() for raw in text.replace("\\\n", " ").splitlines())
+    lines = (re.sub(r"\s+--hash[= ]\S+", "", line) for line in lines)
+    return all(is_of_index(line) for line in lines if line)
+
+
+def as_arguments(line: str) -> tuple[str, ...]:
+    """A line as arguments for pip; empty for what pip could take for an option."""
+    if line.startswith("-e ") and not line[3:].strip().startswith("-"):
+        return ("-e", line[3:].strip())
+    if line.startswith("-") or "\0" in line or "\n" in line:
+        return ()
+    return (line,) if is_requirement(line) or re.match(r"[\w./:+@]", line) else ()
+
+
+def _local(files: RepositoryFiles, target: str, directory: str) -> str:
+    """A target that is a project of this repository, relative to its top; empty for anything else."""
+    match = re.fullmatch(r"(?:file:)?(?P<path>\.{0,2}[\w./-]*)(?P<extras>\[[\w., -]+\])?", target)
+    if match is None or match["path"].startswith("/"):
+        return ""
+    place = joined(directory, match["path"] or ".")
+    place = "" if place == "." else place
+    if not inside(place or ".") or not files.named(place, "pyproject.toml", "setup.py", "setup.cfg"):
+        return ""
+    return f"{place or '.'}{(match['extras'] or '').replace(' ', '')}"
+
+
+def _is_wanted(path: str) -> bool:
+    place = PurePosixPath(path)
+    if place.suffix not in (".txt", ".in"):
+        return False
+    directory = "/".join(place.parts[:-1])
+    if directory in _DIRECTORIES:
+        return bool(place.stem) and _WANTED_IN_DIRECTORY.fullmatch(place.stem) is not None
+    return directory in {"", *_TEST_DIRECTORIES} and _WANTED_NAME.fullmatch(place.stem) is not None
+
+
+_PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NPM_NAME = re.compile(r"(?:@[A-Za-z0-9][\w.-]{0,100}/)?[A-Za-z0-9_][\w.-]{0,200}", re.A)
+_NPM_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,100}")
+_INTEGRITY = re.compile(r"sha(?:1|256|384|512)-[A-Za-z0-9+/=]{20,100}")
+NODE_LOCKS = ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock")
+PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
+# What pip says of a pin that stands in the way, and of one that this interpreter cannot have.
+_CONSTRAINT = re.compile(r"\(constraint\) ([A-Za-z0-9][A-Za-z0-9._-]*)")
+_UNAVAILABLE = re.compile(
+    r"(?:No matching distribution found for|satisfies the requirement|from) ([A-Za-z0-9][A-Za-z0-9._-]*)=="
+)
+_NO_DISTRIBUTION = re.compile(r"No matching distribution found for ([A-Za-z0-9][A-Za-z0-9._-]*)")
+_UNBUILDABLE = re.compile(
+    r"(?:Failed building (?:wheel|editable) for |Failed to build (?:installable wheels for some pyproject.toml based "
+    r"projects \()?'?|╰─> |Could not build wheels for )([A-Za-z0-9][A-Za-z0-9._-]*)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """The pins of a lock file: versions by canonical name. Those in `ambiguous` have several versions and no pin."""
+
+    pins: Mapping[str, str]
+    ambiguous: tuple[str, ...] = ()
+    own_versions: Mapping[str, str]
+
+    def constraints(self, without: Iterable[str] = ()) -> str:
+        """A constraints file for pip, without some packages."""
+        left_out = set(without)
+        return "".join(f"{name}=={version}\n" for name, version in sorted(self.pins.items()) if name not in left_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    name: str
+    version: str
+    markers: tuple[str, ...] = ()
+    requires_python: str = ""
+    own: bool = False
+
+
+def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Lock:
+    """The pins that a lock file gives an interpreter on this machine. What cannot be read pins nothing."""
+    readers = {
+        "Pipfile.lock": _pipenv,
+        "uv.lock": _uv,
+        "poetry.lock": _poetry,
+        "pdm.lock": _pdm,
+        "pylock.toml": _pylock,
+    }
+    name = PurePosixPath(path).name
+    document = files.json(path) if name == "Pipfile.lock" else files.toml(path)
+    environment = marker_environment(python)
+    versions: dict[str, set[str]] = {}
+    own: dict[str, str] = {}
+    for entry in readers[name](document):
+        canonical = str(canonicalize_name(entry.name))
+        if not _is_version(entry.version):
+            continue
+        if entry.own:
+            own[canonical] = entry.version
+        elif _applies(entry, environment):
+            versions.setdefault(canonical, set()).add(entry.version)
+    return Lock(
+        pins={name: next(iter(found)) for name, found in versions.items() if len(found) == 1 and name not in own},
+        ambiguous=tuple(sorted(name for name, found in versions.items() if len(found) > 1)),
+        own_versions=own,
+    )
+
+
+def recorded_lock(lines: Iterable[str]) -> Lock:
+    """The pins of what a build recorded as installed, as lines for pip."""
+    named = (line.split()[0].partition("==") for line in lines)
+    return Lock(pins={name: version for name, _, version in named}, own_versions={})
+
+
+def recorded_line(name: str, version: str, digest: str) -> str:
+    """An installed package as a line for pip, with the SHA-256 of its archive where that is known; empty for none.
+
+    What it is given was said by a build, whose code may be a stranger's.
+    """
+    if not _PACKAGE.fullmatch(name) or not _is_version(version) or not version.isascii():
+        return ""
+    hashed = f" --hash=sha256:{digest}" if _SHA256.fullmatch(digest) else ""
+    return f"{canonicalize_name(name)}=={Version(version)}{hashed}"
+
+
+def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
+    """What npm says that it has installed, as a package-lock.json and as lines; both empty where it says nothing.
+
+    `hidden` is the text of node_modules/.package-lock.json, which a build may have written as it liked. Packages of the
+    repository's own workspace are left out, as are those that are not named by a version.
+    """
+    try:
+        entries = table(json.loads(hidden)).get("packages")
+    except (ValueError, RecursionError):
+        return "", ()
+    packages: dict[str, object] = {"": {}}
+    lines: set[str] = set()
+    for place, entry in table(entries).items():
+        told = table(entry)
+        name = string(told.get("name")) or place.rpartition("node_modules/")[2]
+        version, integrity = string(told.get("version")), string(told.get("integrity"))
+        is_installed = "node_modules" in place.split("/") and not told.get("link")
+        if is_installed and _NPM_NAME.fullmatch(name) and _NPM_VERSION.fullmatch(version):
+            packages[place] = told
+            lines.add(f"{name}@{version} {integrity}" if _INTEGRITY.fullmatch(integrity) else f"{name}@{version}")
+    if not lines:
+        return "", ()
+    return json.dumps({"lockfileVersion": 3, "requires": True, "packages": packages}), tuple(sorted(lines))
+
+
+def offending_pins(output: str, pinned: Iterable[str]) -> frozenset[str]:
+    """Those of the pinned packages that pip's output blames: in conflict, not to be had, or not to be built."""
+    blamed = {
+        str(canonicalize_name(match[1]))
+        for pattern in (_CONSTRAINT, _UNAVAILABLE, _UNBUILDABLE)
+        for match in pattern.finditer(output)
+    }
+    return frozenset(blamed.intersection(pinned))
+
+
+def unavailable_packages(output: str, asked: Iterable[str]) -> frozenset[str]:
+    """Those of the packages that were asked for that pip's output says cannot be had or built."""
+    blamed = {
+        str(canonicalize_name(match[1]))
+        for pattern in (_NO_DISTRIBUTION, _UNBUILDABLE)
+        for match in pattern.finditer(output)
+    }
+    return frozenset(blamed.intersection(asked))
+
+
+def marker_environment(python: tuple[int, int]) -> dict[str, str]:
+    """The values of environment markers for an interpreter of this machine, of that version."""
+    version = f"{python[0]}.{python[1]}"
+    here = {name: str(value) for name, value in default_environment().items()}
+    # A later patch release than any that a marker names.
+    return {**here, "python_version": version, "python_full_version": f"{version}.99", "extra": ""}
+
+
+def _applies(entry: _Entry, environment: dict[str, str]) -> bool:
+    if entry.requires_python and not _allows(entry.requires_python, environment["python_full_version"]):
+        return False
+    return not entry.markers or any(_holds(marker, environment) for marker in entry.markers)
+
+
+def _holds(marker: str, environment: dict[str, str]) -> bool:
+    try:
+        return Marker(marker).evaluate({**environment})
+    except (InvalidMarker, ValueError, KeyError):
+        return True
+
+
+def _allows(specifier: str, version: str) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return True
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _packages(document: Table, key: str) -> list[Table]:
+    return [table(item) for item in items(document.get(key))]
+
+
+def _uv(document: Table) -> Iterator[_Entry]:
+    for package in _packages(document, "package"):
+        source = table(package.get("source"))
+        own = bool({"editable", "virtual", "directory"}.intersection(source))
+        if "registry" in source or own:
+            yield _Entry(
+                name=string(package.get("name")),
+                version=string(package.get("version")),
+                markers=tuple(strings(package.get("resolution-markers"))),
+                own=own,
+            )
+
+
+def _poetry(document: Table) -> Iterator[_Entry]:
+    for package in _packages(document, "package"):
+        kind = string(table(package.get("source")).get("type"))
+        if kind in ("git", "url", "file"):
+            continue
+        markers = package.get("markers")
+        yield _Entry(
+            name=string(package.get("name")),
+            version=string(package.get("version")),
+            # For each group its own, or one for all.
+            markers=tuple(strings(list(table(markers).values())) or strings(markers)),
+            requires_python=string(package.get("python-versions")).replace("*", "") or "",
+            own=kind == "directory",
+        )
+
+
+def _pdm(document: Table) -> Iterator[_Entry]:
+    for package in _packages(document, "package"):
+        if any(name in package for name in ("git", "url", "path")):
+            continue
+        yield _Entry(
+            name=string(package.get("name")),
+            version=string(package.get("version")),
+            markers=tuple(strings(package.get("marker"))),
+            requires_python=string(package.get("requires_python")),
+        )
+
+
+def _pylock(document: Table) -> Iterator[_Entry]:
+    for package in _packages(document, "packages"):
+        if any(name in package for name in ("vcs", "directory", "archive")):
+            continue
+        yield _Entry(
+            name=string(package.get("name")),
+            version=string(package.get("version")),
+            markers=tuple(strings(package.get("marker"))),
+            requires_python=string(package.get("requires-python")),
+        )
+
+
+def _pipenv(document: Table) -> Iterator[_Entry]:
+    for section in ("default", "develop"):
+        for name, value in table(document.get(section)).items():
+            package = table(value)
+            yield _Entry(
+                name=name,
+                version=string(package.get("version")).removeprefix("=="),
+                markers=tuple(strings(package.get("markers"))),
+            )

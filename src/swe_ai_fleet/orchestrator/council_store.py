@@ -1,0 +1,265 @@
+"""The councils of an installation: kept in a key-value store, the same for every replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
+from swe_ai_fleet.orchestrator.councils import OUTSIDE_AGENTS, CouncilRules, adopted, agent_name, council_name
+from swe_ai_fleet.ports import KeyValue, KeyValueEntry
+from swe_ai_fleet.rewriting import rewritten
+
+MAX_COUNCIL_BYTES = 512 * 1024
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CouncilRecord:
+    """What the store says of a role: its council, or that it has none, whatever the defaults say."""
+
+    council: Council | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """What a deletion met. Without a `council` there was none."""
+
+    council: Council | None
+    was_default: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """The council that has the agent now. `known` says that it had one of this id before."""
+
+    council: Council
+    known: bool
+
+
+class CouncilBook:
+    """Creates, lists, changes and deletes councils; two that change the same one at once both get through.
+
+    Args:
+        store: Where they are kept.
+        defaults: Those that hold for roles of which the store says nothing.
+        rules: What councils must be like. Defaults that are not raise InvalidRequest.
+        places: Where a tenant may have agents that others run; None: wherever `rules` say.
+        now: The time, ISO 8601.
+    """
+
+    def __init__(
+        self,
+        store: KeyValue,
+        *,
+        defaults: Iterable[Council] = (),
+        rules: CouncilRules | None = None,
+        places: Callable[[str], EndpointRules] | None = None,
+        now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="milliseconds"),
+    ) -> None:
+        self._store = store
+        self._rules = rules or CouncilRules()
+        self._places = places
+        self._now = now
+        self._defaults = {council.role: council for council in defaults}
+        for role, council in self._defaults.items():
+            try:
+                self._rules.check(council)
+            except InvalidRequest as error:
+                raise InvalidRequest(
+                    error.message, field=f"councils_file: {role}.{error.field}", hint=error.hint
+                ) from None
+
+    async def get(self, tenant: str, role: Role) -> Council | None:
+        """A role's council. Raises Unavailable."""
+        return self._council(role, await self._store.get(_key(tenant, role)))
+
+    async def list(self, tenant: str, role: Role | None = None) -> tuple[Council, ...]:
+        """All councils, or that of a role, in the order of the roles. Raises Unavailable."""
+        stored = {entry.key: entry for entry in await self._store.entries(_prefix(tenant))}
+        roles = tuple(Role) if role is None else (role,)
+        found = (self._council(each, stored.get(_key(tenant, each))) for each in roles)
+        return tuple(council for council in found if council is not None)
+
+    async def create(self, tenant: str, settings: Council, *, num_agents: int = 0) -> Council:
+        """A council with `settings` and, where they name no members, so many of the fleet's own agents (0: 3).
+
+        It takes the place of a default one. Raises InvalidRequest naming the field, AlreadyExists, Unavailable.
+        """
+        council = replace(settings, council_id=council_name(settings.role))
+        self._rules.check_settings(council)
+        if not 0 <= num_agents <= self._rules.max_agents:
+            raise InvalidRequest(
+                f"num_agents is {num_agents}", field="num_agents", hint=f"between 0 and {self._rules.max_agents}"
+            )
+        outside = council.agent_type == OUTSIDE_AGENTS
+        if outside and num_agents:
+            raise InvalidRequest(
+                "agents that others run cannot be made here",
+                field="num_agents",
+                hint="leave it out, and register each agent with its endpoint",
+            )
+        if not council.members and not outside:
+            council = replace(council, members=_own_agents(council.role, num_agents or DEFAULT_AGENTS))
+        now = self._now()
+        council = replace(council, members=tuple(replace(one, registered_at=now) for one in council.members))
+
+        def put(known: CouncilRecord | None) -> tuple[CouncilRecord, Council]:
+            if known is not None and known.council is not None:
+                raise AlreadyExists(
+                    f"{council.role} has a council already", field="role", hint="delete it first, or register agents"
+                )
+            return CouncilRecord(council=council), council
+
+        return await self._change(tenant, council.role, put)
+
+    async def delete(self, tenant: str, role: Role) -> Deletion:
+        """Remove a role's council, a default one too; its tasks get agents of their own from then on.
+
+        Raises Unavailable.
+        """
+
+        def drop(known: CouncilRecord | None) -> tuple[CouncilRecord | None, Deletion]:
+            council = known.council if known is not None else self._defaults.get(role)
+            deletion = Deletion(council=council, was_default=known is None and council is not None)
+            return (None if council is None else CouncilRecord()), deletion
+
+        return await self._change(tenant, role, drop)
+
+    async def register(self, tenant: str, role: Role, member: CouncilMember) -> Registration:
+        """Let an agent into a role's council, which is made where there is none; one of the same id is replaced.
+
+        Raises InvalidRequest naming the field, PreconditionFailed (the council is full), Unavailable.
+        """
+        member = replace(member, registered_at=self._now())
+        if member.endpoint and self._places is not None:
+            self._rules.endpoints.check(member.endpoint)
+            self._places(tenant).check(member.endpoint)
+
+        def add(record: CouncilRecord | None) -> tuple[CouncilRecord, Registration]:
+            council = record.council if record is not None else self._defaults.get(role)
+            council = council or Council(council_id=council_name(role), role=role, members=())
+            self._rules.check_member(council, member)
+            known = any(one.agent_id == member.agent_id for one in council.members)
+            if not known and len(council.members) >= self._rules.max_agents:
+                raise PreconditionFailed(
+                    f"{council.council_id} has {len(council.members)} agents",
+                    field="agent_id",
+                    hint="unregister one first",
+                )
+            members = [member if one.agent_id == member.agent_id else one for one in council.members]
+            council = replace(council, members=tuple(members if known else [*members, member]))
+            return CouncilRecord(council=council), Registration(council=council, known=known)
+
+        return await self._change(tenant, role, add)
+
+    async def unregister(self, tenant: str, role: Role, agent_id: str) -> bool:
+        """Let an agent leave; whether it was there. What it works for goes on. Raises Unavailable."""
+
+        def remove(record: CouncilRecord | None) -> tuple[CouncilRecord | None, bool]:
+            council = record.council if record is not None else self._defaults.get(role)
+            members = council.members if council else ()
+            left = tuple(one for one in members if one.agent_id != agent_id)
+            if council is None or len(left) == len(members):
+                return None, False
+            return CouncilRecord(council=replace(council, members=left)), True
+
+        return await self._change(tenant, role, remove)
+
+    def reachable(self, tenant: str, council: Council) -> Council:
+        """A council without agents at endpoints that the tenant's rules, as they are now, do not allow."""
+        default = self._defaults.get(council.role)
+        provided = {member.endpoint for member in default.members} if default is not None else set[str]()
+        members = [one for one in council.members if one.endpoint in provided or self._may_be_at(tenant, one.endpoint)]
+        return replace(council, members=tuple(members))
+
+    def _may_be_at(self, tenant: str, endpoint: str) -> bool:
+        """Whether a tenant may have an agent there; the fleet's own agents are at no endpoint."""
+        if not endpoint or self._places is None:
+            return True
+        try:
+            self._places(tenant).check(endpoint)
+        except InvalidRequest:
+            return False
+        return True
+
+    def _council(self, role: Role, entry: KeyValueEntry | None) -> Council | None:
+        record = _record(entry)
+        return self._defaults.get(role) if record is None else record.council
+
+    async def _change(
+        self, tenant: str, role: Role, change: Callable[[CouncilRecord | None], tuple[CouncilRecord | None, T]]
+    ) -> T:
+        """Apply a change to what the store has now, again where somebody else was faster; None stores nothing."""
+        told: list[T] = []
+
+        def changed(entry: KeyValueEntry | None) -> bytes | None:
+            record, answer = change(_record(entry))
+            told[:] = [answer]
+            if record is None:
+                return None
+            data = to_json(record)
+            if len(data) > MAX_COUNCIL_BYTES:
+                raise PreconditionFailed(
+                    f"the council of {role} would take {len(data)} bytes",
+                    field="metadata",
+                    hint=f"at most {MAX_COUNCIL_BYTES}; say less of each agent",
+                )
+            return data
+
+        await rewritten(self._store, _key(tenant, role), changed, name=f"the council of {role}")
+        return told[0]
+
+
+async def council_for(task: Task, book: CouncilBook) -> Council | None:
+    """The council that a task is given at its acceptance, as the task uses it; None: agents are made for it.
+
+    Agents that others run ask nobody, so they have no part in a task in which people are asked. Raises
+    PreconditionFailed where the council has no agent for the task, Unavailable.
+    """
+    council = await book.get(task.tenant, task.role)
+    if council is None:
+        return None
+    council = book.reachable(task.tenant, council)
+    if not council.members:
+        raise PreconditionFailed(
+            f"the council of {task.role} has no agents that may be used",
+            field="role",
+            hint="register one, or delete the council",
+        )
+    if task.approval is not ApprovalPolicy.NONE:
+        council = replace(council, members=tuple(member for member in council.members if not member.endpoint))
+        if not council.members:
+            raise PreconditionFailed(
+                f"no agent in the council of {task.role} can ask for approvals",
+                field="approval",
+                hint="leave it out, or register an agent of the fleet's own",
+            )
+    return adopted(task, council)
+
+
+def _own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
+    return tuple(CouncilMember(agent_id=agent_name(role, number)) for number in range(1, count + 1))
+
+
+def _record(entry: KeyValueEntry | None) -> CouncilRecord | None:
+    if entry is None:
+        return None
+    try:
+        return from_json(CouncilRecord, entry.value)
+    except ValueError as error:
+        raise PreconditionFailed(f"the stored council {entry.key} cannot be read: {error}") from None
+
+
+def _prefix(tenant: str) -> str:
+    return f"council.{tenant.encode().hex()}."
+
+
+def _key(tenant: str, role: Role) -> str:
+    return f"{_prefix(tenant)}{role.lower()}"

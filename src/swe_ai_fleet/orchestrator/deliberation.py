@@ -1,0 +1,379 @@
+"""A deliberation: several agents solve one task, checks and peers judge the candidates, evidence decides first.
+
+Patches from anywhere are judged in the same way, without an agent: environment, baseline, evidence, one ranking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.agents.prompting import Fence
+from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.audit import GENESIS
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, RankedCandidate, Verdict
+from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ExecutionStatus, RunLost, RunStopped
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.review import Vote
+from swe_ai_fleet.domain.task import SubmittedPatch
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.checking import Checking
+from swe_ai_fleet.orchestrator.councils import assignments, seated
+from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
+from swe_ai_fleet.orchestrator.groundwork import Groundwork
+from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
+from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
+from swe_ai_fleet.orchestrator.ranking import rank
+from swe_ai_fleet.orchestrator.running_execution import Underway
+from swe_ai_fleet.orchestrator.spending import Spending
+
+_TRIED = (
+    "Other agents have tried this task, and nothing shows yet that one of them is right. What they did is no example: "
+    "solve the task your own way, and show by a test that fails without your change that it works."
+)
+_TRIED_CHARS = 1_500
+_MOST_FILES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What a deliberation came to.
+
+    `candidates` are those that were ranked: each author's last one that stands. `losses` are the reasons of runs that
+    left no candidate, `rejections` those of runs that people ended. `usage` has everything that was spent: drafts,
+    reviews, revisions that were dropped, votes. `reports` is the evidence by candidate.
+    """
+
+    candidates: tuple[Candidate, ...]
+    ranking: tuple[RankedCandidate, ...]
+    losses: tuple[str, ...]
+    usage: Usage
+    rejections: tuple[str, ...] = ()
+    reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
+
+    @property
+    def winner(self) -> Candidate | None:
+        """The best candidate, if the evidence accepts it."""
+        if not self.ranking or not self.ranking[0].accepted:
+            return None
+        return next(c for c in self.candidates if c.candidate_id == self.ranking[0].candidate_id)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether every run that left something was stopped by the clock."""
+        return bool(self.candidates) and all(c.stop_reason is StopReason.TIMEOUT for c in self.candidates)
+
+
+@dataclass(kw_only=True)
+class Deliberation:
+    """One deliberation under way. Whatever an earlier driver left is not asked for again."""
+
+    work: Underway
+    _losses: list[str] = field(default_factory=list[str])
+    _entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    _solving: dict[str, asyncio.Task[Candidate]] = field(default_factory=dict[str, asyncio.Task[Candidate]])
+    _convincing: str = ""
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _rejected: list[Candidate] = field(default_factory=list[Candidate])
+
+    def __post_init__(self) -> None:
+        self._spending = Spending(task=self.work.task)
+
+    async def run(self) -> Conclusion:
+        """Let every agent solve the task, have the candidates checked, reviewed and revised; rank what stands then.
+
+        A lost run costs its own candidate only. An agent that waits for a person holds up nobody but the reviews.
+        """
+        async with Groundwork(work=self.work) as groundwork:
+            self._checking = Checking(work=self.work, groundwork=groundwork)
+            drafts = await self._drafts()
+            reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
+            entries = await reviewing.run(drafts)
+            candidates = tuple(entry.candidate for entry in entries)
+            critiques = reviewing.critiques_of(entries)
+            reports = await self._checking.beside_each_other(candidates, critiques)
+            contest = Contest(
+                candidates=candidates,
+                reports=reports,
+                critiques=critiques,
+                answers=reviewing.answers,
+                votes=tuple(reviewing.votes.values()),
+                behaviours=await self._checking.behaviours(candidates),
+            )
+            ranking = await self._ranking(contest)
+        return Conclusion(
+            candidates=candidates,
+            ranking=ranking,
+            losses=tuple(self._losses),
+            usage=self._spending.usage + self._checking.usage + groundwork.usage,
+            rejections=tuple(candidate.error for candidate in self._rejected),
+            reports=reports,
+        )
+
+    async def _ranking(self, contest: Contest) -> tuple[RankedCandidate, ...]:
+        """The candidates from best to worst, once judges have voted; recorded."""
+        known = self.work.known
+        if known.ranking:
+            for one in (*known.votes, *known.scores.values()):
+                self._spending.add(one.usage)
+            return known.ranking
+        if self.work.verifier is not None:
+            contest = replace(contest, scores=await self.work.verifier.scores(self.work.runs, self._spending, contest))
+        votes: tuple[Vote, ...] = ()
+        if (task := self._spending.granted(MAX_JUDGES)) is not None:
+            votes = await vote(self.work.runs, task, contest)
+        for one in votes:
+            self._spending.add(one.usage)
+        ranking = rank(
+            contest.candidates,
+            contest.reports,
+            critiques=contest.critiques,
+            votes=votes,
+            behaviours=contest.behaviours,
+            scores=contest.scores,
+            needs_proof=self.work.task.constraints.require_verified,
+        )
+        winner_id = ranking[0].candidate_id if ranking and ranking[0].accepted else ""
+        await self.work.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
+        return ranking
+
+    async def _drafts(self) -> tuple[Entry, ...]:
+        """Each agent's first candidate, checked, in the order of the council: the same for whoever drives it.
+
+        While no candidate is convincing, further agents begin, as many as there are already, told what was tried. Where
+        there may be further ones, those still at work are stopped once one is convincing.
+        """
+        task, council, known = self.work.task, self.work.known.council, self.work.known
+        waiting = list(assignments(task, self.work.repository, council))
+        entries: list[Entry] = []
+        size, told = seated(task, council).num_agents, ""
+        while waiting:
+            wave = [replace(one, background=told) for one in waiting[:size]]
+            waiting = waiting[size:]
+            async with asyncio.TaskGroup() as group:
+                drafts = [group.create_task(self._draft(assignment)) for assignment in wave]
+            entries += [entry for draft in drafts if (entry := draft.result()) is not None]
+            over = known.ranking and not any(one.agent_id in known.agents for one in waiting)
+            if not waiting or over:
+                break
+            candidates = [entry.candidate for entry in entries]
+            reports = await self._checking.beside_each_other(candidates)
+            if any(map(convincing, reports.values())):
+                break
+            # Whoever handed in beside it may have shown that it is not.
+            self._convincing = ""
+            size, told = max(1, len(entries)), tried(candidates, reports, task.execution_id)
+        for candidate in self._rejected:
+            self._spending.add(candidate.usage)
+        await self._count_stopped()
+        for entry in entries:
+            self._spending.add(entry.candidate.usage)
+        return tuple(entries)
+
+    async def _draft(self, assignment: Assignment) -> Entry | None:
+        """One agent's candidate; None where it was lost, or ended by a person."""
+        candidate = self.work.known.candidates.get(assignment.agent_id)
+        if candidate is None:
+            if assignment.agent_id in self.work.known.stopped:
+                return None
+            if self._too_late(assignment.agent_id):
+                self._losses.append("its run was lost")
+                return None
+            try:
+                candidate = await self._solved(assignment)
+            except Fenced:
+                raise
+            except FleetError as error:
+                self._losses.append(str(error))
+                await self.work.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+                return None
+            if candidate is None:
+                return None
+            if candidate.stop_reason is StopReason.REJECTED:
+                self._rejected.append(candidate)
+                return None
+            await self.work.journal.append(CandidateSubmitted(candidate=candidate))
+        await self._checking.report(candidate)
+        entry = self._entries[assignment.agent_id] = Entry(assignment=assignment, candidate=candidate)
+        if self.work.task.max_agents:
+            await self._stop_needless()
+        return entry
+
+    async def _solved(self, assignment: Assignment) -> Candidate | None:
+        """What an agent leaves; None where it was stopped before. Raises FleetErrors of the run."""
+        if self._convincing:
+            return await self._stop(assignment.agent_id)
+        solving = asyncio.create_task(self.work.runs.solve(assignment))
+        self._solving[assignment.agent_id] = solving
+        try:
+            return await solving
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if not self._convincing or (current is not None and current.cancelling()):
+                raise
+            return None
+        finally:
+            del self._solving[assignment.agent_id]
+
+    async def _stop_needless(self) -> None:
+        """Stop those who still solve, where one of the candidates is convincing."""
+        async with self._looking:
+            candidates = [self._entries[name].candidate for name in sorted(self._entries)]
+            reports = await self._checking.beside_each_other(candidates)
+            shown = (one.candidate_id for one in candidates if convincing(reports[one.candidate_id]))
+            if not self._convincing and (found := next(shown, "")):
+                self._convincing = found
+                for name, solving in list(self._solving.items()):
+                    await self._stop(name)
+                    solving.cancel()
+
+    async def _stop(self, agent_id: str) -> None:
+        """Record that an agent is stopped, before it is: nobody begins it again."""
+        reason = f"{self._convincing} needs no further candidate beside it"
+        await self.work.journal.append(RunStopped(stopped_agent_id=agent_id, reason=reason))
+
+    async def _count_stopped(self) -> None:
+        """Add what stopped agents had spent, which only the log knows."""
+        if self._convincing or self.work.known.stopped:
+            state = await self.work.runs.approvals.refresh()
+            for name in state.stopped.keys() - self._entries.keys():
+                self._spending.add(state.agents[name].usage)
+
+    def _too_late(self, agent_id: str) -> bool:
+        """Whether a lost run cannot be begun anew any more: the others were reviewed, or ranked, without it."""
+        known = self.work.known
+        if (agent := known.agents.get(agent_id)) is None or agent.status != "lost":
+            return False
+        revised = any(candidate.revises for candidate in known.candidates.values())
+        return bool(known.critiques or known.ranking or revised)
+
+
+def convincing(report: CheckReport) -> bool:
+    """Whether further candidates would be tried for nothing.
+
+    So it is where something shows the change that its author did not write, a test that was there or a check of the
+    task, or where it passes the tests of another author who has not seen it, and fails nobody's.
+    """
+    if report.verdict is not Verdict.VERIFIED:
+        return False
+    foreign = report.foreign
+    return not report.shown_by_itself or (foreign is not None and foreign.passed > 0 and not foreign.failing)
+
+
+def tried(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], seed: str) -> str:
+    """What those who begin later are told of candidates that convinced nobody: files, evidence, authors' words."""
+    if not candidates:
+        return ""
+    fence = Fence(_masked, seed, *(one.candidate_id for one in candidates))
+    said = [_TRIED, fence.warning]
+    for candidate in candidates:
+        report, left = reports[candidate.candidate_id], candidate.artifacts
+        files = ", ".join(left.files_changed[:_MOST_FILES]) or "no file"
+        lines = (
+            f"{report.verdict_word}: {'; '.join(report.reasons)}" if report.reasons else report.verdict_word,
+            *(f"fails {failure}" for failure in (report.foreign.failures if report.foreign else ())),
+            f"changed {files} ({left.insertions} lines added, {left.deletions} removed)",
+            f"its author says: {candidate.summary}",
+        )
+        said.append(fence("\n".join(lines), _TRIED_CHARS))
+    return "\n".join(said)
+
+
+def _masked(text: str) -> str:
+    """The text itself: what the log has was masked when it was written."""
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the work on a task ended, to be recorded."""
+
+    status: ExecutionStatus
+    winner_id: str = ""
+    error: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+def without_winner(verdict: Conclusion) -> Ending:
+    """The ending of a deliberation in which nobody won."""
+    if verdict.rejections and not verdict.candidates and not verdict.losses:
+        reasons = "; ".join(dict.fromkeys(verdict.rejections))
+        return Ending(status=ExecutionStatus.REJECTED, error=reasons, usage=verdict.usage)
+    if not verdict.candidates:
+        reasons = "; ".join(dict.fromkeys((*verdict.losses, *verdict.rejections)))
+        error = f"no agent handed in a candidate: {reasons}"
+        return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
+    if verdict.timed_out:
+        return Ending(status=ExecutionStatus.TIMEOUT, error="the time was up for every agent", usage=verdict.usage)
+    best = verdict.ranking[0]
+    fault = next((one.error for one in verdict.candidates if one.candidate_id == best.candidate_id), "")
+    name = f"{best.candidate_id} ({fault})" if fault else best.candidate_id
+    error = f"no candidate passed; the best, {name}: {best.reason}"
+    return Ending(status=ExecutionStatus.NO_WINNER, error=error, usage=verdict.usage)
+
+
+def stands(report: CheckReport) -> bool:
+    """Whether nothing speaks against a branch. Where nothing can be run on it, there is nothing against it either."""
+    return not any(check.required and not check.skipped_reason and not check.passed for check in report.results)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchJudgement:
+    """The patches of one task under way."""
+
+    work: Underway
+
+    async def run(self) -> Conclusion:
+        """Gather the evidence about every patch and rank them. Raises Fenced, Unavailable."""
+        async with Groundwork(work=self.work) as groundwork:
+            checking = Checking(work=self.work, groundwork=groundwork)
+            async with asyncio.TaskGroup() as group:
+                checked = [group.create_task(self._checked(patch, checking)) for patch in self.work.task.patches]
+        candidates = tuple(task.result() for task in checked)
+        ranking, reports = self.work.known.ranking, checking.reports
+        if not ranking:
+            behaviours = await checking.behaviours(candidates)
+            reports = await checking.beside_each_other(candidates)
+            ranking = rank(
+                candidates,
+                reports,
+                behaviours=behaviours,
+                needs_proof=self.work.task.constraints.require_verified,
+            )
+            winner_id = ranking[0].candidate_id if ranking[0].accepted else ""
+            await self.work.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
+        return Conclusion(candidates=candidates, ranking=ranking, losses=(), usage=checking.usage, reports=reports)
+
+    async def _checked(self, patch: SubmittedPatch, checking: Checking) -> Candidate:
+        candidate = self.work.known.candidates.get(patch.name)
+        if candidate is None:
+            candidate = await self._candidate(patch)
+            await self.work.journal.append(CandidateSubmitted(candidate=candidate))
+        await checking.report(candidate)
+        return candidate
+
+    async def _candidate(self, patch: SubmittedPatch) -> Candidate:
+        files, added, removed = await self._size(patch)
+        return Candidate(
+            candidate_id=patch.name,
+            agent_id=patch.name,
+            role=self.work.task.role,
+            summary=patch.summary,
+            stop_reason=StopReason.FINAL_ANSWER,
+            artifacts=Artifacts(patch=patch.patch, files_changed=files, insertions=added, deletions=removed),
+            usage=Usage(),
+            audit_head=GENESIS,
+            submitted_at=now(),
+        )
+
+    async def _size(self, patch: SubmittedPatch) -> tuple[tuple[str, ...], int, int]:
+        """Files, lines added, lines removed; nothing where it cannot be read, which its evidence will say."""
+        try:
+            parsed = await asyncio.to_thread(parse_patch, await self.work.blobs.get(patch.patch))
+        except (PatchUnreadable, FleetError):
+            return (), 0, 0
+        lines = {sign: sum(1 for file in parsed.files for _ in file.lines(sign)) for sign in "+-"}
+        return tuple(file.path for file in parsed.files), lines["+"], lines["-"]

@@ -1,0 +1,153 @@
+"""Results of checks: violations and their weight, the verdict they come to with its reasons, and kept output.
+
+Output is short in the result and whole in the object store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import islice
+
+import structlog
+
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, Verdict
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.task import Constraints
+from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.truncation import beginning, truncate
+
+ALLOW = "policy.allow"
+"""In a task's metadata: concerns, separated by commas, that are only warned of for this task."""
+
+_MAX_PATH_CHARS = 200
+
+
+class Concern(StrEnum):
+    """Of what kind a violation is; a task may name it in its metadata under `policy.allow`."""
+
+    FORM = "form"
+    PATHS = "paths"
+    SECRETS = "secrets"
+    SIZE = "size"
+    BINARIES = "binaries"
+    MODES = "modes"
+    LINKS = "links"
+    TESTS = "tests"
+    SETTINGS = "settings"
+    SUPPRESSIONS = "suppressions"
+    GENERATED = "generated"
+    LOCKS = "locks"
+    LICENCES = "licences"
+    PIPELINES = "pipelines"
+    COMMENTS = "comments"
+
+
+_NEVER_ALLOWED = frozenset({Concern.FORM, Concern.PATHS, Concern.SECRETS, Concern.MODES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One violation, with its place. One that is not `required` is a warning: it costs score and decides nothing."""
+
+    concern: Concern
+    text: str
+    path: str = ""
+    line: int = 0
+    required: bool = True
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, self.text) if part)
+
+    @property
+    def place(self) -> str:
+        """`path:line` as far as they are known."""
+        if not self.path:
+            return ""
+        path = self.path if self.path.isprintable() and len(self.path) <= _MAX_PATH_CHARS else shown(self.path)
+        return f"{path}:{self.line}" if self.line else path
+
+
+def allowed_concerns(constraints: Constraints) -> frozenset[str]:
+    """What a task's metadata makes a warning of; form, paths, secrets and modes always stay."""
+    words = constraints.metadata.get(ALLOW, "").replace(";", ",").split(",")
+    return frozenset(word.strip().lower() for word in words) - _NEVER_ALLOWED
+
+
+def weighed(violation: Violation, allowed: frozenset[str]) -> Violation:
+    """The violation as it counts for a task that allows some concerns."""
+    return replace(violation, required=False) if violation.concern in allowed else violation
+
+
+_MOST_REASONS = 6
+_REASON_CHARS = 400
+_RUNS = (CheckKind.DRY_RUN, CheckKind.COMMAND)
+
+
+def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict on a candidate and its reasons, the most telling first.
+
+    Refuted: a required check fails. Verified: a test or check fails without the change and passes with it, and no
+    required check fails. Unverified: neither.
+    """
+    failed = [result for result in results if result.required and not result.passed and not result.skipped_reason]
+    if failed:
+        return Verdict.REFUTED, _told(f"{result.name}: {result.message or 'failed'}" for result in failed)
+    shown = [result for result in results if result.shown]
+    rest = [result for result in results if result.kind in _RUNS and not result.shown]
+    if shown:
+        return Verdict.VERIFIED, _told(f"{result.name}: {result.message}" for result in (*shown, *rest))
+    if not rest:
+        return Verdict.UNVERIFIED, ("nothing was run",)
+    return Verdict.UNVERIFIED, _told(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)
+
+
+def _told(reasons: Iterable[str]) -> tuple[str, ...]:
+    texts = islice(reasons, _MOST_REASONS)
+    return tuple(text if len(text) <= _REASON_CHARS else f"{text[:_REASON_CHARS]}…" for text in texts)
+
+
+OUTPUT_CHARS = 8_000
+MESSAGE_CHARS = 2_000
+PROBLEM_CHARS = 500
+WHOLE_OUTPUT = "output_artifact"
+"""In a result's details: the digest under which `GetArtifact` has the whole output."""
+_log = structlog.get_logger(__name__)
+
+
+async def kept(
+    result: CheckResult, whole: str, *, mask: SecretMask, store: Callable[[bytes], Awaitable[BlobRef]]
+) -> CheckResult:
+    """A result fit to be stored: without secrets, of bounded size, the whole output by reference where it says more.
+
+    Args:
+        result: What a check came to.
+        whole: Everything that was printed; empty where that is `result.output` itself.
+        mask: Hides secrets.
+        store: Keeps bytes.
+    """
+
+    def hidden(text: str) -> str:
+        return mask(well_formed(text))
+
+    output = hidden(result.output)
+    whole = hidden(whole) if whole else output
+    details = {name: beginning(hidden(text), MESSAGE_CHARS) for name, text in result.details.items()}
+    if len(whole) > len(output) or len(output) > OUTPUT_CHARS:
+        try:
+            details[WHOLE_OUTPUT] = (await store(whole.encode("utf-8", "replace"))).digest
+        except FleetError as error:
+            # The check was made all the same; that its output could not be kept is for the operator.
+            _log.warning("evidence.output_not_stored", check=result.name, reason=error.message)
+    return replace(
+        result,
+        message=beginning(hidden(result.message), MESSAGE_CHARS),
+        output=truncate(output, OUTPUT_CHARS),
+        problems=tuple(beginning(hidden(problem), PROBLEM_CHARS) for problem in result.problems),
+        skipped_reason=beginning(hidden(result.skipped_reason), MESSAGE_CHARS),
+        details=details,
+    )

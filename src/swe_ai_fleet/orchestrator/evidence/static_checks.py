@@ -1,0 +1,214 @@
+"""Static checks of a patch: lint and compilation.
+
+Lint counts new findings on the changed lines, by the rules that held before. Compilation is tried where it costs
+little and tests might not show a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import cast
+
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.orchestrator.evidence.patch import Patch
+from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
+from swe_ai_fleet.ports import Clone
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+from swe_ai_fleet.tools.tests.runners.linters import configured_linters, is_lint_setting
+from swe_ai_fleet.tools.tests.runners.linting import TYPE_CHECKERS, Finding, Linted, changes_since, run_linters
+
+LINT_SECONDS = 120.0
+_MAX_FINDINGS = 50
+_MAX_ELSEWHERE = 10
+_NUMBER = re.compile(r"\d+")
+
+CleanClone = Callable[[str], AbstractAsyncContextManager[Clone]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintCheck:
+    """Lints one candidate.
+
+    Args:
+        patch: The candidate's.
+        files: Of a clone that has it applied or committed.
+        base_commit: The commit without the patch, whose objects that clone has.
+        clean_clone: Opens a clone of that commit under a name.
+        seconds: What all linters together may take on one clone.
+    """
+
+    patch: Patch
+    files: CloneFiles
+    base_commit: str
+    clean_clone: CleanClone
+    seconds: float = LINT_SECONDS
+
+    async def result(self) -> CheckResult:
+        """The check: passed without new findings on changed lines, otherwise its score is `1 / (1 + new findings)`.
+
+        Never required. Settings of linters that the patch changes are left as they were before it. Findings of type
+        checkers that are new elsewhere are a detail.
+        """
+        settings = [file.path for file in self.patch.files if is_lint_setting(file.path)]
+        rest = self.patch.without(settings)
+        if not rest:
+            return _skipped("no configured linter checks a changed file")
+        async with AsyncExitStack() as clones:
+            files = self.files
+            if settings:
+                clone = await clones.enter_async_context(self.clean_clone("lint"))
+                await clone.apply(rest)
+                files = CloneFiles(clone)
+            try:
+                changes = await changes_since(files.clone, self.base_commit)
+            except ToolFailure as error:
+                return _skipped(error.message)
+            after = await self._linted(files)
+        if all(part.failure for part in after):
+            return _skipped("; ".join(part.failure for part in after) or "no configured linter checks a changed file")
+        here = [finding for part in after for finding in part.findings if changes.hold(finding)]
+        checked = [finding for part in after if part.name in TYPE_CHECKERS for finding in part.findings]
+        elsewhere = [finding for finding in checked if not changes.hold(finding)]
+        before: list[Linted] = []
+        if here or elsewhere:
+            # Only then does it matter which of them were there before.
+            async with self.clean_clone("lint-base") as base:
+                before = await self._linted(CloneFiles(base))
+        unknown = {part.name for part in before if part.failure}
+        compared = [finding for part in after if part.name not in unknown for finding in part.findings]
+        left = _counted(compared) - _counted(finding for part in before for finding in part.findings)
+        new = [finding for finding in here if _taken(finding, left)]
+        failures = [part.failure for part in after if part.failure]
+        failures += [f"before the patch, {part.failure}" for part in before if part.failure not in ("", *failures)]
+        details = {
+            "linters": ", ".join(dict.fromkeys(part.name for part in after if not part.failure)),
+            "settings": f"as they were before the patch, which changes {', '.join(settings[:5])}" if settings else "",
+            "new elsewhere": "; ".join([str(found) for found in elsewhere if _taken(found, left)][:_MAX_ELSEWHERE]),
+            "not run": "; ".join(failures)[:1_000],
+        }
+        return CheckResult(
+            kind=CheckKind.LINT,
+            name="lint",
+            passed=not new,
+            required=False,
+            score=1 / (1 + len(new)),
+            message=f"{len(new)} new finding{'' if len(new) == 1 else 's'}" if new else "",
+            problems=tuple(map(str, new[:_MAX_FINDINGS])),
+            details={name: text for name, text in details.items() if text},
+        )
+
+    async def _linted(self, files: CloneFiles) -> list[Linted]:
+        inventory = Inventory(files.tree, await files.paths())
+        linters = await asyncio.to_thread(configured_linters, inventory.files, inventory.text)
+        there = inventory.files & set(self.patch.paths)
+        return await run_linters(linters, files.clone, inventory, there, seconds=self.seconds)
+
+
+def _counted(findings: Iterable[Finding]) -> Counter[tuple[str, str, str]]:
+    return Counter(map(_identity, findings))
+
+
+def _taken(finding: Finding, left: Counter[tuple[str, str, str]]) -> bool:
+    """Whether there are more findings like this one than before; takes it off them."""
+    left[_identity(finding)] -= 1
+    return left[_identity(finding)] >= 0
+
+
+def _identity(finding: Finding) -> tuple[str, str, str]:
+    """What makes findings alike: lines move with the code, and numbers in messages grow with it."""
+    return finding.path, finding.code, _NUMBER.sub("", finding.message)
+
+
+def _skipped(reason: str) -> CheckResult:
+    return CheckResult(kind=CheckKind.LINT, name="lint", passed=False, required=False, skipped_reason=reason[:1_000])
+
+
+_SECONDS = 120.0
+_GO_SECONDS = 600.0
+_MAX_FILES = 500
+_NO_CODE = frozenset({"fixtures", "testdata", "templates", "data", "snapshots"})
+_MAX_FAULTS = 20
+# A file that did not compile before either is left out.
+_PROGRAM = """
+import json, subprocess, sys
+def fault(code, name):
+    try:
+        compile(code, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return "%s:%s: %s" % (name, error.lineno or 0, error.msg)
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        return "%s: %s" % (name, error)
+found = []
+for name in sys.argv[2:]:
+    try:
+        with open(name, "rb") as file:
+            said = fault(file.read(), name)
+    except OSError:
+        continue
+    if said:
+        before = subprocess.run(["git", "show", sys.argv[1] + ":" + name], capture_output=True)
+        if before.returncode or not fault(before.stdout, name):
+            found.append(said)
+print(json.dumps(found))
+"""
+
+
+async def compile_faults(
+    patch: Patch, files: CloneFiles, clean_clone: CleanClone, *, base_commit: str
+) -> tuple[str, ...]:
+    """What no longer compiles, by file and line: changed Python files, and Go modules that were sound before.
+
+    `base_commit` is the commit without the patch, whose objects the clone has. Rust, and what a package's script
+    builds, is left to the tests.
+    """
+    python = [path for path in patch.paths if path.endswith(".py") and not _NO_CODE & set(PurePosixPath(path).parts)]
+    found = await _python(files.clone, base_commit, python[:_MAX_FILES]) if python else ()
+    if any(file.path.endswith((".go", "go.mod")) for file in patch.files):
+        found = (*found, *await _go(files, clean_clone))
+    return found[:_MAX_FAULTS]
+
+
+async def _python(clone: Clone, base_commit: str, paths: Sequence[str]) -> tuple[str, ...]:
+    argv = ("python3", "-I", "-W", "ignore", "-c", _PROGRAM, base_commit, *paths)
+    result = await clone.run(Command(argv=argv, timeout_seconds=_SECONDS))
+    if not result.ok:
+        return ()  # no such interpreter, or none of its time: the tests will say more
+    try:
+        said: object = json.loads(result.stdout.text())
+    except ValueError:
+        return ()
+    return tuple(str(fault)[:500] for fault in cast("list[object]", said)) if isinstance(said, list) else ()
+
+
+async def _go(files: CloneFiles, clean_clone: CleanClone) -> tuple[str, ...]:
+    modules = sorted(
+        str(PurePosixPath(path).parent) for path in await files.paths() if PurePosixPath(path).name == "go.mod"
+    )
+    broken = [(module, said) for module in modules[:10] if (said := await _built(files.clone, module))]
+    if not broken:
+        return ()
+    async with clean_clone("build-base") as base:
+        return tuple([line for module, said in broken if not await _built(base, module) for line in said])
+
+
+async def _built(clone: Clone, module: str) -> tuple[str, ...]:
+    """What the compiler says against a module; nothing where it is sound, or Go is not there."""
+    if not (clone.root / module).is_dir():
+        return ()
+    command = Command(
+        argv=("go", "build", "-o", "/dev/null", "./..."), cwd=module, timeout_seconds=_GO_SECONDS, merge_stderr=True
+    )
+    result = await clone.run(command)
+    if result.ok or result.exit_code == 127 or result.timed_out:
+        return ()
+    lines = [line[:500] for line in result.stdout.text().splitlines() if line.strip() and not line.startswith("#")]
+    return tuple(lines[:_MAX_FAULTS]) or (f"go build ends with exit code {result.exit_code}",)

@@ -1,0 +1,198 @@
+"""The ranking of candidates: evidence first, then peers and judges, then the smaller diff, then the cheaper run.
+
+Reasons say in words why a candidate has its rank; fates say what became of the candidates without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, ForeignTests, RankedCandidate, Verdict
+from swe_ai_fleet.domain.examination import STATEMENT
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.orchestrator.score import PARTS, Part, Standing, clusters, standings
+
+_MOST_COMPLAINTS = 5
+_MOST_AUTHORS = 3
+_MESSAGE_CHARS = 300
+_ACCEPTED = {False: "not accepted", True: "accepted"}
+
+
+def reasons(places: Sequence[Standing]) -> list[str]:
+    """For each place of a ranking why it is this one: what speaks for and against it, and what set it apart.
+
+    The first is held against the second, every other one against the one above it. Messages of checks are quoted, so
+    the text is untrusted.
+    """
+    told: list[str] = []
+    for at, place in enumerate(places):
+        parts = _facts(place)
+        if at:
+            above = places[at - 1]
+            parts.append(f"behind {above.candidate.candidate_id}: {_apart(place, above, ahead=False)}")
+        elif len(places) > 1:
+            below = places[1]
+            parts.append(f"ahead of {below.candidate.candidate_id}: {_apart(place, below, ahead=True)}")
+        told.append("; ".join(parts))
+    return told
+
+
+def _facts(place: Standing) -> list[str]:
+    """What is known of it, the evidence first."""
+    if not place.report.results:
+        return ["no evidence could be gathered"]
+    failed = [result for result in place.report.results if not result.passed and not result.skipped_reason]
+    facts = [_complaint(result) for result in failed[:_MOST_COMPLAINTS]]
+    if len(failed) > _MOST_COMPLAINTS:
+        facts.append(f"and {len(failed) - _MOST_COMPLAINTS} more checks failed")
+    if place.report.verdict in (Verdict.VERIFIED, Verdict.UNVERIFIED):
+        facts.insert(0, f"{place.report.verdict}: {'; '.join(place.report.reasons)}")
+    elif not failed:
+        facts.append("every check passed" if place.report.accepted else "no required check could be run")
+    if place.report.foreign is not None and place.accepted:
+        facts.append(_foreign(place.report.foreign))
+    if place.others:
+        facts.append(f"{place.size} candidates came to it")
+    if place.review is not None:
+        must_fix = f", {place.must_fix} must-fix reproduced" if place.must_fix else ""
+        facts.append(f"reviews {place.review:.2f} from {len(place.reviews)}{must_fix}")
+    if place.verifier is not None:
+        facts.append(f"verifier {place.verifier:.2f}")
+    if votes := _votes(place):
+        facts.append(votes)
+    facts.append(f"{place.lines} changed lines")
+    return facts
+
+
+def _foreign(foreign: ForeignTests) -> str:
+    """What the new tests of others say, in words."""
+    if not foreign.asked:
+        return "no other author's new tests say anything of it"
+    passed, asked = foreign.by_authors
+    probes = f"passes {foreign.probes_passed} of {foreign.probes_asked} probes of {STATEMENT}"
+    said = [probes] if foreign.probes_asked else []
+    if passed:
+        said.append(f"passes the new tests of {passed} of {asked} other author{'s' if asked > 1 else ''}")
+    failing = [(name, count) for name, count in foreign.failing.items() if name != STATEMENT]
+    said += [f"fails {count} new test{'s' if count > 1 else ''} of {name}" for name, count in failing[:_MOST_AUTHORS]]
+    if len(failing) > _MOST_AUTHORS:
+        said.append(f"and those of {len(failing) - _MOST_AUTHORS} more")
+    return ", ".join(said)
+
+
+def _votes(place: Standing) -> str:
+    ballots = place.ballots
+    lost = f"{ballots.unreadable} not counted" if ballots.unreadable else ""
+    if not ballots.held:
+        return f"no votes, {lost}" if lost else ""
+    said = f"{ballots.won} of {ballots.held} votes{', ' if lost else ''}{lost}"
+    return f"the architect's choice ({said})" if place.values.get(Part.CHOICE) == 1 else said
+
+
+def _complaint(result: CheckResult) -> str:
+    weight = "" if result.required else " (not required)"
+    message = result.message if len(result.message) <= _MESSAGE_CHARS else f"{result.message[:_MESSAGE_CHARS]}…"
+    return f"{result.name} failed{weight}: {message}" if message else f"{result.name} failed{weight}"
+
+
+def _apart(own: Standing, other: Standing, *, ahead: bool) -> str:
+    """What set two neighbours apart: the first thing in their order that differs, own numbers first."""
+    if own.tier != other.tier:
+        word = other.report.verdict_word
+        return f"that one is {word if word != own.report.verdict_word else _ACCEPTED[other.report.accepted]}"
+    sign = 1 if ahead else -1
+    if own.score != other.score:
+        gains = {part: sign * PARTS[part] * (value - other.values.get(part, 0.0)) for part, value in own.values.items()}
+        ordered = sorted(gains, key=lambda part: -abs(gains[part]))
+        decisive = [_values(part, own, other) for part in ordered if gains[part] > 0]
+        contrary = [_values(part, own, other) for part in ordered if gains[part] < 0]
+        return ", in spite of ".join(", ".join(parts) for parts in (decisive, contrary) if parts)
+    for name, mine, theirs in (
+        ("evidence", f"{own.values[Part.EVIDENCE]:.4f}", f"{other.values[Part.EVIDENCE]:.4f}"),
+        ("own tests that fail without the change", str(own.own_tests), str(other.own_tests)),
+        ("changed lines", str(own.lines), str(other.lines)),
+        ("tokens", str(own.tokens), str(other.tokens)),
+    ):
+        if mine != theirs:
+            return f"equal scores, {mine} {name} against {theirs}"
+    return "equal in all that counts, so the names decide"
+
+
+def _values(part: Part, own: Standing, other: Standing) -> str:
+    mine, theirs = own.values[part], other.values.get(part, 0.0)
+    if part is Part.CHOICE:
+        return f"{part}" if mine > theirs else f"{part} of that one"
+    digits = 2 if f"{mine:.2f}" != f"{theirs:.2f}" else 6
+    return f"{part} {mine:.{digits}f} against {theirs:.{digits}f}"
+
+
+def representatives(
+    candidates: Iterable[Candidate],
+    reports: Mapping[str, CheckReport] | None = None,
+    *,
+    behaviours: Mapping[str, str] | None = None,
+) -> dict[str, Candidate]:
+    """By its id, one candidate for each behaviour: the one that `rank` tells of, the others are its duplicates."""
+    found = clusters(candidates, reports or {}, behaviours or {})
+    return {members[0].candidate_id: members[0] for members in found}
+
+
+def rank(
+    candidates: Iterable[Candidate],
+    reports: Mapping[str, CheckReport],
+    *,
+    critiques: Iterable[Critique] = (),
+    votes: Iterable[Vote] = (),
+    behaviours: Mapping[str, str] | None = None,
+    scores: Mapping[str, float] | None = None,
+    needs_proof: bool = False,
+) -> tuple[RankedCandidate, ...]:
+    """Candidates from best to worst, one for each behaviour, each saying why it stands there.
+
+    Order: verified, unverified, refuted; then the score (the formula is `Standing.score`), then evidence, fewer changed
+    lines, fewer tokens, the id; it does not depend on the order in which anything is given. Only an accepted candidate
+    can win, and opinion counts among accepted ones only.
+
+    Args:
+        candidates: Those that stand; superseded and dropped ones are left out.
+        reports: The evidence by candidate id, as `Matrix.judged` gives it where candidates were examined; a candidate
+            without any ranks last.
+        critiques: What peers said; critiques of candidates that are not ranked count for nothing.
+        votes: What judges said; where all are the `ARCHITECT`'s, its choice decides among accepted candidates.
+        behaviours: What `behaviour_keys` gave; without it only diffs equal to the byte are duplicates.
+        scores: What a verifier model finds candidates worth, calibrated, from 0 to 1, by candidate id.
+        needs_proof: Whether only what is verified may win.
+    """
+    places = standings(candidates, reports, critiques, votes, behaviours or {}, scores, needs_proof=needs_proof)
+    return tuple(
+        RankedCandidate(
+            candidate_id=place.candidate.candidate_id,
+            rank=number,
+            score=round(place.score, 4),
+            accepted=place.accepted,
+            duplicates=tuple(one.candidate_id for one in place.others),
+            reason=reason,
+            evidence=round(place.values[Part.EVIDENCE], 4),
+            review=None if place.review is None else round(place.review, 4),
+            votes=None if place.ballots.share is None else round(place.ballots.share, 4),
+            verdict=place.report.verdict,
+            tests=None if place.report.foreign is None else round(place.report.foreign.value, 4),
+            verdict_reasons=() if place.report.foreign is None else place.report.reasons,
+            verifier=None if place.verifier is None else round(place.verifier, 4),
+        )
+        for number, (place, reason) in enumerate(zip(places, reasons(places), strict=True), start=1)
+    )
+
+
+REVISED = "a revision took its place: "
+
+
+def fates(state: ExecutionState) -> dict[str, str]:
+    """By its id, why a candidate does not stand: it was dropped, or revised. Those that do stand are not in it."""
+    replaced = {
+        one.revises: f"{REVISED}{one.candidate_id}"
+        for one in state.candidates.values()
+        if one.revises and one.candidate_id in state.judged and one.candidate_id not in state.dropped
+    }
+    return {**replaced, **state.dropped}

@@ -1,0 +1,354 @@
+"""Scores of candidates: the formula by which evidence and opinion make a score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import fsum, inf
+
+from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult, Verdict
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.orchestrator.diff_equivalence import diff_key
+
+WEIGHTS: Mapping[CheckKind, float] = {
+    CheckKind.APPLY: 1.0,
+    CheckKind.POLICY: 2.0,
+    CheckKind.LINT: 1.0,
+    CheckKind.DRY_RUN: 4.0,
+    CheckKind.COMMAND: 4.0,
+    CheckKind.RUBRIC: 2.0,
+}
+"""What a check weighs in the evidence, every single one; only the items of a rubric share their kind's weight, so
+that what a model thinks stays below what was run, however many items there are."""
+ARCHITECT = "architect"
+"""The judge whose choice among accepted candidates decides, where it is the only one."""
+MUST_FIX_CEILING = 0.5
+"""What a review counts at most, whatever its own score says, whose must-fix was reproduced; and at least, where the
+proof of each of its must-fixes passes on the candidate."""
+NOBODY_SAID = 0.5
+"""What stands in for the opinion about a candidate where there is one about others only."""
+VERIFIED_TIER = 2
+_DIGITS = 6
+
+
+class Part(StrEnum):
+    """What a score is made of. The values are how an explanation calls them."""
+
+    EVIDENCE = "evidence"
+    TESTS = "new tests"
+    AGREEMENT = "agreement"
+    REVIEW = "reviews"
+    VERIFIER = "verifier"
+    VOTES = "votes"
+    CHOICE = "the architect's choice"
+
+
+PARTS: Mapping[Part, float] = {
+    Part.EVIDENCE: 4.0,
+    Part.TESTS: 4.0,
+    Part.AGREEMENT: 0.5,
+    Part.REVIEW: 1.0,
+    Part.VERIFIER: 1.0,
+    Part.VOTES: 1.0,
+    Part.CHOICE: 6.0,
+}
+"""What each part weighs among accepted candidates. The architect's choice outweighs evidence, agreement and reviews
+together; where the new tests or a verifier speak with these, they may outweigh it."""
+
+
+def evidence(report: CheckReport) -> float:
+    """The evidence in one number between 0 and 1: the weighted mean of the scores of the checks that ran.
+
+    `evidence = sum(weight * score) / sum(weight)` over the checks that were not skipped; 0 for a patch that does not
+    apply or when nothing ran.
+    """
+    ran = [result for result in report.results if not result.skipped_reason]
+    if any(result.kind is CheckKind.APPLY and not result.passed for result in ran):
+        return 0.0
+    items = sum(result.kind is CheckKind.RUBRIC for result in ran)
+    weights = [WEIGHTS[one.kind] / (items if one.kind is CheckKind.RUBRIC else 1) for one in ran]
+    total = fsum(weights)
+    return fsum(weight * _share(one.score) for weight, one in zip(weights, ran, strict=True)) / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballots:
+    """What the votes say of one candidate: `won` of the `held` valid ones in which it could be chosen.
+
+    `unreadable` counts those about it that could not be read.
+    """
+
+    won: int = 0
+    held: int = 0
+    unreadable: int = 0
+
+    @property
+    def share(self) -> float | None:
+        return self.won / self.held if self.held else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One place: a candidate, those of equal behaviour, and what makes its score.
+
+    `verifier` is a verifier model's calibrated score, None without one. `values` are the parts that count in this
+    ranking, each between 0 and 1. With `needs_proof` only what is
+    verified may win.
+    """
+
+    candidate: Candidate
+    report: CheckReport
+    others: tuple[Candidate, ...] = ()
+    reviews: tuple[float, ...] = ()
+    must_fix: int = 0
+    verifier: float | None = None
+    ballots: Ballots = field(default_factory=Ballots)
+    needs_proof: bool = False
+    values: Mapping[Part, float] = field(default_factory=dict[Part, float])
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it may win."""
+        return self.report.accepted and (self.verified or not self.needs_proof)
+
+    @property
+    def verified(self) -> bool:
+        return self.report.verdict is Verdict.VERIFIED
+
+    @property
+    def tier(self) -> int:
+        return tier(self.report)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(one.candidate_id for one in (self.candidate, *self.others))
+
+    @property
+    def authors(self) -> frozenset[str]:
+        return frozenset(one.author for one in (self.candidate, *self.others))
+
+    @property
+    def size(self) -> int:
+        """How many candidates came to it independently."""
+        return 1 + len(self.others)
+
+    @property
+    def review(self) -> float | None:
+        """The mean of its reviews; None where nobody reviewed it."""
+        return fsum(self.reviews) / len(self.reviews) if self.reviews else None
+
+    @property
+    def lines(self) -> int:
+        return self.candidate.artifacts.insertions + self.candidate.artifacts.deletions
+
+    @property
+    def own_tests(self) -> int:
+        """How many of its own tests fail without the change."""
+        return sum(len(result.own) for result in self.report.results)
+
+    @property
+    def score(self) -> float:
+        """The score, between 0 and 1; a better place never has a lower one.
+
+        `score = (tier + merit) / 3`, and `merit = sum(weight * value) / sum(weight)` over `values`, with the weights of
+        `PARTS`. A verified candidate stands above every unverified one, which stands above every refuted one; no
+        opinion leads from one tier into another.
+        """
+        merit = self.weighed / fsum(PARTS[part] for part in self.values)
+        return round((self.tier + merit) / 3, _DIGITS)
+
+    @property
+    def weighed(self) -> float:
+        """The sum of weight times value over the parts that count."""
+        return fsum(PARTS[part] * value for part, value in self.values.items())
+
+    @property
+    def tokens(self) -> int:
+        return self.candidate.usage.total_tokens
+
+    @property
+    def order(self) -> tuple[int, float, float, bool, int, int, str]:
+        """Sorts from best to worst: tier, score, evidence, own tests, fewer changed lines, fewer tokens, the id."""
+        shown = round(self.values[Part.EVIDENCE], _DIGITS)
+        return (
+            -self.tier,
+            -self.score,
+            -shown,
+            not self.own_tests,
+            self.lines,
+            self.tokens,
+            self.candidate.candidate_id,
+        )
+
+
+def tier(report: CheckReport) -> int:
+    """2 for what is verified, 1 for what may win as it is, 0 for the rest."""
+    return 0 if not report.accepted else VERIFIED_TIER if report.verdict is Verdict.VERIFIED else 1
+
+
+def lead(places: Sequence[Standing]) -> float:
+    """By how much the first of a ranking leads every other one that may win with its verdict, before parts are divided.
+
+    What has no rival of its own tier leads by infinity: nothing that is said later can change the first place.
+    """
+    if not places:
+        return inf
+    first, *others = places
+    rivals = [place for place in others if place.accepted and place.tier == first.tier]
+    return min((first.weighed - rival.weighed for rival in rivals), default=inf)
+
+
+def clusters(
+    candidates: Iterable[Candidate], reports: Mapping[str, CheckReport], behaviours: Mapping[str, str]
+) -> tuple[tuple[Candidate, ...], ...]:
+    """Candidates of equal behaviour together, in each cluster the one that stands for the others first.
+
+    Equal are those with equal keys in `behaviours` (without one: the same bytes) *and* the same outcome of every check:
+    blanks that matter after all (a heredoc, a Makefile, Markdown) are told apart where a check can tell. The best
+    evidence stands for the others, then the smaller diff, fewer tokens, the id.
+    """
+    found: dict[tuple[str, tuple[object, ...]], list[Candidate]] = {}
+    for candidate in candidates:
+        key = behaviours.get(candidate.candidate_id, diff_key(candidate))
+        found.setdefault((key, _outcomes(reports.get(candidate.candidate_id))), []).append(candidate)
+    return tuple(tuple(sorted(members, key=lambda one: _standing((one,), reports).order)) for members in found.values())
+
+
+def standings(
+    candidates: Iterable[Candidate],
+    reports: Mapping[str, CheckReport],
+    critiques: Iterable[Critique],
+    votes: Iterable[Vote],
+    behaviours: Mapping[str, str],
+    scores: Mapping[str, float] | None = None,
+    *,
+    needs_proof: bool = False,
+) -> list[Standing]:
+    """The places from best to worst; the order of the candidates given does not matter.
+
+    With `needs_proof` only what is verified is accepted.
+
+    A part counts once there is one such value about any accepted candidate:
+
+    - *new tests*: what the new tests of all authors say, `domain.examination.Matrix.value`.
+    - *agreement*, where several candidates came to the same change: the share of the accepted ones that did. That
+      samples which agree are right more often is self-consistency (Wang et al., 2022, arXiv:2203.11171); after
+      filtering by tests, AlphaCode submits from the largest clusters of equal behaviour (Li et al., 2022,
+      arXiv:2203.07814), CodeT scores by tests passed and size of the agreeing set (Chen et al., 2022,
+      arXiv:2207.10397), Agentless votes over normalised patches (Xia et al., 2024, arXiv:2407.01489). Agents of one
+      model err alike, so its weight is small.
+    - *reviews*: the mean score of the valid critiques by others, each reviewer's last one.
+    - *verifier*: the calibrated score of a verifier model, in `scores` by candidate.
+    - *votes*: won of those held, see `Ballots`; or, where the architect alone votes, 1 for its choice.
+    """
+    places = [
+        replace(_standing(members, reports), needs_proof=needs_proof)
+        for members in clusters(candidates, reports, behaviours)
+    ]
+    said, cast = list(critiques), list(votes)
+    valid = [vote for vote in cast if _valid(vote, places)]
+    places = [_voted(_scored(_reviewed(place, said), scores or {}), cast, valid) for place in places]
+    accepted = [place for place in places if place.accepted]
+    decides = all(vote.judge_id == ARCHITECT for vote in valid)
+    counted = {
+        Part.EVIDENCE: True,
+        Part.TESTS: any(place.report.foreign is not None for place in accepted),
+        Part.AGREEMENT: any(place.others for place in accepted),
+        Part.REVIEW: any(place.reviews for place in accepted),
+        Part.VERIFIER: any(place.verifier is not None for place in accepted),
+        Part.VOTES: not decides and bool(valid),
+        Part.CHOICE: decides and bool(valid),
+    }
+    total = sum(place.size for place in accepted)
+    most = max((place.ballots.won for place in accepted), default=0)
+    return sorted((_valued(place, counted, total, most) for place in places), key=lambda place: place.order)
+
+
+def _standing(members: Sequence[Candidate], reports: Mapping[str, CheckReport]) -> Standing:
+    candidate, *others = members
+    report = reports.get(candidate.candidate_id, CheckReport(candidate_id=candidate.candidate_id))
+    return Standing(candidate=candidate, report=report, others=tuple(others), values={Part.EVIDENCE: evidence(report)})
+
+
+def _reviewed(place: Standing, critiques: Iterable[Critique]) -> Standing:
+    """The place with what others say of it; nobody's word about their own work counts."""
+    last: dict[tuple[str, str], Critique] = {}
+    for critique in sorted(critiques, key=lambda one: one.round):
+        if critique.candidate_id in place.ids and critique.reviewer_id not in place.authors and not critique.error:
+            last[critique.reviewer_id, critique.candidate_id] = critique
+    must_fix = sum(
+        finding.must_fix and finding.reproduced for critique in last.values() for finding in critique.findings
+    )
+    return replace(place, reviews=tuple(_worth(critique) for critique in last.values()), must_fix=must_fix)
+
+
+def _scored(place: Standing, scores: Mapping[str, float]) -> Standing:
+    """The place with the verifier's word on it; of several of equal behaviour that of the first by name."""
+    said = [_share(scores[name]) for name in sorted(place.ids) if name in scores]
+    return replace(place, verifier=said[0]) if said and place.accepted else place
+
+
+def _valid(vote: Vote, places: Iterable[Standing]) -> bool:
+    """Whether a vote is for an accepted candidate that was shown, and that is not its judge's own."""
+    if vote.error or vote.choice not in vote.order:
+        return False
+    return any(place.accepted and vote.choice in place.ids and vote.judge_id not in place.authors for place in places)
+
+
+def _voted(place: Standing, votes: Iterable[Vote], valid: Iterable[Vote]) -> Standing:
+    """The place with the votes about it."""
+
+    def about(vote: Vote) -> bool:
+        return not place.ids.isdisjoint(vote.order) and vote.judge_id not in place.authors
+
+    if not place.accepted:
+        return place
+    held = [vote for vote in valid if about(vote)]
+    lost = sum(about(vote) for vote in votes) - len(held)
+    won = sum(vote.choice in place.ids for vote in held)
+    return replace(place, ballots=Ballots(won=won, held=len(held), unreadable=lost))
+
+
+def _valued(place: Standing, counted: Mapping[Part, bool], accepted: int, most: int) -> Standing:
+    """The place with a value for every part that counts; one that failed has its evidence only."""
+    if not place.accepted:
+        return place
+    review, share = place.review, place.ballots.share
+    values = {
+        Part.EVIDENCE: place.values[Part.EVIDENCE],
+        Part.TESTS: NOBODY_SAID if place.report.foreign is None else place.report.foreign.value,
+        Part.AGREEMENT: place.size / accepted,
+        Part.REVIEW: NOBODY_SAID if review is None else review,
+        Part.VERIFIER: NOBODY_SAID if place.verifier is None else place.verifier,
+        Part.VOTES: NOBODY_SAID if share is None else share,
+        Part.CHOICE: float(place.ballots.won == most),
+    }
+    return replace(place, values={part: value for part, value in values.items() if counted[part]})
+
+
+def _outcomes(report: CheckReport | None) -> tuple[object, ...]:
+    """What each check came to, with the tests that failed; not what a model thinks of it, which may vary."""
+    if report is None:
+        return ()
+    return tuple(sorted(_outcome(one) for one in report.results if one.kind is not CheckKind.RUBRIC))
+
+
+def _outcome(result: CheckResult) -> tuple[str, str, str, tuple[str, ...]]:
+    passed = "skipped" if result.skipped_reason else str(result.passed)
+    failing = tuple(sorted(result.tests.failing)) if result.tests else ()
+    return (result.kind, result.name, passed, failing)
+
+
+def _worth(critique: Critique) -> float:
+    score, must_fix = _share(critique.score), [finding for finding in critique.findings if finding.must_fix]
+    if any(finding.reproduced for finding in must_fix):
+        return min(score, MUST_FIX_CEILING)
+    if must_fix and all(finding.contradicted for finding in must_fix):
+        return max(score, MUST_FIX_CEILING)
+    return score
+
+
+def _share(number: float) -> float:
+    """A number that should lie between 0 and 1; what is no number is nothing."""
+    return min(1.0, max(0.0, number)) if number == number else 0.0

@@ -1,0 +1,92 @@
+"""Requests as callers of the library write them.
+
+Constraints as library callers write them: a plain mapping.
+
+A repository as people name it, as the contract wants it named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import cast
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.codec import from_plain
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import CheckSpec, Constraints, UncommittedChanges
+
+_LIMITS = frozenset(field.name for field in fields(Limits))
+_OWN = frozenset(field.name for field in fields(Constraints)) - {"limits", "checks", "metadata"}
+
+
+def read_constraints(wanted: Mapping[str, object]) -> Constraints:
+    """The constraints of a mapping; names that are not ours are kept as metadata. Raises InvalidRequest.
+
+    Limits stand beside the others (`max_iterations`, `timeout_seconds`, …); a check is a command or a mapping with
+    `command` and, if wanted, `name`, `timeout_seconds`, `required`, `expected_exit_code`.
+    """
+    plain: dict[str, object] = {name: wanted[name] for name in _OWN & wanted.keys()}
+    plain["limits"] = {name: wanted[name] for name in _LIMITS & wanted.keys()}
+    checks = wanted.get("checks", ())
+    if not isinstance(checks, list | tuple):
+        raise InvalidRequest("checks is no list", field="constraints.checks")
+    plain["checks"] = [_check(check) for check in cast("list[object]", checks)]
+    known = _OWN | _LIMITS | {"checks", "metadata"}
+    metadata = dict(cast("Mapping[str, object]", wanted.get("metadata") or {}))
+    metadata |= {name: value for name, value in wanted.items() if name not in known}
+    plain["metadata"] = {name: str(value) for name, value in metadata.items()}
+    try:
+        return from_plain(Constraints, plain)
+    except ValueError as error:
+        raise InvalidRequest(f"the constraints are malformed: {error}", field="constraints") from None
+
+
+def _check(check: object) -> object:
+    if isinstance(check, str):
+        return CheckSpec(name=check, command=check)
+    if isinstance(check, dict) and "command" in check:
+        return {"name": cast("dict[str, object]", check)["command"], **cast("dict[str, object]", check)}
+    raise InvalidRequest("a check is a command, or a mapping with one", field="constraints.checks")
+
+
+# host:path as scp and git write it; a single letter before the colon is a drive, not a host.
+_SCP_LIKE = re.compile(r"(?:[\w.-]+@)?[\w.-]{2,}:(?!//).+")
+_UNCOMMITTED = {
+    UncommittedChanges.REFUSE: pb.UNCOMMITTED_CHANGES_UNSPECIFIED,
+    UncommittedChanges.INCLUDE: pb.UNCOMMITTED_CHANGES_INCLUDE,
+    UncommittedChanges.IGNORE: pb.UNCOMMITTED_CHANGES_IGNORE,
+}
+
+
+def repository_reference(
+    location: str, *, ref: str = "", uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
+) -> pb.RepoRef:
+    """The repository that `location` names: a directory of this machine, or a URL. Raises InvalidRequest."""
+    directory = _directory(location)
+    if directory is not None:
+        return pb.RepoRef(path=str(directory), ref=ref, uncommitted=_UNCOMMITTED[uncommitted])
+    if is_url(location):
+        return pb.RepoRef(url=location, ref=ref)
+    raise InvalidRequest(
+        f"{location[:200]!r} is neither a directory nor a URL",
+        field="repo",
+        hint="give a git repository's directory, or a URL that git clones",
+    )
+
+
+def _directory(location: str) -> Path | None:
+    try:
+        directory = Path(location).expanduser()
+        return directory.resolve() if location and directory.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        # Too long a name, the home of somebody who is not there, a NUL: names of no directory.
+        return None
+
+
+def is_url(location: str) -> bool:
+    """Whether git would reach for another host to clone this."""
+    return "://" in location or _SCP_LIKE.fullmatch(location) is not None

@@ -1,0 +1,210 @@
+"""How busy a node is: its processors, memory and GPUs, and calls to model servers under way.
+
+What this process has under way at model servers.
+
+How busy this machine is: processors and memory as Linux tells them, GPUs as nvidia-smi does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from swe_ai_fleet.adapters.model_pool import ModelPool
+from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
+from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, NodeStatus
+from swe_ai_fleet.ports import ChatModel
+
+
+def model_use(models: Mapping[str, ChatModel]) -> tuple[EndpointUse, ...]:
+    """By model server, what the pools of all profiles have there."""
+    return added_up(
+        EndpointUse(
+            url=one.name,
+            in_flight=one.in_flight,
+            sessions=one.sessions,
+            last_fault=one.last_fault,
+            open_circuits=int(one.circuit is Circuit.OPEN),
+        )
+        for pool in _pools(models)
+        for one in pool.status().endpoints
+    )
+
+
+def calls_waiting(models: Mapping[str, ChatModel]) -> int:
+    """Calls of this process that wait for a model server."""
+    return sum(pool.status().waiting for pool in _pools(models))
+
+
+def _pools(models: Mapping[str, ChatModel]) -> Iterable[ModelPool]:
+    return {id(model): model for model in models.values() if isinstance(model, ModelPool)}.values()
+
+
+def added_up(uses: Iterable[EndpointUse]) -> tuple[EndpointUse, ...]:
+    """The same, one for each URL."""
+    found: dict[str, EndpointUse] = {}
+    for use in uses:
+        known = found.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
+        found[use.url] = EndpointUse(
+            url=use.url,
+            in_flight=known.in_flight + use.in_flight,
+            sessions=known.sessions + use.sessions,
+            last_fault=known.last_fault or use.last_fault,
+            open_circuits=known.open_circuits + use.open_circuits,
+        )
+    return tuple(found.values())
+
+
+_FRESH_SECONDS = 3.0
+_FIRST_LOOK_SECONDS = 0.2
+_GPU_SECONDS = 3.0
+_END_SECONDS = 0.5
+_GPU_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
+_MOST_GPUS = 64
+_MEBIBYTE = 1 << 20
+
+
+class NodeProbe:
+    """Measures the machine that this process runs on; what it said a moment ago it says again.
+
+    Args:
+        node_id: What the cluster calls the machine.
+    """
+
+    def __init__(self, node_id: str = "") -> None:
+        self._node_id = node_id
+        self._times: tuple[int, int] | None = None
+        self._measured_at = float("-inf")
+        self._last: NodeStatus | None = None
+        self._measuring = asyncio.Lock()
+        self._nvidia = shutil.which("nvidia-smi") or ""
+
+    async def measure(self) -> NodeStatus:
+        """The machine now, at most 3 seconds old. Takes a fifth of a second the first time."""
+        async with self._measuring:
+            if self._last is None or time.monotonic() - self._measured_at > _FRESH_SECONDS:
+                self._last = await self._measure()
+                self._measured_at = time.monotonic()
+            return self._last
+
+    async def _measure(self) -> NodeStatus:
+        if self._times is None:
+            self._times = _processor_times()
+            await asyncio.sleep(_FIRST_LOOK_SECONDS)
+        now, then = _processor_times(), self._times
+        self._times = now
+        busy = None
+        if now is not None and then is not None and now[1] > then[1]:
+            busy = min(100.0, max(0.0, 100 * (now[0] - then[0]) / (now[1] - then[1])))
+        total, used = _memory()
+        gpus = await self._gpus()
+        return NodeStatus(
+            node_id=self._node_id,
+            name=socket.gethostname(),
+            cpus=os.cpu_count() or 0,
+            cpu_percent=busy,
+            memory_total=total,
+            memory_used=used,
+            gpu_count=len(gpus),
+            gpus=gpus,
+        )
+
+    async def _gpus(self) -> tuple[GpuStatus, ...]:
+        if not self._nvidia:
+            return ()
+        argv = (self._nvidia, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits")
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(_GPU_SECONDS):
+                told, _ = await process.communicate()
+        except TimeoutError:
+            told = b""
+        finally:
+            if process.returncode is None:
+                # All of its session: a wrapper's child would keep the pipe open.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await asyncio.wait([asyncio.create_task(process.wait())], timeout=_END_SECONDS)
+                if process.returncode is None:
+                    # It hangs in the driver, where no signal reaches it, as the next one would.
+                    self._nvidia = ""
+        return read_gpus(told.decode(errors="replace"))
+
+
+def read_gpus(told: str) -> tuple[GpuStatus, ...]:
+    """The GPUs in what nvidia-smi prints as CSV without units; a line that is none is left out."""
+    found: list[GpuStatus] = []
+    for line in told.splitlines()[:_MOST_GPUS]:
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(_GPU_FIELDS.split(",")) or not (cells[0].isascii() and cells[0].isdecimal()):
+            continue
+        utilization, used, total = (_number(cell) for cell in cells[2:])
+        found.append(
+            GpuStatus(
+                index=int(cells[0]),
+                name=cells[1],
+                utilization_percent=utilization,
+                memory_used=int((used or 0) * _MEBIBYTE),
+                memory_total=int((total or 0) * _MEBIBYTE),
+            )
+        )
+    return tuple(found)
+
+
+def own_memory() -> int:
+    """The resident memory of this process, in bytes; 0 where nothing says."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def ray_node() -> str:
+    """What Ray calls the machine that this process is on; empty outside of Ray."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+
+
+def _processor_times() -> tuple[int, int] | None:
+    """(busy, all) ticks of all processors since the start."""
+    try:
+        first = Path("/proc/stat").read_text().partition("\n")[0].split()
+        # user nice system idle iowait irq softirq steal; guest times are in user already.
+        ticks = [int(word) for word in first[1:9]]
+        return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _memory() -> tuple[int, int | None]:
+    """(all, what is not available) in bytes."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+        return sizes["MemTotal"], sizes["MemTotal"] - sizes["MemAvailable"]
+    except (OSError, ValueError, IndexError, KeyError):
+        return 0, None
+
+
+def _number(cell: str) -> float | None:
+    """A number, None for `[N/A]` and the like."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None

@@ -1,0 +1,227 @@
+"""Stores in memory, as strict as the real ones: changes of projects, an index of memories, values by key.
+
+BM25 over texts in memory.
+
+The stream of what projects know, in memory, as strict about versions as the real one.
+
+An index of memories in memory.
+
+A key-value store in memory, with revisions like the real one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Sequence
+from itertools import chain
+
+from swe_ai_fleet.adapters.memory_index.record import bounded, check_dimension, check_search, query_terms, terms, unit
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.context import Change, StoredChange, WorkRecorded
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced
+from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.memory.following import in_scope
+from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry, Match
+
+_K1 = 1.2
+_B = 0.75
+
+
+def bm25(query: Sequence[str], documents: Sequence[Sequence[str]], *, total: int = 0) -> list[float]:
+    """How well each document fits the query, 0 where it shares no term with it.
+
+    Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the weight of a term
+    that Lucene uses, which is never negative.
+
+    Args:
+        query: Distinct terms.
+        documents: The terms of each document; all that have a term of the query.
+        total: How many documents there are, where more than these.
+    """
+    total = max(total, len(documents))
+    counts = [Counter(document) for document in documents]
+    average = sum(len(document) for document in documents) / len(documents) if documents else 0.0
+    scores = [0.0] * len(documents)
+    for term in query:
+        having = sum(1 for count in counts if term in count)
+        weight = math.log(1 + (total - having + 0.5) / (having + 0.5))
+        for number, count in enumerate(counts):
+            if frequency := count[term]:
+                length = _K1 * (1 - _B + _B * len(documents[number]) / average)
+                scores[number] += weight * frequency * (_K1 + 1) / (frequency + length)
+    return scores
+
+
+class MemoryChanges:
+    """A `ChangeLog` of one process; changes go through the codec as they do on the wire."""
+
+    def __init__(self) -> None:
+        self._changes: list[bytes] = []
+        self._versions: dict[tuple[str, str], int] = {}
+        self._recorded: set[tuple[str, str]] = set()
+        self._changed = asyncio.Event()
+
+    async def append(self, change: Change) -> StoredChange:
+        """Write a change. Raises Fenced where its version is not the next, AlreadyExists for a second record."""
+        # As over a network, others get their turn before it is decided.
+        await asyncio.sleep(0)
+        if isinstance(change.body, WorkRecorded):
+            execution = (change.tenant, change.body.record.execution_id)
+            if execution in self._recorded:
+                raise AlreadyExists(f"execution {execution[1]} is recorded already")
+            self._recorded.add(execution)
+        else:
+            story = (change.tenant, change.story_id)
+            if change.version != self._versions.get(story, 0) + 1:
+                raise Fenced(f"version {change.version} is not the next of story {change.story_id}")
+            self._versions[story] = change.version
+        self._changes.append(to_json(change))
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return StoredChange(sequence=len(self._changes), change=change)
+
+    async def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
+        """The changes from a sequence number on; with `follow` a None after those stored before, and no end."""
+        position, until = max(from_sequence, 1), len(self._changes)
+        while position <= until:
+            yield self._stored(position)
+            position += 1
+        if not follow:
+            return
+        yield None
+        while True:
+            changed = self._changed
+            while position <= len(self._changes):
+                yield self._stored(position)
+                position += 1
+                changed = self._changed
+            await changed.wait()
+
+    def _stored(self, sequence: int) -> StoredChange:
+        return StoredChange(sequence=sequence, change=from_json(Change, self._changes[sequence - 1]))
+
+
+class InMemoryIndex:
+    """A `MemoryIndex` of one process, which forgets with it."""
+
+    def __init__(self) -> None:
+        self._memories: dict[str, Memory] = {}
+        self._terms: dict[str, list[str]] = {}
+        self._vectors: dict[str, dict[str, list[float]]] = {}
+        self._positions: dict[str, int] = {}
+
+    async def put(
+        self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
+    ) -> None:
+        """Take memories in, with their vectors. Raises InvalidRequest; then nothing has changed."""
+        known = self._vectors.get(space, {})
+        vectors = {memory.memory_id: unit(vector) for memory, vector in memories if vector is not None}
+        vectors = {key: vector for key, vector in vectors.items() if vector}
+        for vector in vectors.values():
+            check_dimension(space, len(next(chain(known.values(), vectors.values()))), vector)
+        self._memories |= {memory.memory_id: memory for memory, _ in memories}
+        self._terms |= {memory.memory_id: terms(memory.text) for memory, _ in memories}
+        self._vectors[space] = known | vectors
+        if position:
+            self._positions[space] = position
+
+    async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
+        """Forget memories, words and the vectors of all spaces."""
+        for memory_id in memory_ids:
+            for kept in (self._memories, self._terms, *self._vectors.values()):
+                kept.pop(memory_id, None)
+        if position:
+            self._positions[space] = position
+
+    async def search(
+        self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
+    ) -> tuple[Match, ...]:
+        """The memories that fit best, by words or by a vector. Raises InvalidRequest."""
+        check_search(words, vector)
+        held = {key: memory for key, memory in self._memories.items() if in_scope(memory, scope)}
+        if wanted := unit(vector):
+            vectors = self._vectors.get(space, {})
+            scores = {
+                key: sum(map(float.__mul__, wanted, vectors[key]))
+                for key in held
+                if key in vectors and len(vectors[key]) == len(wanted)
+            }
+        else:
+            found = bm25(query_terms(words), [self._terms[key] for key in held])
+            scores = {key: score for key, score in zip(held, found, strict=True) if score > 0}
+        best = sorted(scores, key=lambda key: (-scores[key], key))[: bounded(limit)]
+        return tuple(Match(memory=held[key], score=scores[key]) for key in best)
+
+    async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
+        """What a scope holds, the newest first."""
+        held = [memory for memory in self._memories.values() if in_scope(memory, scope)]
+        held.sort(key=lambda memory: memory.memory_id)
+        held.sort(key=lambda memory: memory.created_at, reverse=True)
+        return tuple(held[: max(0, limit)])
+
+    async def position(self, space: str) -> int:
+        """How far its source was read with vectors of that space; empty: at all."""
+        return self._positions.get(space, 0) if space else max(self._positions.values(), default=0)
+
+
+class MemoryKeyValue:
+    """A `KeyValue` of one process."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, KeyValueChange] = {}
+        self._revision = 0
+        self._changed = asyncio.Event()
+
+    async def get(self, key: str) -> KeyValueEntry | None:
+        """The value, None where there is none (any more)."""
+        return self._entry(key)
+
+    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+        """Store a value; its revision. Raises Fenced where it was changed since the `revision` given."""
+        known = self._entry(key)
+        if revision is not None and revision != (known.revision if known else 0):
+            raise Fenced(f"{key} was changed by somebody else")
+        return self._tell(key, value)
+
+    async def delete(self, key: str) -> None:
+        """Remove a value; nothing happens where there is none."""
+        if self._entry(key) is not None:
+            self._tell(key, None)
+
+    async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
+        """Everything under keys that begin so, by key."""
+        found = [self._entry(key) for key in sorted(self._last) if key.startswith(prefix)]
+        return tuple(entry for entry in found if entry is not None)
+
+    async def changes(
+        self, *, from_revision: int = 0, follow: bool = False
+    ) -> AsyncGenerator[KeyValueChange | None, None]:
+        """What was stored and removed from a revision on, the last of each key; with `follow` without an end."""
+        position, caught_up = from_revision, False
+        while True:
+            changed = self._changed
+            for change in sorted(self._last.values(), key=lambda one: one.revision):
+                if change.revision >= position:
+                    position = change.revision + 1
+                    yield change
+            if not caught_up:
+                caught_up = True
+                if not follow:
+                    return
+                yield None
+            await changed.wait()
+
+    def _entry(self, key: str) -> KeyValueEntry | None:
+        last = self._last.get(key)
+        if last is None or last.value is None:
+            return None
+        return KeyValueEntry(key=key, value=last.value, revision=last.revision)
+
+    def _tell(self, key: str, value: bytes | None) -> int:
+        self._revision += 1
+        self._last[key] = KeyValueChange(key=key, value=value, revision=self._revision)
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return self._revision

@@ -1,0 +1,276 @@
+"""Ownership on the engine: labels, the names of one run's containers and images, and removal of what runs left.
+
+An agent reaches what its run made, by the names it gave, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.docker.engine import Engine, MissingOnEngine
+from swe_ai_fleet.tools.docker.policy import DockerPolicy, canonical, checked_image
+
+LABEL_PREFIX = "swe-ai-fleet."
+
+
+class Kind(StrEnum):
+    """Containers inherit the labels of their image, whoever starts them: so each kind has labels of its own."""
+
+    CONTAINER = "container"
+    IMAGE = "image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The run that containers and images are made for.
+
+    Nothing of another owner can be seen through the tool. `workspace_id` is random where none is given, so that two
+    tools in one process never share by accident.
+    """
+
+    tenant: str = ""
+    execution_id: str = ""
+    agent_id: str = ""
+    workspace_id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def key(self) -> str:
+        """A short name for the four together; fit for names of images and containers."""
+        parts = "\0".join((self.tenant, self.execution_id, self.agent_id, self.workspace_id))
+        return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+    @property
+    def namespace(self) -> str:
+        """What the names of this owner's images and containers begin with."""
+        return f"fleet-{self.key}"
+
+    def selector(self, kind: Kind) -> str:
+        """The label that this owner's things of a kind carry, and nobody else's."""
+        return f"{LABEL_PREFIX}{kind}.owner={self.key}"
+
+    def labels(self, kind: Kind) -> dict[str, str]:
+        """Everything that is written on a new container or image."""
+        prefix = f"{LABEL_PREFIX}{kind}."
+        return {
+            f"{prefix}owner": self.key,
+            f"{prefix}tenant": self.tenant,
+            f"{prefix}execution": self.execution_id,
+            f"{prefix}agent": self.agent_id,
+            f"{prefix}workspace": self.workspace_id,
+            f"{prefix}created-at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+
+def label(labels: Mapping[str, str] | None, kind: Kind, name: str) -> str:
+    """One of the fleet's labels of a container or image; empty where it has none."""
+    return (labels or {}).get(f"{LABEL_PREFIX}{kind}.{name}", "")
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
+_TAG = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,60})?")
+_MIN_ID_CHARS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A container or an image of the run: the name its agent knows, the engine's id, and what the engine lists."""
+
+    name: str
+    id: str
+    listed: Mapping[str, Any]
+
+
+class Names:
+    """Names of one run, to and from what the engine calls them."""
+
+    def __init__(self, engine: Engine, owner: Owner, policy: DockerPolicy) -> None:
+        self.engine = engine
+        self.owner = owner
+        self.policy = policy
+
+    async def containers(self) -> list[Entry]:
+        """The run's containers, running or not."""
+        found: list[Entry] = []
+        for listed in await self.engine.containers(self.owner.selector(Kind.CONTAINER)):
+            name = str((listed.get("Names") or [listed["Id"][:12]])[0]).lstrip("/")
+            found.append(Entry(name=name.removeprefix(f"{self.owner.namespace}-"), id=listed["Id"], listed=listed))
+        return found
+
+    async def container(self, name: str) -> Entry:
+        """One of the run's containers, by name or by the beginning of its id. Raises ToolFailure."""
+        containers = await self.containers()
+        found = _named(containers, name)
+        if found is None:
+            names = ", ".join(entry.name for entry in containers) or "none"
+            raise ToolFailure(f"this run has no container {name[:80]!r}; its containers: {names}")
+        return found
+
+    async def images(self) -> list[Entry]:
+        """The images that were built in this run and have a name."""
+        prefix = f"{self.owner.namespace}/"
+        return [
+            Entry(name=tag.removeprefix(prefix), id=listed["Id"], listed=listed)
+            for listed in await self.engine.images(self.owner.selector(Kind.IMAGE))
+            for tag in listed.get("RepoTags") or ()
+            if tag.startswith(prefix)
+        ]
+
+    async def own_image(self, name: str) -> Entry | None:
+        """An image built in this run, by name or by the beginning of its id; None where there is none."""
+        return _named(await self.images(), name, canonical(name))
+
+    async def image(self, name: str, *, pull: bool = False) -> str:
+        """How the engine knows an image that may be used. With `pull`, an allowed one may be missing.
+
+        Raises:
+            ToolRefusal: It is neither the run's own nor allowed.
+            ToolFailure: It is allowed, but not there.
+        """
+        own = await self.own_image(name)
+        if own is not None:
+            return f"{self.owner.namespace}/{own.name}"
+        image = checked_image(name)
+        if not self.policy.allows_image(image):
+            allowed = ", ".join(self.policy.images) or "no others"
+            built = ", ".join(entry.name for entry in await self.images()) or "none yet"
+            raise ToolRefusal(f"the image {image!r} is not allowed; built in this run: {built}; allowed: {allowed}")
+        try:
+            await self.engine.image(image)
+        except MissingOnEngine:
+            if not pull:
+                raise ToolFailure(f"the engine has no image {image!r}, and images are not fetched here") from None
+        return image
+
+    def container_name(self, name: str) -> str:
+        """What the engine is to call a new container. Raises ToolFailure."""
+        if name and not _NAME.fullmatch(name):
+            raise ToolFailure("name a container with at most 41 lower-case letters, digits, '-' and '_', such as db")
+        return f"{self.owner.namespace}-{name or secrets.token_hex(4)}"
+
+    def tag(self, name: str) -> str:
+        """What the engine is to call a new image. Raises ToolFailure."""
+        if not _TAG.fullmatch(name) or len(name) > 100:
+            raise ToolFailure("tag an image with lower-case letters, digits, '.', '_' and '-', such as app or app:test")
+        return f"{self.owner.namespace}/{canonical(name)}"
+
+
+def _named(entries: list[Entry], *names: str) -> Entry | None:
+    for entry in entries:
+        if entry.name in names:
+            return entry
+    wanted = names[0].removeprefix("sha256:")
+    if len(wanted) < _MIN_ID_CHARS:
+        return None
+    found = [entry for entry in entries if entry.id.removeprefix("sha256:").startswith(wanted)]
+    return found[0] if len({entry.id for entry in found}) == 1 else None
+
+
+_PATIENCE_SECONDS = (0.1, 0.3, 0.6, 1.0, 2.0)
+"""The engine takes a moment over the end of a build that was broken off, and holds its images until then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped:
+    """How many containers and images were removed, and what could not be, by name with the reason."""
+
+    containers: int = 0
+    images: int = 0
+    failures: tuple[str, ...] = ()
+
+
+async def reap(
+    policy: DockerPolicy, *, executions: Collection[str] | None = None, older_than_seconds: float | None = None
+) -> Reaped:
+    """Remove the fleet's containers and images of ended executions, whichever run made them.
+
+    Args:
+        policy: Where the engine is.
+        executions: Only those of these executions; None is any.
+        older_than_seconds: Only those made longer ago; None is any age. One of the two must be given.
+
+    Raises:
+        InvalidRequest: Neither was given: that would remove what is in use.
+        ToolFailure: There is no engine.
+    """
+    if executions is None and older_than_seconds is None:
+        raise InvalidRequest("say which executions have ended, or what age is too old", field="older_than_seconds")
+    engine = Engine(policy.host, call_seconds=policy.call_seconds)
+    try:
+        left = await _left(engine, "")
+        if executions is not None:
+            left = [item for item in left if item.execution in executions]
+        if older_than_seconds is not None:
+            before = time.time() - older_than_seconds
+            left = [item for item in left if item.created_at <= before]
+        return await _remove(engine, left)
+    finally:
+        await engine.close()
+
+
+async def remove_run(engine: Engine, owner: Owner) -> Reaped:
+    """Remove everything of one run. Raises ToolFailure where there is no engine."""
+    return await _remove(engine, await _left(engine, f"={owner.key}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    kind: Kind
+    id: str
+    execution: str
+    created_at: float
+
+
+async def _left(engine: Engine, owner: str) -> list[_Item]:
+    """What carries the fleet's labels."""
+    found: list[_Item] = []
+    for kind, ask in ((Kind.CONTAINER, engine.containers), (Kind.IMAGE, engine.images)):
+        for listed in await ask(f"{LABEL_PREFIX}{kind}.owner{owner}"):
+            labels: Mapping[str, str] | None = listed.get("Labels")
+            found.append(
+                _Item(
+                    kind=kind,
+                    id=listed["Id"],
+                    execution=label(labels, kind, "execution"),
+                    created_at=float(listed["Created"]),
+                )
+            )
+    return found
+
+
+async def _remove(engine: Engine, items: list[_Item]) -> Reaped:
+    first, failures = await _removed([item.id for item in items if item.kind is Kind.CONTAINER], engine.remove)
+    left, second, patience = [item.id for item in items if item.kind is Kind.IMAGE], 0, iter(_PATIENCE_SECONDS)
+    while left:
+        count, refused = await _removed(left, engine.remove_image)
+        second += count
+        left = list(refused)
+        if left and not count:  # those that others were built upon can go at once; these are in use
+            wait = next(patience, None)
+            if wait is None:
+                failures |= refused
+                break
+            await asyncio.sleep(wait)
+    reasons = tuple(f"{identifier}: {reason}" for identifier, reason in failures.items())
+    return Reaped(containers=first, images=second, failures=reasons)
+
+
+async def _removed(identifiers: list[str], remove: Callable[[str], Awaitable[None]]) -> tuple[int, dict[str, str]]:
+    """How many could be removed, and why the others could not."""
+    refused: dict[str, str] = {}
+    for identifier in identifiers:
+        try:
+            await remove(identifier)
+        except ToolFailure as failure:
+            refused[identifier] = failure.message
+    return len(identifiers) - len(refused), refused

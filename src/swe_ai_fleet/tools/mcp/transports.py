@@ -1,0 +1,249 @@
+"""Transports of MCP: a process of ours, one JSON message a line; and a server behind a URL.
+
+To a URL each message is one POST, answered as JSON or as a stream of events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx2
+from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
+
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
+from swe_ai_fleet.sandbox.policy import SandboxPolicy
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.mcp.server import McpServer
+from swe_ai_fleet.tools.mcp.wire import FAILED, MAX_MESSAGE_BYTES, REFUSED, FloodError, Inbox
+
+_CHUNK = 64 * 1024
+# A server that does not read fills its pipe and then this; a notification beyond it is dropped, a request waits.
+_UNREAD_BYTES = 1024 * 1024
+_EXIT_SECONDS = 1.0
+_SHOWN_ERRORS = 600
+
+
+class StdioWire:
+    """A running server process; implements `Wire`."""
+
+    def __init__(self, process: InteractiveProcess) -> None:
+        self.inbox = Inbox()
+        self._process = process
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def open(cls, server: McpServer, root: Path, policy: SandboxPolicy) -> StdioWire:
+        """Start the server over a workspace's directory. Raises PreconditionFailed, Unavailable."""
+        command = InteractiveCommand(
+            argv=server.command,
+            variables={**server.variables, **server.secret_variables},
+            mounts=server.mounts,
+            network=server.network or None,
+            read_only_workspace=server.read_only_workspace,
+            confined=server.confined,
+        )
+        return cls(await InteractiveProcess.start(root, command, policy=policy))
+
+    async def send(self, message: JSONRPCMessage, *, headers: dict[str, str]) -> None:
+        line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        pipe = self._process.stdin
+        droppable = isinstance(message, JSONRPCNotification)
+        if self.inbox.ended or (droppable and pipe.transport.get_write_buffer_size() > _UNREAD_BYTES):
+            return
+        try:
+            pipe.write(line)
+            if not droppable:
+                await pipe.drain()
+        except ConnectionError:
+            # The reading side notices the end and knows why.
+            return
+
+    async def close(self, *, grace_seconds: float) -> None:
+        self.inbox.end("it was stopped")
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
+        await (self._process.close(grace_seconds=grace_seconds) if grace_seconds else self._process.kill())
+
+    async def _read(self) -> None:
+        try:
+            async for line in _lines(self._process.stdout):
+                if line.strip():
+                    self.inbox.accept(line)
+        except FloodError as flood:
+            self.inbox.end(f"{flood} and was stopped")
+            await self._process.kill()
+            return
+        try:
+            async with asyncio.timeout(_EXIT_SECONDS):
+                ending = f"it ended with exit code {await self._process.wait()}"
+        except TimeoutError:
+            ending = "it closed its output"
+        said = self._process.errors().text().strip()[-_SHOWN_ERRORS:]
+        self.inbox.end(f"{ending}; its last words: {said}" if said else ending)
+        await self._process.kill()
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncGenerator[bytes]:
+    """The lines of a stream, none held that is longer than a message may be. Raises FloodError."""
+    held = bytearray()
+    while data := await stream.read(_CHUNK):
+        searched = len(held)
+        held += data
+        start = 0
+        while (end := held.find(b"\n", max(start, searched))) >= 0:
+            yield bytes(held[start:end])
+            start = end + 1
+        del held[:start]
+        if len(held) > MAX_MESSAGE_BYTES:
+            raise FloodError(f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes")
+    if held:
+        yield bytes(held)
+
+
+_SESSION = "mcp-session-id"
+_VERSION = "mcp-protocol-version"
+_SESSION_ID = re.compile(r"[\x21-\x7e]{1,512}")
+_NOTICE_SECONDS = 10.0
+_SPARE_SECONDS = 5.0
+_MAX_PENDING = 64
+_STATUS = {
+    401: "it wants other credentials (HTTP 401)",
+    403: "it refuses these credentials (HTTP 403)",
+    404: "there is nothing at this address (HTTP 404)",
+}
+
+
+class HttpWire:
+    """A session with a server over streamable HTTP; implements `Wire`.
+
+    There is no standing stream for what the server might want to say: nothing of that is listened to.
+    """
+
+    def __init__(self, server: McpServer, transport: GuardedTransport) -> None:
+        self.inbox = Inbox()
+        self._server = server
+        self._url = parse_url(server.url)
+        self._transport = transport
+        self._session_id = ""
+        self._version = ""
+        self._posts: dict[str, asyncio.Task[None]] = {}
+        self._notices: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def open(cls, server: McpServer) -> HttpWire:
+        """Nothing is sent yet."""
+        url = parse_url(server.url)
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        policy = HttpPolicy(
+            allowed_hosts=() if server.private else (host,),
+            private_hosts=(host,) if server.private else (),
+            ports=(port_of(url),),
+        )
+        return cls(server, GuardedTransport(policy))
+
+    async def send(self, message: JSONRPCMessage, *, headers: dict[str, str]) -> None:
+        self._version = headers.get(_VERSION, self._version)
+        if isinstance(message, JSONRPCRequest):
+            task = asyncio.create_task(self._ask(message))
+            self._posts[str(message.id)] = task
+            task.add_done_callback(lambda _: self._posts.pop(str(message.id), None))
+            return
+        if isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            abandoned = self._posts.get(str((message.params or {}).get("requestId")))
+            if abandoned is not None:
+                abandoned.cancel()
+        if isinstance(message, JSONRPCNotification) and message.method == "notifications/initialized":
+            # The server takes no request before it has seen this one.
+            await self._tell(message)
+        elif len(self._notices) < _MAX_PENDING:
+            task = asyncio.create_task(self._tell(message))
+            self._notices.add(task)
+            task.add_done_callback(self._notices.discard)
+
+    async def close(self, *, grace_seconds: float) -> None:
+        self.inbox.end("it was let go")
+        if self._session_id and grace_seconds:
+            with suppress(TimeoutError, ToolFailure):
+                async with asyncio.timeout(grace_seconds):
+                    response = await self._transport.handle_async_request(self._request("DELETE", b""))
+                    await response.aclose()
+        tasks = (*self._posts.values(), *self._notices)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._transport.aclose()
+
+    async def _tell(self, message: JSONRPCMessage) -> None:
+        body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        # Nobody waits for an answer; where the server is gone, the next request finds that out.
+        with suppress(TimeoutError, ToolFailure):
+            async with asyncio.timeout(_NOTICE_SECONDS):
+                response = await self._transport.handle_async_request(self._request("POST", body))
+                await response.aclose()
+
+    async def _ask(self, message: JSONRPCRequest) -> None:
+        limit = max(self._server.time_limit_seconds, self._server.start_seconds) + _SPARE_SECONDS
+        try:
+            body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+            async with asyncio.timeout(limit):
+                response = await self._transport.handle_async_request(self._request("POST", body))
+                try:
+                    await self._answer(message, response)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            self.inbox.fail(message.id, FAILED, f"it did not answer within {limit:g} seconds")
+        except FloodError as flood:
+            self.inbox.end(f"{flood} and was let go")
+        except (ToolFailure, httpx2.HTTPError, httpx2.StreamError, ValueError) as error:
+            self.inbox.fail(message.id, REFUSED if isinstance(error, ToolRefusal) else FAILED, str(error))
+
+    async def _answer(self, message: JSONRPCRequest, response: httpx2.Response) -> None:
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ToolFailure("it compresses its answer, which it was asked not to do")
+        if response.status_code == 404 and self._session_id:
+            self.inbox.end("it has forgotten the session")
+            return
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if response.status_code >= 400 and kind != "application/json":
+            raise ToolFailure(_STATUS.get(response.status_code, f"it answered HTTP {response.status_code}"))
+        if not 200 <= response.status_code < 300 and response.status_code < 400:
+            raise ToolFailure(f"it answered HTTP {response.status_code}; redirects are not followed")
+        if message.method == "initialize":
+            given = response.headers.get(_SESSION, "")
+            self._session_id = given if _SESSION_ID.fullmatch(given) else ""
+        if kind == "text/event-stream":
+            response.request = self._request("POST", b"")
+            async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
+                if event.event == "message" and event.data:
+                    self.inbox.accept(event.data)
+                if self.inbox.answered(message.id):
+                    return
+            raise ToolFailure("its answer broke off")
+        if kind != "application/json":
+            raise ToolFailure(f"its answer is {kind[:80] or 'of no type'!r}, which is not MCP")
+        received = bytearray()
+        async for part in response.aiter_raw():
+            received += part
+            if len(received) > MAX_MESSAGE_BYTES:
+                raise FloodError(f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes")
+        self.inbox.accept(bytes(received))
+        if not self.inbox.answered(message.id):
+            status = _STATUS.get(response.status_code, f"HTTP {response.status_code}")
+            raise ToolFailure(f"its answer ({status}) is not one to the question")
+
+    def _request(self, method: str, body: bytes) -> httpx2.Request:
+        headers = {
+            "Accept": "application/json, text/event-stream",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+            "User-Agent": "swe-ai-fleet",
+        }
+        headers |= {_SESSION: self._session_id} if self._session_id else {}
+        headers |= {_VERSION: self._version} if self._version else {}
+        return httpx2.Request(method, self._url, headers={**headers, **self._server.headers}, content=body)

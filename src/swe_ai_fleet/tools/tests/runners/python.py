@@ -1,0 +1,195 @@
+"""Python runners: pytest with a plug-in of ours, unittest and Django's tests by a program of ours.
+
+Both report each test as it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.tests.reports import parse_pytest_output
+from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, checked_path, not_installed
+from swe_ai_fleet.tools.tests.runners.scripts import is_django
+from swe_ai_fleet.tools.tests.runners.text_reports import parse_unittest_output
+
+PYTHON_PYTEST = ("python3", "-m", "pytest")
+_KNOWN_LIMITS = 300
+# A plug-in that is older than the environment's pytest (those of linters are the first) ends it before it has begun, as
+# do options that a repository sets for a plug-in which is not installed.
+_PLUGIN = re.compile(r"PluginValidationError: [Pp]lugin '([\w.-]{1,80})' ")
+# A pytest that does not know this Python's syntax trees yet.
+_REWRITING = re.compile(r'TypeError: required field "lineno" missing from alias')
+_USAGE = re.compile(r"^(?:\S*: )?(?:ERROR|error): .*(?:unrecognized arguments|Missing required plugins|usage:)", re.M)
+
+
+def pytest_plan(
+    base: tuple[str, ...],
+    selection: Selection,
+    *,
+    plugin_directory: str,
+    variables: Mapping[str, str],
+    known_seconds: Mapping[str, float] | None = None,
+    max_failures: int | None = None,
+) -> Plan:
+    """How to run pytest, all or a selection; one file that cannot be collected does not keep the others from running.
+
+    Args:
+        base: The repository's own command.
+        plugin_directory: Where the plug-in lies, as commands see it.
+        variables: The environment's own; PYTHONPATH is kept and added to.
+        known_seconds: Limits of single tests that are longer than the usual one.
+        max_failures: Stop after so many.
+    """
+    chosen: list[str] = []
+    if max_failures is not None:
+        chosen.append(f"--maxfail={max_failures}")
+    if selection.keyword:
+        chosen.append(f"-k={selection.keyword}")
+    chosen += (f"--deselect={name}" for name in selection.deselect)
+    chosen += map(_operand, selection.paths)
+    options = (
+        *("-p", "fleet_pytest", "--continue-on-collection-errors"),
+        # A repository's own `-x` would hide how the rest stands.
+        *(() if max_failures is not None else ("--maxfail=0",)),
+        # Out of the repository: it would show up in the diff. pytest resolves the variable itself.
+        *("-o", "cache_dir=$TMPDIR/fleet-pytest-cache"),
+    )
+    longest = dict(sorted((known_seconds or {}).items(), key=lambda item: -item[1])[:_KNOWN_LIMITS])
+    steering = {"first": selection.first, "limits": longest}
+    own = variables.get("PYTHONPATH")
+    argv = (*base, *options, *chosen)
+    bare = (*base, *options, "-o", "addopts=", "-o", "required_plugins=", *chosen)
+    plain = (*base, *options, "--assert=plain", *chosen)
+    return Plan(
+        framework="pytest",
+        argv=argv,
+        told=(*base, *chosen),
+        absent=not_installed(base[0], "Python"),
+        variables={
+            "PYTHONPATH": f"{own}:{plugin_directory}" if own else plugin_directory,
+            **({"FLEET_TEST_OPTIONS": json.dumps(steering)} if longest or selection.first else {}),
+        },
+        read_output=parse_pytest_output,
+        fallbacks=(
+            Fallback(
+                argv=bare,
+                pattern=_USAGE,
+                note="the options that the repository sets for pytest (addopts, required_plugins) were left out: "
+                "a plug-in that they are for is not installed",
+            ),
+            Fallback(
+                argv=plain,
+                pattern=_REWRITING,
+                note="pytest is older than this Python: its assertions are not rewritten (--assert=plain)",
+            ),
+            Fallback(
+                option="-pno:", pattern=_PLUGIN, note="pytest's plug-in {} was left out: this pytest cannot load it"
+            ),
+        ),
+    )
+
+
+def _operand(path: str) -> str:
+    """A path as pytest takes it for one: it reads options behind `--` too, and files of options behind `@`."""
+    if not path.strip() or "\0" in path:
+        raise ToolFailure(f"{path[:80]!r} selects nothing; leave it out to run all tests")
+    return f"./{path}" if path.startswith(("-", "@")) else path
+
+
+_DOTTED = re.compile(r"\w{1,200}(?:\.\w{1,200}){0,20}")
+# Options of Django's `test` that have a value, and those that spread a run, stop it early, or ask.
+_VALUED = frozenset(
+    {
+        *(
+            "--settings",
+            "--pythonpath",
+            "-p",
+            "--pattern",
+            "-t",
+            "--top-level-directory",
+            "-k",
+            "--tag",
+            "--exclude-tag",
+        ),
+        *("-v", "--verbosity", "--testrunner", "--durations"),
+    }
+)
+_COUNTED = frozenset({"--parallel", "--shuffle"})
+_LEFT_OUT = frozenset(
+    {"--parallel", "--failfast", "-v", "--verbosity", "--noinput", "--no-input", "--pdb", "--keepdb", "--timing"}
+)
+DISCOVER = ("python3", "-m", "unittest", "discover")
+
+
+def checked_name(tree: Tree, name: str) -> str:
+    """A dotted name itself, or a path of something inside the workspace, with what follows its `::`.
+
+    Raises ToolRefusal for what looks like an option, ToolFailure for what is neither.
+    """
+    path, mark, inside = checked_path(name).partition("::")
+    if not mark and _DOTTED.fullmatch(path) and not path.endswith(".py"):
+        try:
+            return tree.find(path)
+        except ToolFailure:
+            return path
+    return f"{tree.find(path)}{mark}{inside}"
+
+
+def unittest_plan(
+    selection: Selection,
+    base: tuple[str, ...] = DISCOVER,
+    *,
+    program_directory: str,
+    known_seconds: Mapping[str, float] | None = None,
+) -> Plan:
+    """How to run unittest, all that the repository's own command finds or a selection.
+
+    Args:
+        base: The repository's own command.
+        program_directory: Where the program lies, as commands see it.
+        known_seconds: Limits of single tests that are longer than the usual one.
+    """
+    patterns = (f"-k={selection.keyword}",) if selection.keyword else ()
+    if is_django(base):
+        options = _django_options(base[base.index("test") + 1 :], named=bool(selection.paths))
+        told = (*base[: base.index("test") + 1], *options, *patterns, *map(_label, selection.paths))
+        own = ("--django", *told[1:], "--noinput")
+    elif selection.paths:
+        names = tuple(f"./{path}" if path.startswith("-") else path for path in selection.paths)
+        own, told = ("--paths", *patterns, *names), (*base[:3], *patterns, *names)
+    else:
+        own, told = (*base[3:], *patterns), (*base, *patterns)
+    steering = {"limits": known_seconds or {}, "deselect": selection.deselect}
+    return Plan(
+        framework="unittest",
+        argv=(base[0], f"{program_directory}/fleet_unittest.py", *own),
+        told=told,
+        absent=not_installed(base[0], "Python"),
+        variables={"FLEET_TEST_OPTIONS": json.dumps(steering)} if any(steering.values()) else {},
+        read_output=parse_unittest_output,
+    )
+
+
+def _django_options(words: tuple[str, ...], *, named: bool) -> tuple[str, ...]:
+    """Django's words behind `test` without what spreads a run or stops it early; no labels where others are named."""
+    kept: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        optional = word in _COUNTED and re.fullmatch(r"\d+|auto", rest[0] if rest else "")
+        value = [rest.pop(0)] if rest and (optional or word in _VALUED) else []
+        if word.partition("=")[0] not in _LEFT_OUT and (word.startswith("-") or not named):
+            kept += [word, *value]
+    return tuple(kept)
+
+
+def _label(name: str) -> str:
+    """A path, or an id with one, as Django names tests."""
+    path, _, inside = name.partition("::")
+    if not path.endswith(".py"):
+        return name
+    return ".".join((path.removeprefix("./").removesuffix(".py").replace("/", "."), *inside.split("::"))).rstrip(".")

@@ -1,0 +1,131 @@
+"""Audit chains of an execution, verified and as a JSON document.
+
+Audit chains of events as they come over the wire, and what became of them as JSON.
+
+An execution's audit chains as one JSON document, which proves itself to whoever has the public key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.codec import from_json
+from swe_ai_fleet.domain.audit import AuditEntry, HeadVerifier, SignedHead
+from swe_ai_fleet.domain.audit_chains import AuditChains, ChainedEntry, ChainVerdict
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import StoredEvent
+from swe_ai_fleet.watching.events import stored_event
+
+
+class Chains(AuditChains):
+    """`AuditChains` of events as they come over the wire."""
+
+    def add(self, event: pb.ExecutionEvent) -> ChainedEntry | None:
+        """Take the next event in; the entry that it brought, if it did."""
+        try:
+            stored = stored_event(event)
+        except ValueError as error:
+            reason = f"event {event.sequence} ({event.type}) cannot be read: {str(error).splitlines()[0]}"
+            self.unreadable(event.agent_id, reason)
+            return None
+        return self.take(stored) if stored else None
+
+
+def verify_events(events: Iterable[pb.ExecutionEvent], keys: HeadVerifier | None = None) -> tuple[ChainVerdict, ...]:
+    """Recompute every agent's chains from all of an execution's events; with `keys` their signatures too."""
+    chains = Chains(keys)
+    for event in events:
+        chains.add(event)
+    return chains.verdicts()
+
+
+def report(verdicts: Sequence[ChainVerdict]) -> dict[str, object]:
+    """Verdicts as JSON: whether all chains are intact, and each of them."""
+    chains = [
+        {
+            "agent_id": verdict.agent_id,
+            "run": verdict.run,
+            "entries": verdict.entries,
+            "head": verdict.head,
+            "recorded_head": verdict.recorded_head,
+            "intact": verdict.intact,
+            "fault": {"entry": verdict.fault.seq, "reason": verdict.fault.reason} if verdict.fault else None,
+            "signing": str(verdict.signing),
+            "signed_entries": verdict.signed_entries,
+            "key_id": verdict.key_id,
+        }
+        for verdict in verdicts
+    ]
+    return {"intact": all(verdict.intact for verdict in verdicts), "chains": chains}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedChain:
+    """One chain with what the log says of its end."""
+
+    agent_id: str
+    run: int
+    entries: tuple[AuditEntry, ...]
+    recorded_heads: tuple[str, ...]
+    signatures: tuple[SignedHead, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditDocument:
+    """All chains of an execution. `public_keys` (PEM) are for whoever has no better source; they prove nothing."""
+
+    execution_id: str
+    chains: tuple[RecordedChain, ...]
+    public_keys: str = ""
+    format: Literal["swe-ai-fleet.audit/1"] = "swe-ai-fleet.audit/1"
+
+    def verdicts(self, keys: HeadVerifier | None) -> tuple[ChainVerdict, ...]:
+        """What its chains come to; with `keys` their signatures too."""
+        chains = AuditChains(keys, execution_id=self.execution_id)
+        for told in self.chains:
+            chains.begin(told.agent_id)
+            for entry in told.entries:
+                chains.append(told.agent_id, entry)
+            for recorded in told.recorded_heads:
+                chains.record(told.agent_id, recorded)
+            for signed in told.signatures:
+                chains.sign(signed)
+        return chains.verdicts()
+
+
+def audit_document(execution_id: str, events: Iterable[StoredEvent], public_keys: str = "") -> AuditDocument:
+    """The document of an execution that has these events."""
+    chains, entries = AuditChains(), dict[tuple[str, int], list[AuditEntry]]()
+    for stored in events:
+        chained = chains.take(stored)
+        if chained is not None:
+            entries.setdefault((chained.agent_id, chained.run), []).append(chained.entry)
+    return AuditDocument(
+        execution_id=execution_id,
+        chains=tuple(
+            RecordedChain(
+                agent_id=verdict.agent_id,
+                run=verdict.run,
+                entries=tuple(entries.get((verdict.agent_id, verdict.run), ())),
+                recorded_heads=chains.recorded(verdict.agent_id, verdict.run),
+                signatures=chains.signed(verdict.agent_id, verdict.run),
+            )
+            for verdict in chains.verdicts()
+        ),
+        public_keys=public_keys,
+    )
+
+
+def read_audit_document(data: bytes) -> AuditDocument:
+    """A document from its JSON. Raises InvalidRequest for what is none."""
+    try:
+        return from_json(AuditDocument, data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"this is no audit document: {(str(error).splitlines() or [''])[0]}",
+            field="file",
+            hint="`fleet export --format audit` writes one",
+        ) from None

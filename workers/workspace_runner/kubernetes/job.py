@@ -1,0 +1,353 @@
+"""A Kubernetes Job: what it is made of, and what its state means.
+
+The Kubernetes Job of a job: one Pod, one try, a container that clones and one that works.
+
+What the state of a Job and its Pod means: how it ended, or what keeps it from ever beginning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from swe_ai_fleet.domain.assignment import job_id
+from swe_ai_fleet.settings import without_login
+from workers.container import (
+    CLONE_FROM,
+    CLONE_HOSTS,
+    DEFAULT_WORKSPACE,
+    FENCED,
+    GIT_CREDENTIALS,
+    JOB_ID,
+    LOGIN,
+    TENANT,
+    WORKSPACE,
+)
+from workers.workspace_runner.backend import Ending, EndReason, JobSpec
+from workers.workspace_runner.settings import RunnerSettings
+
+MANAGER = "fleet-workspace-runner"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+SELECTOR = f"{MANAGED_BY}={MANAGER}"
+PREFIX = "fleet.dev/"
+CLONE, AGENT = "clone", "agent"
+GIT_MOUNT, FILES_MOUNT, HOME = "/var/run/fleet/git", "/etc/fleet", "/home/fleet"
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
+
+Json = dict[str, object]
+
+
+def job_manifest(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: str) -> Json:
+    """The manifest of a Job. The same specification always gives the same name.
+
+    It is never tried again by Kubernetes itself: what another container may do is decided by whoever reads the log.
+    """
+    labels = {
+        MANAGED_BY: MANAGER,
+        "app.kubernetes.io/name": "fleet-agent",
+        "app.kubernetes.io/component": spec.kind,
+        f"{PREFIX}tenant": label(spec.ref.tenant),
+        f"{PREFIX}execution": label(spec.execution_id),
+        f"{PREFIX}agent": label(spec.agent_id),
+        f"{PREFIX}job": spec.job_id,
+        f"{PREFIX}run": spec.run_id,
+        f"{PREFIX}generation": str(spec.generation),
+    }
+    annotations = {
+        f"{PREFIX}tenant": spec.ref.tenant,
+        f"{PREFIX}task": spec.task_id,
+        f"{PREFIX}agent": spec.agent_id,
+        # What the cluster autoscaler moves away is a lost run.
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": spec.ref.name,
+            "namespace": settings.namespace_of(spec.ref.tenant),
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "parallelism": 1,
+            "completions": 1,
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": max(1, round(spec.deadline_seconds)),
+            "ttlSecondsAfterFinished": settings.keep_seconds,
+            # A second Pod of the same generation would be fenced by its log anyway.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onPodConditions": [_DISRUPTED]},
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": AGENT, "operator": "In", "values": [FENCED]},
+                    },
+                ]
+            },
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": _pod(spec, settings, nats_url=nats_url, model_url=model_url),
+            },
+        },
+    }
+
+
+def label(text: str) -> str:
+    """A text as the value of a label: itself where it may stand in one, else its digest."""
+    return text if _LABEL.fullmatch(text) else job_id(text)
+
+
+def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: str) -> Json:
+    git_secret = settings.git_secret_of(spec.ref.tenant)
+    common = {
+        "TASK_ID": spec.task_id,
+        "NATS_URL": without_login(nats_url),
+        JOB_ID: spec.job_id,
+        TENANT: spec.ref.tenant,
+        WORKSPACE: DEFAULT_WORKSPACE,
+        LOGIN: spec.login,
+        "FLEET_HOME": f"{HOME}/state",
+        "HOME": HOME,
+        "TMPDIR": "/tmp",  # noqa: S108 - of the container
+    }
+    cloning = common | {CLONE_FROM: settings.protocols, CLONE_HOSTS: settings.hosts}
+    if git_secret:
+        cloning[GIT_CREDENTIALS] = GIT_MOUNT
+    working = common | {"VLLM_URL": model_url, **settings.agent_env}
+    mounts: list[Json] = [
+        {"name": "workspace", "mountPath": DEFAULT_WORKSPACE},
+        {"name": "home", "mountPath": HOME},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
+    ]
+    volumes: list[Json] = [
+        {"name": "workspace", "emptyDir": {"sizeLimit": settings.workspace_size}},
+        {"name": "home", "emptyDir": {"sizeLimit": settings.scratch_size}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": settings.scratch_size}},
+    ]
+    if settings.files_secret:
+        volumes.append({"name": "files", "secret": {"secretName": settings.files_secret, "defaultMode": 0o440}})
+        mounts.append({"name": "files", "mountPath": FILES_MOUNT, "readOnly": True})
+    git_mounts: list[Json] = []
+    if git_secret and spec.clones:
+        volumes.append({"name": "git", "secret": {"secretName": git_secret, "defaultMode": 0o440}})
+        git_mounts.append({"name": "git", "mountPath": GIT_MOUNT, "readOnly": True})
+    agent = _container(
+        settings,
+        name=AGENT,
+        image=settings.image,
+        module="workers.agent",
+        variables=working,
+        secrets=(*settings.agent_secrets, "" if spec.login else settings.nats_secret),
+        mounts=mounts,
+    )
+    clone = _container(
+        settings,
+        name=CLONE,
+        image=settings.clone_image or settings.image,
+        module="workers.cloning",
+        variables=cloning,
+        secrets=("" if spec.login else settings.nats_secret,),
+        mounts=[*mounts, *git_mounts],
+    )
+    pod: Json = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": settings.grace_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": settings.run_as,
+            "runAsGroup": settings.run_as,
+            "fsGroup": settings.run_as,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [agent],
+        "volumes": volumes,
+        "tolerations": [
+            # Sooner than the five minutes that every Pod gets otherwise.
+            *(
+                {
+                    "key": f"node.kubernetes.io/{taint}",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": settings.lost_node_seconds,
+                }
+                for taint in ("not-ready", "unreachable")
+            ),
+            *settings.tolerations,
+        ],
+    }
+    if spec.clones:
+        pod["initContainers"] = [clone]
+    for name, value in (
+        ("serviceAccountName", settings.service_account),
+        ("runtimeClassName", settings.runtime_class),
+        ("priorityClassName", settings.priority_class),
+        ("nodeSelector", dict(settings.node_selector)),
+        ("imagePullSecrets", [{"name": name} for name in settings.pull_secrets]),
+    ):
+        if value:
+            pod[name] = value
+    return pod
+
+
+def _container(
+    settings: RunnerSettings,
+    *,
+    name: str,
+    image: str,
+    module: str,
+    variables: Mapping[str, str],
+    secrets: tuple[str, ...],
+    mounts: list[Json],
+) -> Json:
+    sources: list[Json] = []
+    sources.extend({"configMapRef": {"name": one}} for one in settings.agent_config)
+    sources.extend({"secretRef": {"name": one}} for one in secrets if one)
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": settings.pull_policy,
+        # Behind the image's own entry point, which is to take care of processes without a parent.
+        "args": ["python", "-m", module],
+        "workingDir": HOME,
+        "env": [{"name": key, "value": value} for key, value in variables.items() if value],
+        "envFrom": sources,
+        "resources": {
+            "requests": {"cpu": settings.cpu, "memory": settings.memory},
+            "limits": {"cpu": settings.cpu_limit, "memory": settings.memory_limit},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+Object = Mapping[str, Any]
+"""What the API server tells of one thing, as JSON."""
+
+_NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
+_NO_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_NODE = ("DeletionByTaintManager", "DeletionByPodGC")
+_RULE = re.compile(r"rule at index (\d+)")
+"""Where the Job controller says which rule of the Pod failure policy it followed."""
+_NODE_REASONS = ("NodeLost", "NodeShutdown", "Terminated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What a Pod cannot go on for, perhaps only for now."""
+
+    reason: EndReason
+    message: str = ""
+
+
+def finished(job: Object) -> bool:
+    """Whether a Job has ended for good, its Pod included."""
+    return any(_true(condition) for condition in _conditions(job) if condition["type"] in ("Complete", "Failed"))
+
+
+def ending(job: Object, pods: Iterable[Object]) -> Ending | None:
+    """How a Job ended; None while that is not known. `pods` are those it had, the gone ones as they were last seen."""
+    for condition in _conditions(job):
+        if condition["type"] == "Complete" and _true(condition):
+            return Ending(reason=EndReason.COMPLETED)
+    failed = [one for one in _conditions(job) if one["type"] == "Failed" and _true(one)]
+    if not failed:
+        return None
+    reason, message = str(failed[0].get("reason", "")), str(failed[0].get("message", ""))
+    if reason == "DeadlineExceeded":
+        return Ending(reason=EndReason.DEADLINE, message=message)
+    last = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
+    return pod_ending(last) if last is not None else None
+
+
+def unexplained(job: Object) -> Trouble | None:
+    """What is known of a failure whose Pod says nothing, or was gone before anybody saw it; None where it goes on."""
+    for condition in _conditions(job):
+        if condition["type"] == "Failed" and _true(condition):
+            message = str(condition.get("message", ""))
+            rule = _RULE.search(message) if condition.get("reason") == "PodFailurePolicy" else None
+            reasons = {"0": EndReason.EVICTED, "1": EndReason.FENCED}
+            return Trouble(
+                reason=reasons.get(rule[1], EndReason.DELETED) if rule else EndReason.DELETED, message=message
+            )
+    return None
+
+
+def pod_ending(pod: Object) -> Ending | None:
+    """How a Pod ended that did not succeed; None where it does not say."""
+    status = cast("Object", pod.get("status") or {})
+    for condition in _conditions(pod):
+        if condition["type"] == "DisruptionTarget" and _true(condition):
+            why, message = str(condition.get("reason", "")), str(condition.get("message", ""))
+            reason = EndReason.NODE_LOST if why in _NODE else EndReason.EVICTED
+            return Ending(reason=reason, message=f"{why}: {message}".strip(": "))
+    told = str(status.get("reason", ""))
+    if told == "Evicted" or told.startswith("Preempt"):
+        return Ending(reason=EndReason.EVICTED, message=str(status.get("message", "")))
+    if told in _NODE_REASONS:
+        return Ending(reason=EndReason.NODE_LOST, message=str(status.get("message", "")))
+    for which, state in _states(pod):
+        ended = cast("Object", state.get("terminated") or {})
+        code = ended.get("exitCode", 0)
+        if not code:
+            continue
+        if ended.get("reason") == "OOMKilled":
+            return Ending(reason=EndReason.OUT_OF_MEMORY, message=f"container {which}")
+        said = str(ended.get("message", ""))
+        message = f"container {which}: exit code {code}"
+        if which != AGENT:
+            return Ending(reason=EndReason.CLONE, message=message, log=said)
+        return Ending(reason=EndReason.FENCED if code == FENCED else EndReason.ERROR, message=message, log=said)
+    return None
+
+
+def trouble(pods: Iterable[Object]) -> Trouble | None:
+    """What keeps the Pod of a Job that has not ended from going on; None where nothing does."""
+    there = [pod for pod in pods if not pod.get("gone")]
+    if not there:
+        return Trouble(reason=EndReason.UNSCHEDULABLE, message="no Pod was made; is a quota full?")
+    pod = max(there, key=lambda one: str(one["metadata"].get("creationTimestamp", "")))
+    if pod["metadata"].get("deletionTimestamp"):
+        return Trouble(reason=EndReason.NODE_LOST, message="its Pod is being removed and does not go")
+    for which, state in _states(pod):
+        waiting = cast("Object", state.get("waiting") or {})
+        why = str(waiting.get("reason", ""))
+        message = f"container {which}: {why}: {str(waiting.get('message', ''))[:300]}"
+        if why in _NO_IMAGE:
+            return Trouble(reason=EndReason.IMAGE, message=message)
+        if why in _NO_CONTAINER:
+            return Trouble(reason=EndReason.CONFIGURATION, message=message)
+    for condition in _conditions(pod):
+        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
+            return Trouble(reason=EndReason.UNSCHEDULABLE, message=str(condition.get("message", ""))[:300])
+    return None
+
+
+def _states(pod: Object) -> list[tuple[str, Object]]:
+    """The states of a Pod's containers, by their names, those that begin first at the front."""
+    status = cast("Object", pod.get("status") or {})
+    return [
+        (str(container.get("name", "")), cast("Object", container.get("state") or {}))
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for container in cast("list[Object]", status.get(kind) or [])
+    ]
+
+
+def _conditions(thing: Object) -> list[Object]:
+    return list(cast("Object", thing.get("status") or {}).get("conditions") or [])
+
+
+def _true(condition: Object) -> bool:
+    return condition.get("status") == "True"
