@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import ModelUnavailable, ResourceExhausted
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelUnavailable, ResourceExhausted
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
@@ -87,6 +87,16 @@ async def test_the_same_plan_is_split_once_on_whichever_replica():
         moved = await one.derive(replace(PLAN, repo=RepoRef(location="/srv/app", ref="next")))
     assert len({first.derivation_id, again.derivation_id, moved.derivation_id}) == world.fleet.model.asked == 3
     assert world.workspaces.released == [one.execution_id for one in world.fleet.derived]
+
+
+async def test_a_plan_that_cannot_be_split_names_the_field():
+    world = World()
+    async with world.replica() as replica:
+        for field, value in (("description", " "), ("strategy", "clever"), ("plan_id", "x" * 300)):
+            with pytest.raises(InvalidRequest) as caught:
+                await replica.derive(replace(PLAN, **{field: value}))
+            assert caught.value.field.removeprefix("task_") == field
+    assert world.fleet.derived == []
 
 
 async def test_two_who_ask_at_once_share_a_planner_and_one_may_leave():

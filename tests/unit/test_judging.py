@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from swe_ai_fleet.agents.judging.run import read_choice
 from swe_ai_fleet.agents.prompting import ballot_order, fair_shares
 from swe_ai_fleet.domain.assignment import JudgeAssignment, ReviewAssignment, Subject
+from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable
 from swe_ai_fleet.domain.event import RunLost, RunReassigned, VotesCast
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, lone_samples
 from swe_ai_fleet.orchestrator.score import ARCHITECT
 from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedRun
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
@@ -31,6 +35,7 @@ class Jury(World):
 
     says: dict[str, str] = field(default_factory=dict[str, str])
     faults: dict[str, list[Exception]] = field(default_factory=dict[str, list[Exception]])
+    councils: CouncilBook | None = None
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log, judging=self.judging)
@@ -50,7 +55,7 @@ class Jury(World):
         """What an execution comes to, whose agents bring candidates of which some fail, for good."""
         names = (*failing, *(f"{name}-r1" for name in failing))
         self.fleet.runs = {**self.fleet.runs, **{name: ScriptedRun(checks=(FAILED,)) for name in names}}
-        async with self.running(profiles=("big", "small")) as executions:
+        async with self.running(profiles=("big", "small"), councils=self.councils) as executions:
             name = (await executions.submit(a_task(**task))).execution_id
             return await executions.wait(DEFAULT_TENANT, name)
 
@@ -75,12 +80,8 @@ ALL = {ONE: [TWO, THREE], TWO: [ONE, THREE], THREE: [ONE, TWO]}
 class TestWhoVotes:
     async def test_peers_vote_about_each_others_work_and_never_about_their_own(self, world: Jury) -> None:
         world.says = {ONE: THREE, TWO: THREE, THREE: TWO}
-        state = await world.vote(model_profile="big,small")
+        state = await world.vote()
         assert world.ballots == ALL
-        # Each with the model that it has worked with.
-        profiles = {asked.judge_id: asked.perspective.model_profile for asked in world.fleet.judged}
-        assert profiles == {one.agent_id: one.perspective.model_profile for one in world.fleet.begun}
-        assert set(profiles.values()) == {"big", "small"}
         assert {asked.samples for asked in world.fleet.judged} == {2}
         assert len({asked.seed for asked in world.fleet.judged}) == 3
         assert Counter(vote.judge_id for vote in judged(state)) == {ONE: 2, TWO: 2, THREE: 2}
@@ -114,6 +115,25 @@ class TestWhoVotes:
             world = Jury()
             state = await world.vote(failing=failing, **task)
             assert (world.fleet.judged, judged(state)) == ([], []), (task, failing)
+
+    async def test_a_council_votes_with_its_own_profiles_and_without_agents_that_somebody_else_runs(
+        self, world: Jury
+    ) -> None:
+        endpoint = "https://agents.example.org:443"
+        names = {"x": "", "y": "big", "z": "small", "elsewhere": ""}
+        members = tuple(
+            CouncilMember(agent_id=name, model_profile=profile, endpoint="" if len(name) == 1 else endpoint)
+            for name, profile in names.items()
+        )
+        council = Council(council_id="c", role=Role.DEV, members=members)
+        rules = CouncilRules(
+            profiles={"big", "small"}, max_agents=9, endpoints=EndpointRules(patterns=("agents.example.org:443",))
+        )
+        world.councils = CouncilBook(MemoryKeyValue(), defaults=(council,), rules=rules, now=str)
+        await world.vote(num_agents=0)
+        profiles = {asked.judge_id: asked.perspective.model_profile for asked in world.fleet.judged}
+        assert profiles == {"x": "", "y": "big", "z": "small"}
+        assert world.ballots["x"] == ["elsewhere", "y", "z"]
 
     async def test_ballots_and_juries_are_bounded(self, world: Jury) -> None:
         await world.vote(num_agents=12)
