@@ -97,7 +97,7 @@ async def test_whatever_dies_watchers_are_told_everything_once(
         common = {
             "FLEET_NATS_URL": nats.address.url,
             "FLEET_NATS_TOKEN": nats.address.token,
-            "FLEET_HOME": str(tmp_path),
+            "FLEET_HOME": str(tmp_path / "home"),
         }
         orchestrator = common | {
             "FLEET_MODEL_URL": model_server.url,
@@ -108,7 +108,7 @@ async def test_whatever_dies_watchers_are_told_everything_once(
             "FLEET_LEASE_SECONDS": "2",
         }
         async with _process("services.orchestrator.main", orchestrator, address) as first:
-            token = (tmp_path / "token").read_text().strip()
+            token = (tmp_path / "home" / "token").read_text().strip()
             gateway = common | {
                 "FLEET_HTTP_LISTEN": http,
                 "FLEET_ORCHESTRATOR_URL": address,
