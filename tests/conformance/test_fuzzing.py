@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.catalogue import operations
@@ -69,6 +70,15 @@ COMPLETION: st.SearchStrategy[Any] = st.fixed_dictionaries(
 EVENT: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {"choices": st.lists(st.fixed_dictionaries({"delta": MESSAGE | JSON, "finish_reason": FINISH}), max_size=2)}
 )
+CALLED_UNASKED = {
+    "choices": [
+        {
+            "message": {"tool_calls": [{"id": "a", "function": {"name": "note_read", "arguments": "{}"}}]},
+            "finish_reason": "tool_calls",
+        }
+    ]
+}
+"""A call where a plan was asked for and no tool offered."""
 FUZZED = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONGEST_SECONDS = 10.0
 
@@ -87,11 +97,17 @@ async def model(server: ScriptedModelServer) -> AsyncIterator[OpenAIChatModel]:
 
 
 async def run(
-    server: ScriptedModelServer, model: OpenAIChatModel, body: bytes, *, stream: bool = False, times: int = 1
+    server: ScriptedModelServer,
+    model: OpenAIChatModel,
+    body: bytes,
+    *,
+    stream: bool = False,
+    times: int = 1,
+    mode: PlanningMode = PlanningMode.AGENTIC,
 ) -> Ran:
     server.fail_next(Failure(status=200, body=body, times=times))
     async with asyncio.timeout(LONGEST_SECONDS):
-        ran = await run_agent(model, "Fuzz.", stream=stream)
+        ran = await run_agent(model, "Fuzz.", stream=stream, mode=mode)
     assert_well_formed(ran)
     assert ran.trajectory.stop_reason in StopReason
     return ran
@@ -110,11 +126,13 @@ async def test_any_bytes(body: bytes, stream: bool, server: ScriptedModelServer,
 
 
 @FUZZED
-@given(completion=COMPLETION, times=st.integers(1, 3))
+@given(completion=COMPLETION, times=st.integers(1, 3), mode=st.sampled_from(PlanningMode))
+@example(completion=CALLED_UNASKED, times=1, mode=PlanningMode.SIMPLE)
+@example(completion=CALLED_UNASKED, times=1, mode=PlanningMode.HYBRID)
 async def test_anything_shaped_like_a_completion(
-    completion: Any, times: int, server: ScriptedModelServer, model: OpenAIChatModel
+    completion: Any, times: int, mode: PlanningMode, server: ScriptedModelServer, model: OpenAIChatModel
 ) -> None:
-    await run(server, model, encoded(completion), times=times)
+    await run(server, model, encoded(completion), times=times, mode=mode)
 
 
 @FUZZED

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.planning.reading import DraftStep, Verdict, read_draft, read_verdict
@@ -280,6 +281,8 @@ class Planner:
                 if not any(message is self._request for message in self._history.messages):
                     # What is asked now may have been given up with what was said before.
                     self._say(self._request.content, step=step)
+        # No tool was offered: a call is not carried out, and without an observation it may not stand in a conversation.
+        reply = replace(reply, message=replace(reply.message, tool_calls=()))
         if reply.finish_reason == "content_filter":
             self.keep(reply, step=step)
             raise PlanStopped("the model refused to go on", stop=StopReason.MODEL_STOPPED)
