@@ -219,7 +219,7 @@ class TestAudit:
         [
             (_success, Outcome.SUCCESS), (_error, Outcome.ERROR), (_refusal, Outcome.REFUSED), (never, Outcome.TIMEOUT),
         ],
-        ids=str,
+        ids=lambda value: getattr(value, "__name__", str(value)),
     )  # fmt: skip
     async def test_endings(self, operation: Operation, root: Path, work: Work, outcome: Outcome) -> None:
         journal = ListJournal()
