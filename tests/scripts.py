@@ -140,7 +140,7 @@ SCRIPT = Script(
             match=SLOW,
             turns=(
                 Turn(tool_calls=(("shell_run_command", {"command": "echo one"}),)),
-                Turn(tool_calls=(("shell_run_command", {"command": "sleep 2"}),), times=3),
+                Turn(content="Still at it.", tool_calls=(("shell_run_command", {"command": "sleep 2"}),), times=3),
                 _append(_GOOD),
                 _answer("Took my time."),
             ),

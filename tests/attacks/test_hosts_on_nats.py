@@ -7,7 +7,7 @@ import base64
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.assignment import ErrandKind, Job, JobOutcome
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunClaimed, StoredEvent, Writer
+from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
@@ -172,8 +173,12 @@ async def test_a_host_does_the_work_of_its_tenant(world: World) -> None:
             assert not await host.publish(**result, payload=b"{}")
             with pytest.raises(PreconditionFailed, match="results of agents only"):
                 await host.publish(**{**result, "agent_id": ""}, payload=b"{}")
-            async with host.live_texts():
-                pass
+            async with host.live_texts() as live, aclosing(world.log.watch_live("a", "e-a")) as heard:
+                first = asyncio.create_task(anext(heard))
+                while not live.wanted("a", "e-a"):
+                    await asyncio.sleep(0.05)
+                live.say("a", "e-a", TextDelta(agent_id="agent-2", text="Well.", begins=True))
+                assert (await first).text == "Well."
     assert not [line for line in told if line["event"] == "nats.forbidden"]
     assert (await world.said("a"))["agent.results._a.t-a.agent-2"] == 1
 

@@ -24,20 +24,25 @@ WANTED_FOR_SECONDS = 7.0
 FLUSH_SECONDS = 0.05
 _MOST_WAITING = 1000
 _MOST_CHARS = 32_768
-_ALL_WANTS = live_want_subject("*", "*")
 
 
 class LiveTexts:
-    """Publishes text deltas of executions that are watched. Made by `live_texts`."""
+    """Publishes text deltas of executions that are watched. Made by `live_texts`.
+
+    Watchers are heard tenant by tenant, from the first question about one on: no host of agents may hear all of them.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._wanted: dict[str, float] = {}
+        self._listening: dict[str, asyncio.Task[None]] = {}
         self._waiting: dict[str, list[TextDelta]] = {}
         self._news = asyncio.Event()
 
     def wanted(self, tenant: str, execution_id: str) -> bool:
-        """Whether anybody listens to an execution now."""
+        """Whether anybody is known to listen to an execution now."""
+        if tenant not in self._listening:
+            self._listening[tenant] = asyncio.create_task(self._listen(live_want_subject(token(tenant), "*")))
         until = self._wanted.get(live_want_subject(token(tenant), token(execution_id)), 0.0)
         return until > time.monotonic()
 
@@ -66,7 +71,13 @@ class LiveTexts:
                     await self._send(subject, to_json(delta))
             await asyncio.sleep(FLUSH_SECONDS)
 
-    async def listen(self) -> None:
+    async def close(self) -> None:
+        """Hear nothing more."""
+        for task in self._listening.values():
+            task.cancel()
+        await asyncio.gather(*self._listening.values(), return_exceptions=True)
+
+    async def _listen(self, wants: str) -> None:
         """Hear wants, on every new connection too."""
         while True:
             lost = asyncio.Event()
@@ -77,7 +88,7 @@ class LiveTexts:
                 self.hear_want(message)
 
             try:
-                await self._connection.subscribe(_ALL_WANTS, deliver)
+                await self._connection.subscribe(wants, deliver)
                 await lost.wait()
             except Unanswered:
                 await asyncio.sleep(WANT_SECONDS)
@@ -93,13 +104,12 @@ class LiveTexts:
 async def live_texts(connection: Connection) -> AsyncGenerator[LiveTexts]:
     """A publisher of live text for as long as the context lasts."""
     live = LiveTexts(connection)
-    work = [asyncio.create_task(live.listen()), asyncio.create_task(live.flush())]
+    sending = asyncio.create_task(live.flush())
     try:
         yield live
     finally:
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        sending.cancel()
+        await asyncio.gather(sending, live.close(), return_exceptions=True)
 
 
 async def watch_live(connection: Connection, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
