@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -233,6 +234,7 @@ async def test_javascript(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
 async def test_go(tmp_path: Path) -> None:
     pool = Pool(World(tmp_path, GO))
     fixed = GO["double.go"].replace("x + 1", "2 * x")
