@@ -87,8 +87,15 @@ async def serving(settings: Settings) -> AsyncIterator[Service]:
 
 
 @pytest.fixture(scope="module")
-async def service(nats_server: EmbeddedNats, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    async with serving(settings_for(tmp_path_factory.mktemp("context"), nats_server)) as running:
+async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
+    """A server of its own: what a tenant decided elsewhere is part of what is told here."""
+    async with EmbeddedNats(tmp_path_factory.mktemp("nats-context")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+async def service(nats: EmbeddedNats, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    async with serving(settings_for(tmp_path_factory.mktemp("context"), nats)) as running:
         yield running
 
 
@@ -528,11 +535,11 @@ class Failing:
 
 @pytest.mark.parametrize("part", ["changes", "queue"])
 async def test_a_service_that_hears_no_more_is_not_ready(
-    service: Service, nats_server: EmbeddedNats, tmp_path: Path, part: str
+    service: Service, nats: EmbeddedNats, tmp_path: Path, part: str
 ):
     fault = asyncio.Event()
     failing = cast("JetStream", Failing(inner=service.log, part=part, fault=fault))
-    async with open_context(settings_for(tmp_path, nats_server), failing, token=TOKEN) as running:
+    async with open_context(settings_for(tmp_path, nats), failing, token=TOKEN) as running:
         assert await running.ready()
         fault.set()
         async with asyncio.timeout(10):
@@ -543,12 +550,10 @@ async def test_a_service_that_hears_no_more_is_not_ready(
                 running.book.graph("default")
 
 
-async def test_nothing_is_refused_for_not_having_heard_of_it(
-    service: Service, nats_server: EmbeddedNats, tmp_path: Path
-):
+async def test_nothing_is_refused_for_not_having_heard_of_it(service: Service, nats: EmbeddedNats, tmp_path: Path):
     late = cast("JetStream", Failing(inner=service.log, fault=asyncio.Event()))
     async with (
-        open_context(settings_for(tmp_path, nats_server), late, token=TOKEN) as running,
+        open_context(settings_for(tmp_path, nats), late, token=TOKEN) as running,
         grpc.aio.insecure_channel(running.address) as channel,
     ):
         here = replace(service, running=running, stub=ContextServiceStub(channel))

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.openai_model.wire import WireWriter, head_fields, wire_ids
-from swe_ai_fleet.adapters.openai_model.written import WrittenMessages
+from swe_ai_fleet.adapters.openai_model.wire import WireWriter, WrittenMessages, head_fields, wire_ids
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,

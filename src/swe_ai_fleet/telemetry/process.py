@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from swe_ai_fleet.ports import EventLog, Fleet, Repositories, ResultBus
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry.tracing import w3c
+from swe_ai_fleet.telemetry.w3c import w3c
 
 if TYPE_CHECKING:
     from swe_ai_fleet.telemetry.exposition import Exposition, Source
