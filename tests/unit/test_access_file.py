@@ -146,7 +146,7 @@ def test_the_command_makes_lists_and_revokes_tokens_and_all_else_stays(tmp_path:
 
     def run(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["access", *words, "--file", str(path)])
-        return done.exit_code, done.output
+        return done.exit_code, done.stdout or done.output
 
     code, out = run("token", "add", "ci")
     assert code == 0 and out.startswith("fleet_") and len(out.strip()) >= 48

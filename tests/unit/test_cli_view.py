@@ -144,7 +144,7 @@ def test_rows_tell_step_tool_tokens_seconds_and_standing_as_they_change() -> Non
     progress = Progress(now=lambda: START_MS / 1000 + 60)
     # Events that cannot be read stop nobody.
     for number, kind in enumerate(("run_finished", "of_a_later_version")):
-        progress.add(pb.ExecutionEvent(sequence=-number, execution_id="e", type=kind, payload_json="{"))
+        progress.add(pb.ExecutionEvent(sequence=number, execution_id="e", type=kind, payload_json="{"))
     seen: dict[int, list[tuple[str, ...]]] = {}
     for event in events():
         progress.add(event)
