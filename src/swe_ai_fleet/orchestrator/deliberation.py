@@ -23,11 +23,11 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
 from swe_ai_fleet.orchestrator.ranking import rank
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.spending import Spending
 
 _TRIED = (
@@ -71,7 +71,7 @@ class Conclusion:
 class Deliberation:
     """One deliberation under way. Whatever an earlier driver left is not asked for again."""
 
-    work: Underway
+    work: ExecutionContext
     _losses: list[str] = field(default_factory=list[str])
     _entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     _solving: dict[str, asyncio.Task[Candidate]] = field(default_factory=dict[str, asyncio.Task[Candidate]])
@@ -324,7 +324,7 @@ def stands(report: CheckReport) -> bool:
 class PatchJudgement:
     """The patches of one task under way."""
 
-    work: Underway
+    work: ExecutionContext
 
     async def run(self) -> Conclusion:
         """Gather the evidence about every patch and rank them. Raises Fenced, Unavailable."""

@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline, gets_on_better, wants_help
 from swe_ai_fleet.domain.workflow import AgentConfig
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.run_names import CHECKLIST, ENVIRONMENT
-from swe_ai_fleet.orchestrator.running_execution import Underway
 
 MAX_TOKENS = 200_000
 MAX_SECONDS = 900.0
@@ -44,7 +44,7 @@ class Groundwork:
         usage: What the environment run and the checklist spent.
     """
 
-    work: Underway
+    work: ExecutionContext
     usage: Usage = field(default_factory=Usage)
     _laying: asyncio.Task[str] | None = None
     _listing: asyncio.Task[Checklist | None] | None = None

@@ -16,8 +16,8 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.integration import OURS, THEIRS, Merge, MergeRequest
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.run_names import is_merge_run, merge_run
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.tools.truncation import beginning, truncate
 
@@ -71,7 +71,7 @@ class Integration:
         spending: What merging may cost, and has.
     """
 
-    work: Underway
+    work: ExecutionContext
     head: PinnedRepository
     spending: Spending
 

@@ -21,9 +21,9 @@ from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.diff_equivalence import diff_key
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, evidence, tier
 from swe_ai_fleet.orchestrator.spending import Spending
 
@@ -88,7 +88,7 @@ class PeerReview:
             candidate is in the end for the one that stands for its author.
     """
 
-    work: Underway
+    work: ExecutionContext
     checking: Checking
     spending: Spending
     answers: dict[str, str] = field(default_factory=dict[str, str])

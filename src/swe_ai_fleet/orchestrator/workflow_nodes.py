@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind, execution_i
 from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
 from swe_ai_fleet.orchestrator.background import context_request
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.node_results import NodeResults
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.orchestrator.workflow_tasks import (
     check_left,
@@ -76,7 +76,7 @@ class FleetNodes:
         sharing: How many nodes there are in the place of one, which share its part of the totals.
     """
 
-    work: Underway
+    work: ExecutionContext
     results: NodeResults
     known: Mapping[str, NodeUpdated]
     approval_timeout_seconds: float = 0.0
