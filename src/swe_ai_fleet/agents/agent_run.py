@@ -55,8 +55,8 @@ class Judgement:
     loop: Advice | None = None
 
 
-class Conduct:
-    """Judges one step after the other.
+class StopPolicy:
+    """Decides after each step whether the run ends, and what the agent is told if it goes on.
 
     Args:
         rules: What ends the run.
@@ -178,7 +178,7 @@ class AgentRun:
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
         self._toolbox, self._history, self._budget = parts.toolbox, parts.history, parts.budget
-        self._conduct = Conduct(parts.rules, parts.guard)
+        self._stop_policy = StopPolicy(parts.rules, parts.guard)
         self._steps = list(parts.steps)
 
     async def drive(self) -> Trajectory:
@@ -260,7 +260,7 @@ class AgentRun:
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
-        judgement = self._conduct.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
+        judgement = self._stop_policy.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
         if (loop := judgement.loop) is not None:
             self._parts.post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.remedy))
             if loop.remedy is Remedy.REPLAN:
