@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from swe_ai_fleet.agents.approval_gate import ApprovalGate, ruled_on
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.loop_guard import Advice, LoopGuard, Remedy
+from swe_ai_fleet.agents.loop_guard import Advice, LoopGuard, LoopAction
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
@@ -77,7 +77,7 @@ class StopPolicy:
         loop = self._guard.observe(step) if self._guard is not None else None
         if loop is None:
             return Judgement(texts=texts)
-        if loop.remedy is Remedy.STOP:
+        if loop.action is LoopAction.STOP:
             return Judgement(stop=StopReason.LOOP, loop=loop)
         return Judgement(texts=(*texts, loop.text), loop=loop)
 
@@ -262,8 +262,8 @@ class AgentRun:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
         judgement = self._stop_policy.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
         if (loop := judgement.loop) is not None:
-            self._parts.post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.remedy))
-            if loop.remedy is Remedy.REPLAN:
+            self._parts.post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.action))
+            if loop.action is LoopAction.REPLAN:
                 self._parts.post(self._history.forget(loop.steps, step=step.number))
         for text in judgement.texts:
             self._add(UserMessage(content=text), step=step.number)

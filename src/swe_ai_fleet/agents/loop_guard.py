@@ -129,7 +129,7 @@ _NAMED_TOOLS = 12
 _LAST_LINES_CHARS = 300
 
 
-class Remedy(StrEnum):
+class LoopAction(StrEnum):
     """What is done: say so, say so more strongly, take the looped steps out and plan anew, end the run."""
 
     NUDGE = "nudge"
@@ -138,14 +138,14 @@ class Remedy(StrEnum):
     STOP = "stop"
 
 
-LADDER = (Remedy.NUDGE, Remedy.STRONG_NUDGE, Remedy.REPLAN, Remedy.STOP)
+LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.REPLAN, LoopAction.STOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """What a loop guard says. `steps` is the length of the looped tail."""
 
-    remedy: Remedy
+    action: LoopAction
     pattern: str
     text: str
     steps: int = 0
@@ -192,7 +192,7 @@ class LoopGuard:
         tools: Sequence[OperationSpec] = (),
         *,
         repeats: int = REPEATS,
-        ladder: Sequence[Remedy] = LADDER,
+        ladder: Sequence[LoopAction] = LADDER,
         by_name_alone: bool = False,
         earlier: Sequence[Step] = (),
     ) -> None:
@@ -322,13 +322,13 @@ class LoopGuard:
 
     def _advice(self, pattern: _Pattern, looped: set[str]) -> Advice:
         level = self._levels[pattern.kind]
-        remedy = self._ladder[min(level, len(self._ladder) - 1)]
+        action = self._ladder[min(level, len(self._ladder) - 1)]
         self._levels[pattern.kind] = level + 1
         self._silent_until[pattern.kind] = self._number + pattern.patience
-        if remedy is Remedy.REPLAN:
+        if action is LoopAction.REPLAN:
             self._start_over()
-        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[remedy]}{self._others(looped)}"
-        return Advice(remedy=remedy, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
+        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}{self._others(looped)}"
+        return Advice(action=action, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
 
     def _others(self, looped: set[str]) -> str:
         names = [name for name in self._specs if name not in looped]
@@ -339,16 +339,16 @@ class LoopGuard:
 
 
 _WHAT_NOW = {
-    Remedy.NUDGE: "It will not end differently. Read what the last result says, and try something else.",
-    Remedy.STRONG_NUDGE: (
+    LoopAction.NUDGE: "It will not end differently. Read what the last result says, and try something else.",
+    LoopAction.STRONG_NUDGE: (
         "You were told before. Do not make this call again: say in a sentence what keeps you from the goal, then take "
         "another way, or call final_answer with what you have."
     ),
-    Remedy.REPLAN: (
+    LoopAction.REPLAN: (
         "These steps were taken out of the conversation, for they led nowhere. Make a new plan that does without them, "
         "and take its first step; or call final_answer with what you have."
     ),
-    Remedy.STOP: "The run ends here.",
+    LoopAction.STOP: "The run ends here.",
 }
 
 
