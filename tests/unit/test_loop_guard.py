@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.loop_guard import Advice, LoopGuard, LoopAction
+from swe_ai_fleet.agents.loop_guard import Advice, LoopAction, LoopGuard
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from swe_ai_fleet.agents.approval_gate import ApprovalGate, ruled_on
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.loop_guard import Advice, LoopGuard, LoopAction
+from swe_ai_fleet.agents.loop_guard import Advice, LoopAction, LoopGuard
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError

@@ -25,7 +25,7 @@ from swe_ai_fleet.orchestrator.delivery import HandDeliveries, HandDelivery
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
-from swe_ai_fleet.orchestrator.quotas import Quotas, Seats
+from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.tools.catalogue import ToolAccess
 
@@ -73,7 +73,7 @@ class Executions:
     ) -> None:
         self.projection = Projection(surroundings.log, self._heard, kept_seconds=kept_seconds)
         self._quotas = quotas or Quotas()
-        self.fleet = Seats(surroundings.fleet, self._quotas, me=surroundings.owner, sharers=self._sharers)
+        self.fleet = ConcurrencyLimiter(surroundings.fleet, self._quotas, me=surroundings.owner, sharers=self._sharers)
         surroundings = replace(surroundings, fleet=self.fleet)
         self._log = surroundings.log
         self._room = room or Room()

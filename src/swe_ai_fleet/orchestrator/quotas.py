@@ -111,17 +111,17 @@ class Quotas:
 LOOK_SECONDS = 1.0
 """After so long whoever waits looks whether the quota, or those who share it, are others."""
 
-_SEATLESS = (ErrandKind.BASELINE, ErrandKind.CHECK, ErrandKind.EXAMINE, ErrandKind.OPERATE)
+_UNLIMITED_KINDS = (ErrandKind.BASELINE, ErrandKind.CHECK, ErrandKind.EXAMINE, ErrandKind.OPERATE)
 
 T = TypeVar("T")
 
 
-class Seats:
-    """A `Fleet`: each run waits until its tenant has a seat, and has no more tokens than its tenant has left.
+class ConcurrencyLimiter:
+    """A `Fleet` in which each run waits for a slot of its tenant and gets no more tokens than the tenant has left.
 
     Inside one replica a tenant's quota of agents is kept exactly. Replicas that drive something of the same tenant
-    share it evenly, each one seat at least, by what each knows of the others: for as long as the log takes to tell of a
-    claim (some milliseconds) one more replica may count on seats that it has to give up.
+    share it evenly, each one slot at least, by what each knows of the others: for as long as the log takes to tell of a
+    claim (some milliseconds) one more replica may count on slots that it has to give up.
 
     Args:
         fleet: Where the runs are carried out.
@@ -147,18 +147,18 @@ class Seats:
         self.taken: Counter[str] = Counter()
 
     async def carry_out(self, errand: Errand[T]) -> T:
-        """See `Fleet.carry_out`; checks and single calls of tools take no agent's seat.
+        """See `Fleet.carry_out`; checks and single calls of tools take no agent slot.
 
         Raises ResourceExhausted where the tenant has no tokens left.
         """
-        if errand.kind in _SEATLESS:
+        if errand.kind in _UNLIMITED_KINDS:
             return await self._fleet.carry_out(errand)
-        async with self._seated(errand) as granted:
+        async with self._slot(errand) as granted:
             return await self._fleet.carry_out(granted)
 
     @asynccontextmanager
-    async def _seated(self, assignment: Errand[T]) -> AsyncGenerator[Errand[T]]:
-        """The assignment with what it may spend, once there is a seat for it."""
+    async def _slot(self, assignment: Errand[T]) -> AsyncGenerator[Errand[T]]:
+        """Holds a slot of the tenant; gives the assignment with what it may spend."""
         tenant = assignment.task.tenant
         await self._wait(tenant)
         self.taken[tenant] += 1
@@ -169,12 +169,12 @@ class Seats:
             self._changed()
 
     async def _wait(self, tenant: str) -> None:
-        """Until it is this one's turn and there is a seat."""
+        """Waits in the tenant's order until a slot is free."""
         line = self._lines.setdefault(tenant, deque())
         ticket = object()
         line.append(ticket)
         try:
-            while line[0] is not ticket or self.taken[tenant] >= self._seats(tenant):
+            while line[0] is not ticket or self.taken[tenant] >= self._slots(tenant):
                 left = self._left
                 try:
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -187,13 +187,13 @@ class Seats:
                 self._lines.pop(tenant, None)
             self._changed()
 
-    def _seats(self, tenant: str) -> float:
+    def _slots(self, tenant: str) -> float:
         """How many agents of a tenant may work through this replica now."""
         most = self._quotas.rules(tenant).quota.agents
         if not most:
             return float("inf")
         sharers = sorted({*self._sharers(tenant), self._me})
-        # With no seat at all, one could wait for ever for what it drives of an execution that another drives.
+        # A replica without a slot could wait for ever for its part of an execution that another replica drives.
         return max(1, most // len(sharers) + (sharers.index(self._me) < most % len(sharers)))
 
     async def _granted(self, assignment: Errand[T]) -> Errand[T]:

@@ -12,7 +12,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.responses import AgentTask, Narration
-from swe_ai_fleet.agents.loop_guard import LoopGuard, LoopAction
+from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
