@@ -196,8 +196,8 @@ def results(state: ExecutionState) -> list[pb.DeliberationResult]:
         return [result(state, state.candidates[one.candidate_id], one) for one in state.ranking]
     if not state.status.terminal:
         return []
-    standing = state.candidates.keys() - fates(state).keys()
-    return [result(state, state.candidates[name], None) for name in sorted(standing)]
+    remaining = state.candidates.keys() - fates(state).keys()
+    return [result(state, state.candidates[name], None) for name in sorted(remaining)]
 
 
 class Judged(TypedDict):
