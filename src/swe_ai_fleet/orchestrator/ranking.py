@@ -1,6 +1,6 @@
 """The ranking of candidates: evidence first, then peers and judges, then the smaller diff, then the cheaper run.
 
-Reasons say in words why a candidate has its rank; fates say what became of the candidates without one.
+`reasons` says in words why a candidate has its rank, `drop_reasons` why one has none.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ def rank(
 REVISED = "a revision took its place: "
 
 
-def fates(state: ExecutionState) -> dict[str, str]:
-    """By its id, why a candidate does not stand: it was dropped, or revised. Those that do stand are not in it."""
+def drop_reasons(state: ExecutionState) -> dict[str, str]:
+    """Why each candidate that is not ranked was left out, by its id: it was dropped, or a revision replaced it."""
     replaced = {
         one.revises: f"{REVISED}{one.candidate_id}"
         for one in state.candidates.values()
