@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.model_middleware import Keeping
+from swe_ai_fleet.agents.model_middleware import CheckpointPolicy
 from swe_ai_fleet.agents.opening import SecondGo, revision_text
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words
 from swe_ai_fleet.agents.recorded_run import RunServices, WorkspaceKeeper, read_run, resume
@@ -160,7 +160,7 @@ class CodingRun:
             perspective=assignment.perspective,
             consent=Consent(keep=keeper.keep, timeout_seconds=self.approval_timeout_seconds),
             earlier=earlier,
-            keeping=Keeping(keep=keeper.keep, every_seconds=self.checkpoint_seconds),
+            checkpoints=CheckpointPolicy(store=keeper.keep, every_seconds=self.checkpoint_seconds),
             revision=revision,
             background=assignment.background,
         )
