@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.agents.approval_gate import Approver
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.model_middleware import ModelFace
+from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
 from swe_ai_fleet.agents.run_memory import findings
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
@@ -158,7 +158,7 @@ REPAIR = f"text taken as a call of {PROPOSE}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProposingModel(ModelFace):
+class ProposingModel(ModelWrapper):
     """A `ChatModel` whose replies that call nothing and open with a proposal become a call of `propose_approach`.
 
     Args:

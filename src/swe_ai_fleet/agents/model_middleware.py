@@ -19,8 +19,8 @@ from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
 
 
-class ModelFace:
-    """A `ChatModel` in front of another, but for `reply`: what can be asked of the other beside that goes through."""
+class ModelWrapper:
+    """The base of a `ChatModel` that wraps another: everything but `reply` goes to the wrapped model."""
 
     model: ChatModel
 
@@ -31,7 +31,7 @@ class ModelFace:
         await self.model.ping()
 
 
-class WatchedModel(ModelFace):
+class WatchedModel(ModelWrapper):
     """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself.
 
     Args:
@@ -104,7 +104,7 @@ class CheckpointPolicy:
 
 
 @dataclass(kw_only=True)
-class CheckpointingModel(ModelFace):
+class CheckpointingModel(ModelWrapper):
     """A `ChatModel` beside whose replies the workspace is stored, where something has changed since the last time.
 
     A workspace that cannot be stored costs nothing but that checkpoint.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.model_middleware import ModelFace
+from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.planning.planner import Operations, Planner, PlanStopped
 from swe_ai_fleet.agents.planning.progress import PlanCallId, Progress, Purpose
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
@@ -30,7 +30,7 @@ PLAN = "plan"
 _LOOKS = ("tests_run", "git_diff")
 
 
-class PlannedModel(ModelFace):
+class PlannedModel(ModelWrapper):
     """A `ChatModel` for one run: plan, carry out, look at what changed, ask whether the goal is met, answer.
 
     Args:
