@@ -18,7 +18,7 @@ from fleet.agent.v1.agent_pb2_grpc import AgentServiceServicer
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.agents import external_agent
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
@@ -140,8 +140,8 @@ def a_task(repository: Path, **changes: object) -> Task:
     return Task(**(told | changes))
 
 
-async def an_assignment(worker: AgentWorker, task: Task, address: str, **changes: object) -> Assignment:
-    return Assignment(
+async def an_assignment(worker: AgentWorker, task: Task, address: str, **changes: object) -> CodingAssignment:
+    return CodingAssignment(
         execution_id=task.execution_id,
         agent_id="outsider",
         task=task,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.access import Quota, TenantRules
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.errors import AlreadyExists, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus, RunLost
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository
@@ -143,11 +143,12 @@ def test_a_queue_that_one_tenant_filled_still_takes_another_in() -> None:
 # --- slots --------------------------------------------------------------------------------------------------------
 
 
-def an_assignment(tenant: str, number: int = 1, **fields: object) -> Assignment:
+def an_assignment(tenant: str, number: int = 1, **fields: object) -> CodingAssignment:
     task = a_task(f"task-{number}", tenant=tenant, num_agents=1)
     repository = PinnedRepository(tenant=tenant, location="/srv/app", commit="c" * 40)
     return replace(
-        Assignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository), **fields
+        CodingAssignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository),
+        **fields,
     )
 
 

@@ -209,7 +209,9 @@ class Runner:
         except (ValueError, FleetError) as fault:
             if isinstance(fault, Unavailable):
                 raise
-            told = fault if isinstance(fault, FleetError) else InternalFault(f"no errand of the fleet: {fault}"[:500])
+            told = (
+                fault if isinstance(fault, FleetError) else InternalFault(f"no assignment of the fleet: {fault}"[:500])
+            )
             return await self._settled(job, outcome_of(told))
         await self.board.post(job)
         await self._retire(job)
@@ -278,9 +280,9 @@ class Runner:
                 await self.backend.stop(held.ref)
 
     async def _spec(self, job: Job) -> JobSpec:
-        errand = await self.board.errand(job)
-        if (errand.task.tenant, errand.execution_id) != (job.tenant, job.execution_id):
-            raise InvalidRequest("the job is not of the tenant and the execution of its errand", field="errand")
+        assignment = await self.board.assignment(job)
+        if (assignment.task.tenant, assignment.execution_id) != (job.tenant, job.execution_id):
+            raise InvalidRequest("the job is not of the tenant and the execution of its assignment", field="errand")
         return JobSpec(
             ref=JobRef(name=f"fleet-{job.kind}-{job.job_id}", tenant=job.tenant),
             job_id=job.job_id,
@@ -290,8 +292,8 @@ class Runner:
             task_id=job.task_id,
             execution_id=job.execution_id,
             agent_id=job.agent_id,
-            clones=errand.repository is not None,
-            deadline_seconds=seconds_of(errand) + self.settings.margin_seconds,
+            clones=assignment.repository is not None,
+            deadline_seconds=seconds_of(assignment) + self.settings.margin_seconds,
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.prompting import Fence
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, RankedCandidate, Verdict
@@ -173,7 +173,7 @@ class Deliberation:
             self._spending.add(entry.candidate.usage)
         return tuple(entries)
 
-    async def _draft(self, assignment: Assignment) -> Entry | None:
+    async def _draft(self, assignment: CodingAssignment) -> Entry | None:
         """One agent's candidate; None where it was lost, or ended by a person."""
         candidate = self.work.known.candidates.get(assignment.agent_id)
         if candidate is None:
@@ -202,7 +202,7 @@ class Deliberation:
             await self._stop_needless()
         return entry
 
-    async def _solved(self, assignment: Assignment) -> Candidate | None:
+    async def _solved(self, assignment: CodingAssignment) -> Candidate | None:
         """What an agent leaves; None where it was stopped before. Raises FleetErrors of the run."""
         if self._convincing:
             return await self._stop(assignment.agent_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.errors import Fenced, FleetError
@@ -111,7 +111,7 @@ class Integration:
         draft, run = await self._at(merge), merge_run(subtask_id, self.head.commit)
         task = _merge_task(granted, child, merge)
         candidate = await self.work.runs.solve(
-            Assignment(execution_id=self.work.task.execution_id, agent_id=run, task=task, repository=draft)
+            CodingAssignment(execution_id=self.work.task.execution_id, agent_id=run, task=task, repository=draft)
         )
         self.spending.add(candidate.usage)
         if candidate.stop_reason is StopReason.REJECTED:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from swe_ai_fleet.domain.assignment import Assignment, ReviewAssignment, Subject
+from swe_ai_fleet.domain.assignment import CodingAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision, Verdict
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost, VotesCast
@@ -40,7 +40,7 @@ _OVER = "the candidates were ranked without it"
 class Entry:
     """An author in a deliberation: its first assignment, and the candidate that stands for it now."""
 
-    assignment: Assignment
+    assignment: CodingAssignment
     candidate: Candidate
 
     @property

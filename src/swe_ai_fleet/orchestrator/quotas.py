@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
 from swe_ai_fleet.domain.access import StoredPiece, TenantRules
-from swe_ai_fleet.domain.assignment import Assignment, Errand, ErrandKind
+from swe_ai_fleet.domain.assignment import Assignment, AssignmentKind, CodingAssignment
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.following import Follower
@@ -111,7 +111,7 @@ class Quotas:
 LOOK_SECONDS = 1.0
 """After so long whoever waits looks whether the quota, or those who share it, are others."""
 
-_UNLIMITED_KINDS = (ErrandKind.BASELINE, ErrandKind.CHECK, ErrandKind.EXAMINE, ErrandKind.OPERATE)
+_UNLIMITED_KINDS = (AssignmentKind.BASELINE, AssignmentKind.CHECK, AssignmentKind.EXAMINE, AssignmentKind.OPERATE)
 
 T = TypeVar("T")
 
@@ -146,18 +146,18 @@ class ConcurrencyLimiter:
         self._left = asyncio.Event()
         self.taken: Counter[str] = Counter()
 
-    async def carry_out(self, errand: Errand[T]) -> T:
+    async def carry_out(self, assignment: Assignment[T]) -> T:
         """See `Fleet.carry_out`; checks and single calls of tools take no agent slot.
 
         Raises ResourceExhausted where the tenant has no tokens left.
         """
-        if errand.kind in _UNLIMITED_KINDS:
-            return await self._fleet.carry_out(errand)
-        async with self._slot(errand) as granted:
+        if assignment.kind in _UNLIMITED_KINDS:
+            return await self._fleet.carry_out(assignment)
+        async with self._slot(assignment) as granted:
             return await self._fleet.carry_out(granted)
 
     @asynccontextmanager
-    async def _slot(self, assignment: Errand[T]) -> AsyncGenerator[Errand[T]]:
+    async def _slot(self, assignment: Assignment[T]) -> AsyncGenerator[Assignment[T]]:
         """Holds a slot of the tenant; gives the assignment with what it may spend."""
         tenant = assignment.task.tenant
         await self._wait(tenant)
@@ -196,7 +196,7 @@ class ConcurrencyLimiter:
         # A replica without a slot could wait for ever for its part of an execution that another replica drives.
         return max(1, most // len(sharers) + (sharers.index(self._me) < most % len(sharers)))
 
-    async def _granted(self, assignment: Errand[T]) -> Errand[T]:
+    async def _granted(self, assignment: Assignment[T]) -> Assignment[T]:
         room = await self._quotas.storage_left(assignment.task.tenant)
         assignment = _bounded(assignment, room, self._parts(assignment))
         left = await self._quotas.check_tokens(assignment.task.tenant)
@@ -208,24 +208,24 @@ class ConcurrencyLimiter:
             return replace(assignment, task=_limited(task, self._quotas.rules(task.tenant).quota.tokens_per_day))
         return replace(assignment, task=_limited(task, max(1, left // self._parts(assignment))))
 
-    def _parts(self, errand: Errand[T]) -> int:
+    def _parts(self, assignment: Assignment[T]) -> int:
         """Those that work at the same time share what is left."""
-        return max(self.taken[errand.task.tenant], errand.task.num_agents, 1)
+        return max(self.taken[assignment.task.tenant], assignment.task.num_agents, 1)
 
     def _changed(self) -> None:
         left, self._left = self._left, asyncio.Event()
         left.set()
 
 
-def _resumes(errand: Errand[object]) -> bool:
-    return isinstance(errand, Assignment) and errand.resume
+def _resumes(assignment: Assignment[object]) -> bool:
+    return isinstance(assignment, CodingAssignment) and assignment.resume
 
 
-def _bounded(errand: Errand[T], room: int | None, parts: int) -> Errand[T]:
-    """The errand with no larger checkpoints than there is room for: of a run there are two for a moment."""
-    if room is None or not isinstance(errand, Assignment):
-        return errand
-    return cast("Errand[T]", replace(errand, checkpoint_bytes=room // (2 * parts)))
+def _bounded(assignment: Assignment[T], room: int | None, parts: int) -> Assignment[T]:
+    """The assignment with no larger checkpoints than there is room for: of a run there are two for a moment."""
+    if room is None or not isinstance(assignment, CodingAssignment):
+        return assignment
+    return cast("Assignment[T]", replace(assignment, checkpoint_bytes=room // (2 * parts)))
 
 
 def _limited(task: Task, tokens: int) -> Task:
