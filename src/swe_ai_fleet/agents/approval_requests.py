@@ -36,8 +36,10 @@ MAX_DIFF_CHARS = 32_000
 
 
 @dataclass(kw_only=True)
-class ApprovalDesk:
-    """A `Desk`: shows people what an agent means to do, what it has found and what it has changed so far.
+class RunApprovalService:
+    """The `ApprovalService` of one run.
+
+    A request shows people what the agent means to do, what it has found and what it has changed so far.
 
     Args:
         clone: Where the agent works.
@@ -68,7 +70,7 @@ class ApprovalDesk:
     searched: Sequence[MemoryResults] = ()
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
-        """See `Desk`. Raises FleetError where workspace or request cannot be kept."""
+        """See `ApprovalService`. Raises FleetError where workspace or request cannot be kept."""
         new = [request for request in requests if request.approval_id not in self.known]
         if not new:
             return {}
@@ -99,8 +101,8 @@ class ApprovalDesk:
         self.known.update(request.approval_id for request in filled)
         return {}
 
-    def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
-        """See `Desk`."""
+    def record_decision(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
+        """See `ApprovalService`."""
         if any(entry.tool == APPROVAL_TOOL and entry.call_id == request.approval_id for entry in self.trail.entries):
             return
         word = str(resolution.decision)

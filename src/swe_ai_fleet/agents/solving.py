@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import Rules, RunParts
 from swe_ai_fleet.agents.approval_gate import Approver, CallPreview, PolicyGate
-from swe_ai_fleet.agents.approval_requests import ApprovalDesk, ProposingModel
+from swe_ai_fleet.agents.approval_requests import ProposingModel, RunApprovalService
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History, summariser
@@ -287,7 +287,7 @@ def _gate(
     mask: SecretMask,
     searched: Sequence[MemoryResults],
 ) -> PolicyGate:
-    desk = ApprovalDesk(
+    approvals = RunApprovalService(
         clone=clone,
         history=history,
         trail=pipeline.trail,
@@ -306,7 +306,7 @@ def _gate(
         agent_id=pipeline.trail.agent_id,
         goal=task.description,
         read=CallPreview(toolbox, pipeline),
-        desk=desk if consent.possible else None,
+        approvals=approvals if consent.possible else None,
         mask=mask,
         earlier=earlier,
     )
