@@ -228,7 +228,7 @@ class TestProperties:
         assert said[2] is not None
 
 
-class TestSteadyText:
+class TestNormaliseOutput:
     @pytest.mark.parametrize(
         ("one", "other"),
         [
