@@ -133,7 +133,7 @@ class Slots:
 T = TypeVar("T")
 RANKS = tuple(JobPriority)
 """The classes of jobs, those that go first at the front."""
-_LAST_WORDS_SECONDS = 2.0
+_OUTCOME_SECONDS = 2.0
 _log = structlog.get_logger(__name__)
 
 
@@ -246,7 +246,7 @@ class Runner:
                 await self.backend.stop(ref)
                 return await self._settled(job, outcome_of(AgentLost("the job was called off")))
             else:
-                outcome = await self._last_word(job, ended.result(), told)
+                outcome = await self._outcome_of(job, ended.result(), told)
         finally:
             for task in tasks:
                 task.cancel()
@@ -255,9 +255,9 @@ class Runner:
         await self.backend.finish(ref, failed=bool(outcome.fault))
         return outcome
 
-    async def _last_word(self, job: Job, ending: Ending, told: asyncio.Task[JobOutcome]) -> JobOutcome:
+    async def _outcome_of(self, job: Job, ending: Ending, told: asyncio.Task[JobOutcome]) -> JobOutcome:
         """What a job said before its container ended, which may be heard of a moment later; else what that means."""
-        await asyncio.wait([told], timeout=_LAST_WORDS_SECONDS)
+        await asyncio.wait([told], timeout=_OUTCOME_SECONDS)
         said = await self.board.outcome(job.tenant, job.job_id)
         if said is not None:
             return said

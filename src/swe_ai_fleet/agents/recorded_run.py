@@ -271,7 +271,7 @@ def _loss(earlier: RunState) -> str:
     return _LOST.format(when=when, calls="\n".join(shown))
 
 
-_LAST_WORDS_SECONDS = 5.0
+_RECORD_END_SECONDS = 5.0
 
 
 def writer_of(assignment: RecordedAssignment[object]) -> Writer:
@@ -342,7 +342,7 @@ async def recorded_run(
         try:
             yield RecordedRun(journal=journal, trail=trail)
         except asyncio.CancelledError:
-            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+            async with asyncio.timeout(_RECORD_END_SECONDS):
                 await journal.append(_cancelled(trail, resumes))
             raise
 

@@ -70,13 +70,13 @@ class PlannedModel(ModelWrapper):
         """Why it spoke no more, once it does not."""
         self.answer = ""
         """What the verification made of the results, the goal met or not."""
-        self.last_words = False
-        """Whether the real model was asked for its last words."""
+        self.final_prompt_sent = False
+        """Whether the real model got the final prompt."""
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The plan's next calls; without tools, whatever the real model says. Raises PlanStopped, ModelError."""
         if not request.tools:
-            self.last_words = True
+            self.final_prompt_sent = True
             return await self.model.reply(request)
         try:
             return await self._next(request.sampling)
@@ -244,7 +244,7 @@ class PlanRun:
         stopped, report = self._planned.stopped, self._progress.report()
         if stopped is not None and trajectory.stop_reason is StopReason.MODEL_ERROR:
             trajectory = replace(trajectory, stop_reason=stopped.stop, error=stopped.message)
-        if trajectory.stop_reason is not StopReason.FINAL_ANSWER and not self._planned.last_words:
+        if trajectory.stop_reason is not StopReason.FINAL_ANSWER and not self._planned.final_prompt_sent:
             trajectory = replace(trajectory, answer=self._planned.answer or report.told())
         return replace(trajectory, plan=report)
 
