@@ -37,7 +37,7 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.drive import Surroundings
@@ -212,7 +212,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             pauses=(0.0,),
         )
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
-        councils = CouncilBook(
+        councils = CouncilStore(
             await log.bucket("councils-tenants"),
             rules=CouncilRules(
                 endpoints=EndpointRules(patterns=("agents.example.org:50060", "more.example.org:50060"))
@@ -230,7 +230,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             executions,
             log,
             components=measured,
-            councils=Councils(book=councils, states=executions.projection.all),
+            councils=Councils(store=councils, states=executions.projection.all),
             metrics=Metrics(meter=meter),
             planning=events,
             uploads=Uploads(workspaces=workspace_provider(settings), blobs=log, max_bytes=1_000_000),

@@ -1,8 +1,8 @@
-"""`python -m workers.agent`: the container of a job, which carries its errand out in the clone at `/workspace`.
+"""`python -m workers.agent`: the container of a job, which carries its assignment out in the clone at `/workspace`.
 
-It is what a Ray host is, for one errand: the same agents, events to JetStream directly, approvals, checkpoints. How it
-ended stands on the board before the process ends; a process that ends without a word was lost, and another one goes on
-from its log.
+It does for one assignment what a Ray host does for many: the same agents, events to JetStream directly, approvals,
+checkpoints. Its outcome is on the board before the process ends; a process that ends without one was lost, and another
+one goes on from its log.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ async def carry_out(settings: Settings, place: Place) -> int:
 
 
 async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, name: str) -> bytes:
-    errand = await board.errand(job)
-    repository = errand.repository
+    assignment = await board.assignment(job)
+    repository = assignment.repository
     if repository is not None and not repository.commit:
         pinned = await board.pinned(job)
         if pinned is None:
             raise Unavailable("nobody has cloned for this job", field="repo")
-        errand = replace(errand, repository=pinned)
-    alone = not isinstance(errand, CheckAssignment)
+        assignment = replace(assignment, repository=pinned)
+    alone = not isinstance(assignment, CheckAssignment)
     async with (
         open_telemetry(settings, service="fleet-agent-job", serves=False, mask=secret_mask(settings)) as telemetry,
         open_worker(
@@ -73,8 +73,8 @@ async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, na
             prepared=lambda provider: PreparedWorkspaces(provider=provider, path=place.workspace, alone=alone),
         ) as worker,
     ):
-        with telemetry.continuing(errand.task.traceparent):
-            return to_json(await worker.carry_out(errand))
+        with telemetry.continuing(assignment.task.traceparent):
+            return to_json(await worker.carry_out(assignment))
 
 
 async def _until_told(settings: Settings, place: Place) -> int:

@@ -44,8 +44,8 @@ async def clone(settings: Settings, place: Place) -> int:
 
 
 async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoard, job: Job) -> None:
-    errand = await board.errand(job)
-    repository = errand.repository
+    assignment = await board.assignment(job)
+    repository = assignment.repository
     if repository is None:
         return
     provider = GitWorkspaceProvider(
@@ -73,8 +73,8 @@ async def _resolved(
     """The commit that the first container of this run found, so that a later one goes on from the same."""
     if (pinned := await board.pinned(job)) is not None:
         return pinned
-    errand = await board.errand(job)
-    pinned = await provider.pin(wanted.tenant, errand.task.repo)
+    assignment = await board.assignment(job)
+    pinned = await provider.pin(wanted.tenant, assignment.task.repo)
     await board.pin(job, pinned)
     return pinned
 

@@ -95,7 +95,7 @@ class Stage:
     replicas: list[Replica]
     nodes: list[Child] = field(default_factory=list[Child])
     restarted: list[str] = field(default_factory=list[str])
-    """The last words of orchestrators that ended by themselves and were started again."""
+    """The last output line of each orchestrator that ended by itself and was started again."""
     _cluster: str = ""
     _ray: dict[str, str] = field(default_factory=dict[str, str])
     _made: int = 0

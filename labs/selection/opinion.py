@@ -31,7 +31,7 @@ try:
     from swe_ai_fleet.domain.examination import Examination, Matrix
     from swe_ai_fleet.orchestrator.judging import peer_samples
     from swe_ai_fleet.orchestrator.peer_review import peers_for
-    from swe_ai_fleet.orchestrator.score import PARTS, Part, lead, standings, tier
+    from swe_ai_fleet.orchestrator.score import PARTS, Part, lead, score_candidates, tier
 except ImportError:  # a commit from before candidates were examined, and votes asked for only where they count
     Examination = Matrix = None
 
@@ -129,7 +129,7 @@ def samples_of(
     """How many votes each peer is to have."""
     if Matrix is None:
         return PEER_SAMPLES
-    weight, leads = PARTS[Part.VOTES], lead(standings(candidates, reports, critiques, cast, behaviours))
+    weight, leads = PARTS[Part.VOTES], lead(score_candidates(candidates, reports, critiques, cast, behaviours))
     return 0 if leads > weight else peer_samples(leads, weight)
 
 

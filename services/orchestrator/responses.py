@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.orchestrator.ranking import fates
+from swe_ai_fleet.orchestrator.ranking import drop_reasons
 from swe_ai_fleet.orchestrator.spending import expenses
 
 
@@ -72,9 +72,9 @@ def earlier_summaries(state: ExecutionState, of: Candidate) -> list[str]:
 
 
 def superseded(state: ExecutionState) -> list[Candidate]:
-    """The candidates that do not stand: dropped revisions, and what a revision took the place of."""
-    found = fates(state)
-    return [one for name, one in state.candidates.items() if name in found]
+    """The candidates that are not ranked: dropped ones, and those that a revision replaced."""
+    dropped = drop_reasons(state)
+    return [one for name, one in state.candidates.items() if name in dropped]
 
 
 def _critique(of: review.Critique) -> pb.Critique:
@@ -185,7 +185,7 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         votes=votes(state, (of.candidate_id, *(ranked.duplicates if ranked else ()))),
         revises=of.revises,
         round=of.round,
-        dropped_reason=fates(state).get(of.candidate_id, ""),
+        dropped_reason=drop_reasons(state).get(of.candidate_id, ""),
         **_verdict(report),
     )
 
@@ -196,8 +196,8 @@ def results(state: ExecutionState) -> list[pb.DeliberationResult]:
         return [result(state, state.candidates[one.candidate_id], one) for one in state.ranking]
     if not state.status.terminal:
         return []
-    standing = state.candidates.keys() - fates(state).keys()
-    return [result(state, state.candidates[name], None) for name in sorted(standing)]
+    remaining = state.candidates.keys() - drop_reasons(state).keys()
+    return [result(state, state.candidates[name], None) for name in sorted(remaining)]
 
 
 class Judged(TypedDict):

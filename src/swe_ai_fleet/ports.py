@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
-from swe_ai_fleet.domain.assignment import Errand
+from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Delivered, Diff
@@ -327,8 +327,8 @@ class ResultBus(Protocol):
 class Fleet(Protocol):
     """Where agents and checks run."""
 
-    async def carry_out(self, errand: Errand[T]) -> T:
-        """Carry out one errand on a node with room. Cancelling it ends what works on it, and its processes.
+    async def carry_out(self, assignment: Assignment[T]) -> T:
+        """Carry out one assignment on a node with room. Cancelling it ends what works on it, and its processes.
 
         Raises AgentLost where the process that worked on it is lost, FleetErrors of the work itself.
         """

@@ -19,7 +19,7 @@ import structlog.testing
 from nats.aio.client import Client
 
 from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
-from swe_ai_fleet.domain.assignment import ErrandKind, Job, JobOutcome
+from swe_ai_fleet.domain.assignment import AssignmentKind, Job, JobOutcome
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunClaimed, StoredEvent, Writer
@@ -292,7 +292,7 @@ async def test_a_host_cannot_touch_the_blobs_of_another_tenant(world: World) -> 
 
 
 async def test_a_container_of_a_job_has_the_rights_of_its_run(world: World) -> None:
-    run = {"kind": ErrandKind.RUN, "tenant": "a", "task_id": "t-a", "execution_id": "e-a", "generation": 1}
+    run = {"kind": AssignmentKind.RUN, "tenant": "a", "task_id": "t-a", "execution_id": "e-a", "generation": 1}
     mine, other = [Job(**run, job_id=f"{number:032x}", agent_id=f"agent-{number}") for number in (11, 12)]
     for one in (mine, other):
         await world.board.post(one)

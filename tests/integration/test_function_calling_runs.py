@@ -471,7 +471,7 @@ class TestLimits:
         turns = [replace(call("weather", {"city": str(number)}), usage=used) for number in range(5)]
         options: dict[str, Any] = {"tools": [weather], "settings": Settings(model_prices=prices)}
         final = (await told(*turns, limits=replace(CHAT, max_cost=3.5), **options))[-1]["metadata"]
-        # No last words: what is spent is spent.
+        # No final prompt: the budget is spent.
         assert (final["stop_reason"], final["iterations"], final["usage"]["cost"]) == ("max_cost", 2, 4.0)
         unlimited = await told(*turns, answer(), **options)
         assert (stop_of(unlimited)[0], unlimited[-1]["metadata"]["iterations"]) == ("final_answer", 6)

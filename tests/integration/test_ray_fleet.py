@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -33,7 +33,7 @@ async def repository(settings: Settings, tmp_path: Path) -> PinnedRepository:
     return await workspace_provider(settings).pin("default", RepoRef(location=str(path)))
 
 
-def _assignment(repository: PinnedRepository, description: str, **changes: object) -> Assignment:
+def _assignment(repository: PinnedRepository, description: str, **changes: object) -> CodingAssignment:
     task = Task(
         task_id=f"ray-{uuid.uuid4().hex[:8]}",
         kind=TaskKind.DELIBERATE,
@@ -41,7 +41,7 @@ def _assignment(repository: PinnedRepository, description: str, **changes: objec
         repo=RepoRef(location=repository.location),
         **changes,
     )
-    return Assignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository)
+    return CodingAssignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository)
 
 
 def _actors() -> set[int]:

@@ -20,7 +20,7 @@ from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.solving import Consent, Solution, solve
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate
@@ -148,7 +148,7 @@ class World:
 
     async def run(self, log: MemoryLog, task: Task, *, generation: int = 1, resume: bool = False) -> Candidate:
         pinned = await self.provider.pin(task.tenant, task.repo)
-        assignment = Assignment(
+        assignment = CodingAssignment(
             execution_id=task.execution_id,
             agent_id=AGENT,
             task=task,

@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.prompting import LETTERS, ballot_order
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.assignment import Assignment, ReviewAssignment, Subject
+from swe_ai_fleet.domain.assignment import CodingAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits
@@ -123,7 +123,7 @@ class World(Runs):
         resume: bool = False,
     ) -> Candidate:
         report = self.report(*results)
-        assignment = Assignment(
+        assignment = CodingAssignment(
             execution_id=self.task.execution_id,
             agent_id=f"{AUTHOR}-r1",
             author_id=AUTHOR,
@@ -136,7 +136,7 @@ class World(Runs):
         )
         return await self.solve(assignment)
 
-    async def solve(self, assignment: Assignment) -> Candidate:
+    async def solve(self, assignment: CodingAssignment) -> Candidate:
         runs = CodingRun(services=self.services(self.models), results=self.log)
         async with self.clone(assignment.agent_id) as clone:
             candidate = await runs.carry_out(assignment, clone)
@@ -619,7 +619,7 @@ async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: 
 
 async def test_a_revision_begins_with_the_same_bytes_as_the_draft_did(world: World) -> None:
     world.says(answer("nothing to do"))
-    draft = Assignment(
+    draft = CodingAssignment(
         execution_id=world.task.execution_id,
         agent_id=AUTHOR,
         task=world.task,

@@ -329,7 +329,7 @@ async def test_jest(with_packages: Workspace, put: Put) -> None:
         "e.test.js": "error",
         "z.test.js::last": "passed",
     }
-    # Of a worker that spins, its last words may be lost.
+    # The last output of a worker that spins may be lost.
     assert found.hung[0] in ("c.test.js::c > hangs", "c.test.js", "e.test.js")
     assert {name.partition("::")[0] for name in found.hung} == {"c.test.js", "e.test.js"}
     assert found.results["a.test.js::group > inner"].message == "Error: boom"

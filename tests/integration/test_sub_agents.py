@@ -193,7 +193,7 @@ class TestLimits:
             budget = Budget(Limits(max_tokens=4_000))
             result = await (await with_gap(place, budget=budget)).research(gaps=[GAP])
         did = result.metadata["sub_agent"]
-        # Half of 4,000 is its own: the second reply crosses that, and its last words are the end of it.
+        # Half of 4,000 is its own: the second reply crosses that, and the final prompt ends it.
         assert (did["stop_reason"], did["iterations"]) == ("max_tokens", 2)  # type: ignore[index]
         assert budget.usage.total_tokens < 4_000
         assert budget.tokens_left == 4_000 - budget.usage.total_tokens

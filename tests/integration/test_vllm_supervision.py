@@ -103,7 +103,7 @@ async def test_it_serves_with_a_key_that_only_callers_know_and_leaves_nothing(se
     assert any("starting vLLM" in line for line in told)
 
 
-async def test_one_that_dies_at_the_start_is_told_at_once_with_its_last_words(serve, tmp_path: Path) -> None:
+async def test_one_that_dies_at_the_start_is_told_at_once_with_the_end_of_its_output(serve, tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(Unavailable, match="status 7") as fault:
         async with serve("dies"):

@@ -22,7 +22,7 @@ import pytest
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, ErrandKind, Job, JobOutcome
+from swe_ai_fleet.domain.assignment import AssignmentKind, CheckAssignment, CodingAssignment, Job, JobOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import RunClaimed, ToolFinished, WorkspaceCheckpointed
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
@@ -77,9 +77,11 @@ class World:
         name = f"t-{uuid.uuid4().hex[:8]}"
         return Task(task_id=name, kind=TaskKind.DELIBERATE, description=text, repo=repo, num_agents=1, **more)
 
-    def assignment(self, text: str, **more: Any) -> Assignment:
+    def assignment(self, text: str, **more: Any) -> CodingAssignment:
         task = self.task(text, **more)
-        return Assignment(execution_id=task.execution_id, agent_id="agent-1", task=task, repository=self.repository)
+        return CodingAssignment(
+            execution_id=task.execution_id, agent_id="agent-1", task=task, repository=self.repository
+        )
 
     def processes(self, module: str) -> list[psutil.Process]:
         """The living processes of this world's jobs that run a module."""
@@ -170,7 +172,7 @@ async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asynci
         await process.wait()
 
 
-async def test_errands_go_through_jobs_and_back(world: World) -> None:
+async def test_assignments_go_through_jobs_and_back(world: World) -> None:
     async with asyncio.timeout(SECONDS), runner(world) as running, open_job_fleet(world.log) as fleet:
         jobs = world.settings.home / "jobs"
         assignment = world.assignment(
@@ -199,17 +201,17 @@ async def test_errands_go_through_jobs_and_back(world: World) -> None:
             await fleet.carry_out(world.assignment(HELLO, environment=EnvironmentSpec(setup=("exit 3",))))
         assert failed.value.field.startswith("environment.setup")
         # One that is cancelled ends its processes.
-        errand = asyncio.create_task(fleet.carry_out(world.assignment(SLEEP)))
+        sleeping = asyncio.create_task(fleet.carry_out(world.assignment(SLEEP)))
         await world.until(lambda: _sleeping())
-        errand.cancel()
+        sleeping.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await errand
+            await sleeping
         await world.until(lambda: not _sleeping())
         await running.idle()
         assert not list(jobs.iterdir())
     # The board keeps the first outcome of a job, and large ones beside it.
     board = JobBoard(await world.log.bucket(JOBS_BUCKET), world.log)
-    job = Job(job_id="j1", kind=ErrandKind.RUN, tenant="a.b%c", task_id="t", execution_id="e", agent_id="a")
+    job = Job(job_id="j1", kind=AssignmentKind.RUN, tenant="a.b%c", task_id="t", execution_id="e", agent_id="a")
     assert await board.settle(job, JobOutcome(value="1")) and not await board.settle(job, JobOutcome(value="2"))
     await board.settle(replace(job, job_id="j2"), JobOutcome(value='"' + "x" * 600_000 + '"'))
     first, second = await board.outcome("a.b%c", "j1"), await board.outcome("a.b%c", "j2")
@@ -276,14 +278,14 @@ async def test_a_job_that_was_told_while_no_runner_was_there_is_cleared_up(world
         first = await stack.enter_async_context(runner_process(world))
         fleet = await stack.enter_async_context(open_job_fleet(world.log))
         assignment = world.assignment(COUNTING)
-        errand = asyncio.create_task(fleet.carry_out(assignment))
+        running = asyncio.create_task(fleet.carry_out(assignment))
         await _counted_two(world, assignment.task)
         first.send_signal(signal.SIGKILL)
         await first.wait()
         _go(world)
         async with asyncio.timeout(SECONDS):
             # Its outcome comes from the container itself: no runner is needed for that.
-            assert (await errand).stop_reason is StopReason.FINAL_ANSWER
+            assert (await running).stop_reason is StopReason.FINAL_ANSWER
         await world.until(lambda: not world.processes("workers.agent"))
         async with runner(world):
             await world.until(lambda: not list((world.settings.home / "jobs").iterdir()))

@@ -20,8 +20,8 @@ from swe_ai_fleet.domain.assignment import (
     AnswerAssignment,
     Assignment,
     CheckAssignment,
+    CodingAssignment,
     DeriveAssignment,
-    Errand,
 )
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
@@ -176,12 +176,12 @@ class UnreliableFleet:
         if self.random.random() < self.losing:
             raise AgentLost("its host died")
 
-    async def carry_out(self, errand: Errand[T]) -> T:
-        if isinstance(errand, CheckAssignment | DeriveAssignment):
-            return await self.inner.carry_out(errand)
+    async def carry_out(self, assignment: Assignment[T]) -> T:
+        if isinstance(assignment, CheckAssignment | DeriveAssignment):
+            return await self.inner.carry_out(assignment)
         self._maybe_lost()
-        value = await self.inner.carry_out(errand)
-        if isinstance(errand, Assignment):
+        value = await self.inner.carry_out(assignment)
+        if isinstance(assignment, CodingAssignment):
             self._maybe_lost()
         return value
 

@@ -26,8 +26,8 @@ def preview(call: ToolCall, *, truncated: bool = False) -> Reading | None:
     return Reading(spec=SPECS[call.name], arguments=json.loads(call.arguments))
 
 
-class Paper:
-    """A desk that keeps what it is asked, and answers what has been put on it."""
+class ScriptedApprovals:
+    """An approval service that keeps its requests and gives the answers that the test set."""
 
     def __init__(self) -> None:
         self.asked: list[ApprovalRequest] = []
@@ -38,7 +38,7 @@ class Paper:
         self.asked += requests
         return {one.approval_id: self.answers[one.approval_id] for one in requests if one.approval_id in self.answers}
 
-    def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
+    def record_decision(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
         self.effective.append((request.approval_id, str(resolution.decision)))
 
     def answer(self, call_id: str, word: str, text: str = "") -> None:
@@ -48,13 +48,13 @@ class Paper:
         )
 
 
-def gate(policy: str, desk: Paper | None, earlier: RunState | None = None) -> PolicyGate:
+def gate(policy: str, approvals: ScriptedApprovals | None, earlier: RunState | None = None) -> PolicyGate:
     return PolicyGate(
         ApprovalPolicy(policy),
         agent_id="agent-1",
         goal="Do it with hunter2-secret",
         read=preview,
-        desk=desk,
+        approvals=approvals,
         mask=Secrets(("hunter2-secret",)),
         earlier=earlier,
     )
@@ -78,46 +78,46 @@ async def verdicts(one: PolicyGate, *calls: ToolCall) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "waiting"), [("plan", []), ("risky", ["d"]), ("every", ["w", "t", "d", "l"])])
 async def test_who_waits(policy: str, waiting: list[str]):
-    desk = Paper()
-    await gate(policy, desk).review([READ, WRITE, TESTS, DELETE, LIST], step=3)
-    assert [request.call.call_id for request in desk.asked] == waiting
-    assert all(request.step == 3 and request.policy == policy for request in desk.asked)
+    approvals = ScriptedApprovals()
+    await gate(policy, approvals).review([READ, WRITE, TESTS, DELETE, LIST], step=3)
+    assert [request.call.call_id for request in approvals.asked] == waiting
+    assert all(request.step == 3 and request.policy == policy for request in approvals.asked)
 
 
 async def test_before_a_plan_is_approved_nothing_is_changed():
-    desk = Paper()
-    planning = gate("plan", desk)
+    approvals = ScriptedApprovals()
+    planning = gate("plan", approvals)
     assert await verdicts(planning, READ, WRITE, TESTS, LIST) == ["go", "refuse", "refuse", "refuse"]
     # What stands beside the proposal was written without an answer to it.
     assert await verdicts(planning, READ, PLAN, WRITE) == ["go", "wait", "go"]
-    desk.answer("p", "approved", "go on")
+    approvals.answer("p", "approved", "go on")
     rulings = await planning.review([READ, PLAN, WRITE], step=1)
     assert [one.verdict for one in rulings] == [Verdict.GO, Verdict.GO, Verdict.REFUSE]
     assert rulings[1].text == "Approved by ada: go on"
     assert await verdicts(planning, WRITE, PLAN) == ["go", "go"]
-    assert desk.effective == [("agent-1.p", "approved")]
+    assert approvals.effective == [("agent-1.p", "approved")]
 
 
 async def test_while_one_waits_none_is_decided():
-    desk = Paper()
-    desk.answer("w", "rejected")
-    assert await verdicts(gate("every", desk), WRITE, DELETE, READ) == ["wait", "wait", "go"]
-    assert desk.effective == []
+    approvals = ScriptedApprovals()
+    approvals.answer("w", "rejected")
+    assert await verdicts(gate("every", approvals), WRITE, DELETE, READ) == ["wait", "wait", "go"]
+    assert approvals.effective == []
 
 
 async def test_what_cannot_be_read_is_left_to_the_toolbox():
-    desk = Paper()
-    every = gate("every", desk)
+    approvals = ScriptedApprovals()
+    every = gate("every", approvals)
     assert await verdicts(every, call("u", "no_such_tool"), call("f", "final_answer", result="x")) == ["go", "go"]
     assert [one.verdict for one in await every.review([WRITE], step=1, truncated=True)] == [Verdict.GO]
-    assert await verdicts(gate("plan", desk), call("p", "propose_approach", approach=" ", reasoning="")) == ["go"]
-    assert desk.asked == []
+    assert await verdicts(gate("plan", approvals), call("p", "propose_approach", approach=" ", reasoning="")) == ["go"]
+    assert approvals.asked == []
 
 
 async def test_secrets_are_not_shown():
-    desk = Paper()
-    await gate("every", desk).review([WRITE], step=1)
-    (asked,) = desk.asked
+    approvals = ScriptedApprovals()
+    await gate("every", approvals).review([WRITE], step=1)
+    (asked,) = approvals.asked
     assert "hunter2" not in f"{asked.goal} {asked.approach} {asked.call.arguments}"
 
 
@@ -128,17 +128,17 @@ async def test_with_nobody_to_ask_what_would_wait_is_refused():
 
 
 async def test_what_was_asked_and_answered_before_the_run_was_put_away():
-    desk = Paper()
-    planning = gate("plan", desk)
+    approvals = ScriptedApprovals()
+    planning = gate("plan", approvals)
     await planning.review([PLAN], step=1)
-    request = desk.asked[0]
-    desk.answer("p", "approved")
+    request = approvals.asked[0]
+    approvals.answer("p", "approved")
     reply = AssistantMessage(tool_calls=(PLAN,))
     step = Step(number=1, reply=reply, observations=(), usage=RunState(agent_id="agent-1").usage)
     waiting = RunState(
-        agent_id="agent-1", steps=(step,), requests={request.approval_id: request}, resolutions=dict(desk.answers)
+        agent_id="agent-1", steps=(step,), requests={request.approval_id: request}, resolutions=dict(approvals.answers)
     )
-    resumed = gate("plan", Paper(), waiting)
+    resumed = gate("plan", ScriptedApprovals(), waiting)
     assert await verdicts(resumed, WRITE) == ["refuse"]
     (ruling,) = await resumed.review([PLAN], step=1)
     assert ruling.verdict is Verdict.GO
@@ -150,4 +150,4 @@ async def test_what_was_asked_and_answered_before_the_run_was_put_away():
         requests=waiting.requests,
         resolutions=waiting.resolutions,
     )
-    assert await verdicts(gate("plan", Paper(), later), WRITE) == ["go"]
+    assert await verdicts(gate("plan", ScriptedApprovals(), later), WRITE) == ["go"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.loop_guard import Advice, LoopGuard, Remedy
+from swe_ai_fleet.agents.loop_guard import Advice, LoopAction, LoopGuard
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
@@ -61,26 +61,26 @@ def watch(
     return [guard.observe(step(number, *those)) for number, those in enumerate(steps, start=1)], guard
 
 
-def remedies(calls: Iterable[Call | tuple[Call, ...]], guard: LoopGuard | None = None) -> list[str]:
-    return [str(advice.remedy) if advice else "" for advice in watch(calls, guard)[0]]
+def actions(calls: Iterable[Call | tuple[Call, ...]], guard: LoopGuard | None = None) -> list[str]:
+    return [str(advice.action) if advice else "" for advice in watch(calls, guard)[0]]
 
 
 class TestRepeats:
     def test_the_ladder_from_nudge_to_stop(self) -> None:
-        said = remedies([ok("run_command", "a.py", command="ls")] * 8)
+        said = actions([ok("run_command", "a.py", command="ls")] * 8)
         assert said == ["", "", "nudge", "strong_nudge", "replan", "", "", "stop"]
 
     def test_a_read_after_an_edit_is_none(self) -> None:
         edits = [ok("edit_file", "edited", path="b", old=number) for number in range(6)]
         read = ok("read_file", "the same", path="a")
-        assert set(remedies([call for edit in edits for call in (read, edit)])) == {""}
+        assert set(actions([call for edit in edits for call in (read, edit)])) == {""}
 
     def test_tests_between_different_edits_are_none(self) -> None:
         failing = {"passed": 1, "failed": 1, "failing": [{"id": "t::a"}]}
         name, arguments, result = bad("run_tests", "1 of 2 tests did not pass", "assert 1 == 2")
         run = (name, arguments, replace(result, metadata={"tests": failing}))
         edits = [ok("edit_file", "Replaced 1 passage in a.py.", path="a.py", new=f"x = {n}") for n in range(8)]
-        assert set(remedies([call for edit in edits for call in (run, edit)])) == {""}
+        assert set(actions([call for edit in edits for call in (run, edit)])) == {""}
 
     def test_the_same_failing_edit_three_times_is_one_whatever_is_read_in_between(self) -> None:
         edit = bad("edit_file", "the passage was not found", path="a.py", old="x")
@@ -96,7 +96,7 @@ class TestRepeats:
         dates = [ok("read_file", f"deadline = 2026-01-0{n}", path="a") for n in range(1, 6)]
         growing = [ok("docker_logs", "starting", container="db")] * 20
         for calls in (retried, dates, growing):
-            assert set(remedies(calls)) == {""}, calls[0]
+            assert set(actions(calls)) == {""}, calls[0]
 
     def test_identical_calls_in_one_reply(self) -> None:
         read = ok("read_file", "1", path="a")
@@ -120,7 +120,7 @@ class TestCycles:
 
     def test_editing_to_and_fro(self) -> None:
         to, fro = ok("edit_file", "ok", path="a", old="1", new="2"), ok("edit_file", "ok", path="a", old="2", new="1")
-        assert remedies([to, fro] * 3)[-1] == "nudge"
+        assert actions([to, fro] * 3)[-1] == "nudge"
 
 
 class TestErrors:
@@ -160,19 +160,19 @@ class TestWaiting:
     )
     def test_a_command_that_sleeps_is_given_time(self, command: str) -> None:
         call = bad("run_command", "exit code 7", "connection refused", command=command)
-        assert set(remedies([call] * 20)) == {""}
-        assert "nudge" in remedies([call] * 30)  # not for ever
+        assert set(actions([call] * 20)) == {""}
+        assert "nudge" in actions([call] * 30)  # not for ever
 
     @pytest.mark.parametrize("command", ["cat sleep.py", "echo sleepy", "grep -n sleep 5 a", "./wait-for-it.sh x"])
     def test_a_command_that_only_speaks_of_it_is_not(self, command: str) -> None:
-        assert "nudge" in remedies([bad("run_command", "exit code 7", "refused", command=command)] * 5)
+        assert "nudge" in actions([bad("run_command", "exit code 7", "refused", command=command)] * 5)
 
 
 class TestEscalation:
     def test_something_new_takes_a_step_back(self) -> None:
         looped = [ok("read_file", "1", path="a")] * 4
         fresh = [ok("read_file", f"new {n}", path=f"n{n}") for n in range(2)]
-        said = remedies([*looped, *fresh, *looped])
+        said = actions([*looped, *fresh, *looped])
         assert said == ["", "", "nudge", "strong_nudge", "", "", "", "", "nudge", "strong_nudge"]
 
     def test_a_run_that_goes_on_remembers(self) -> None:
@@ -181,7 +181,7 @@ class TestEscalation:
         guard = LoopGuard(TOOLS, earlier=earlier)
         advice = guard.observe(step(9, looped[0]))
         assert advice is not None
-        assert advice.remedy is Remedy.REPLAN
+        assert advice.action is LoopAction.REPLAN
         assert advice.steps == 5
 
 
@@ -200,17 +200,17 @@ class TestProperties:
     @given(cycle=st.lists(alphabet, min_size=1, max_size=4), before=st.lists(alphabet, max_size=10))
     @settings(max_examples=150)
     def test_a_cycle_of_up_to_four_steps_is_always_stopped(self, cycle: list[Call], before: list[Call]) -> None:
-        assert "stop" in remedies([*before, *cycle * 40])
+        assert "stop" in actions([*before, *cycle * 40])
 
     @given(calls=st.lists(alphabet, min_size=150, max_size=200))
     @settings(max_examples=40)
     def test_an_agent_that_finds_nothing_new_is_stopped(self, calls: list[Call]) -> None:
-        assert "stop" in remedies(calls)
+        assert "stop" in actions(calls)
 
     @given(outputs=st.lists(st.text(st.characters(categories=["Lu", "Ll"]), min_size=1), unique=True, max_size=60))
     @settings(max_examples=100)
     def test_an_agent_that_always_finds_something_new_is_left_alone(self, outputs: list[str]) -> None:
-        assert set(remedies([ok("read_file", text, path=text) for text in outputs])) <= {""}
+        assert set(actions([ok("read_file", text, path=text) for text in outputs])) <= {""}
 
     @given(text=st.text(max_size=200), arguments=st.text(max_size=50))
     @settings(max_examples=100)
@@ -228,7 +228,7 @@ class TestProperties:
         assert said[2] is not None
 
 
-class TestSteadyText:
+class TestNormaliseOutput:
     @pytest.mark.parametrize(
         ("one", "other"),
         [
@@ -251,7 +251,7 @@ class TestSteadyText:
         ],
     )
     def test_what_differs_for_no_reason_hides_no_loop(self, one: str, other: str) -> None:
-        assert remedies([ok("run_command", text, command="x") for text in (one, other, one)])[-1] == "nudge"
+        assert actions([ok("run_command", text, command="x") for text in (one, other, one)])[-1] == "nudge"
 
     @pytest.mark.parametrize(
         "text",
@@ -259,7 +259,7 @@ class TestSteadyText:
     )
     def test_what_differs_for_a_reason_is_none(self, text: str) -> None:
         others = [re.sub(r"\d+", lambda found, by=by: str(int(found[0]) + by), text) for by in range(3)]
-        assert remedies([ok("run_command", other, command="x") for other in others]) == ["", "", ""]
+        assert actions([ok("run_command", other, command="x") for other in others]) == ["", "", ""]
 
     @pytest.mark.parametrize(
         "piece",

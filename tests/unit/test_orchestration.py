@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.assignment import Assignment, Errand
+from swe_ai_fleet.domain.assignment import Assignment, CodingAssignment
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -45,10 +45,10 @@ class PartsFleet(ScriptedFleet):
 
     parts: dict[str, ScriptedRun] = field(default_factory=dict[str, ScriptedRun])
 
-    async def carry_out(self, errand: Errand[T]) -> T:
-        part = errand.task.task_id.removeprefix("build.")
+    async def carry_out(self, assignment: Assignment[T]) -> T:
+        part = assignment.task.task_id.removeprefix("build.")
         self.default = self.parts.get(part, ScriptedRun(patch=patch(part)))
-        return await super().carry_out(errand)
+        return await super().carry_out(assignment)
 
 
 @dataclass
@@ -65,12 +65,12 @@ class Parts(World):
         )
 
     @property
-    def begun(self) -> dict[str, Assignment]:
+    def begun(self) -> dict[str, CodingAssignment]:
         """What agents of subtasks were asked first, by subtask."""
         return {one.task.task_id.removeprefix("build."): one for one in reversed(self.fleet.begun)}
 
     @property
-    def merging(self) -> list[Assignment]:
+    def merging(self) -> list[CodingAssignment]:
         return [one for one in self.fleet.begun if one.agent_id.startswith("merge-")]
 
     @property

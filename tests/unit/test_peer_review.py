@@ -219,7 +219,9 @@ async def test_a_fault_that_an_author_shows_counts_as_a_test_of_that_author(worl
     own = replace(PROVEN, shown=("test_one",), own=("test_one",))
     world.fleet.runs = {ONE: ScriptedRun(checks=(own,)), f"{ONE}-r1": ScriptedRun(fault=AgentLost("its host died"))}
     world.fleet.reviewing = shown(ONE, passes_on_own=passes_on_own)
-    world.fleet.examining = lambda errand: Examination(sets=(ExaminedTests(candidates=(ONE,), tests=("test_one",)),))
+    world.fleet.examining = lambda assignment: Examination(
+        sets=(ExaminedTests(candidates=(ONE,), tests=("test_one",)),)
+    )
     state = await world.run(a_task())
     told = {one.candidate_id: one for one in state.ranking}
     assert told[ONE].review == 0.5  # capped; where one alone is verified, one peer looks for what tests do not see
@@ -455,8 +457,8 @@ def crossed(passes: Callable[[str], bool]) -> Callable[[ExamineAssignment], Exam
         failed = tuple(ForeignFailure(test=test, message="assert") for test in tests)
         return Crossing(candidate_id=source, failed=failed)
 
-    def examine(errand: ExamineAssignment) -> Examination:
-        own = {one.candidate_id: one.tests.get("tests", ()) for one in errand.examinees}
+    def examine(assignment: ExamineAssignment) -> Examination:
+        own = {one.candidate_id: one.tests.get("tests", ()) for one in assignment.examinees}
         sets = (
             ExaminedTests(
                 candidates=(name,), tests=tests, crossings=tuple(end(other, tests) for other in own if other != name)

@@ -42,13 +42,13 @@ def says(text: str) -> Callable[[AnswerAssignment], Awaitable[Answer]]:
 def passed_by(*names: str) -> Callable[[ExamineAssignment], Examination]:
     """The probes fail on the untouched commit and on every candidate but these."""
 
-    def examining(errand: ExamineAssignment) -> Examination:
-        tests = tuple(one.name for one in errand.requirements)
+    def examining(assignment: ExamineAssignment) -> Examination:
+        tests = tuple(one.name for one in assignment.requirements)
         crossings = [
             Crossing(candidate_id=name, passed=tests)
             if name in names
             else Crossing(candidate_id=name, failed=tuple(ForeignFailure(test=test) for test in tests))
-            for name in [one.candidate_id for one in errand.examinees] or ["untouched"]
+            for name in [one.candidate_id for one in assignment.examinees] or ["untouched"]
         ]
         return Examination(sets=(ExaminedTests(candidates=(STATEMENT,), tests=tests, crossings=tuple(crossings)),))
 

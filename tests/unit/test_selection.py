@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Vote
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.ranking import rank, representatives
-from swe_ai_fleet.orchestrator.score import ARCHITECT, Standing, evidence, lead
+from swe_ai_fleet.orchestrator.score import ARCHITECT, ScoredCandidate, evidence, lead
 from tests.candidates import a_candidate
 
 
@@ -555,6 +555,6 @@ def test_what_set_two_apart_is_told_with_what_spoke_against_it() -> None:
 
 def test_a_place_without_a_rival_of_its_tier_leads_by_infinity() -> None:
     accepted, refuted = proven("a"), report("b", check(False))
-    places = [Standing(candidate=a_candidate(one.candidate_id), report=one) for one in (accepted, refuted)]
+    places = [ScoredCandidate(candidate=a_candidate(one.candidate_id), report=one) for one in (accepted, refuted)]
     assert lead([]) == lead(places[:1]) == lead(places) == inf
     assert lead([places[0], places[0]]) == 0

@@ -1,4 +1,4 @@
-"""What one tenant may use, and that no other has less for it: turns, seats, tokens, the least approval, approvers."""
+"""What one tenant may use, and that no other has less for it: turns, slots, tokens, the least approval, approvers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.access import Quota, TenantRules
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.errors import AlreadyExists, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus, RunLost
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository
 from swe_ai_fleet.orchestrator.executions import Room
 from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS, DayTokens
 from swe_ai_fleet.orchestrator.queue import LEAST_WEIGHT, Passes, TenantTurns, Waiting, check_room, in_order, weights
-from swe_ai_fleet.orchestrator.quotas import Quotas, Seats
+from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.testing.fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 
@@ -140,14 +140,15 @@ def test_a_queue_that_one_tenant_filled_still_takes_another_in() -> None:
             check_room(total, 0, queued_of_tenant=of_tenant, **bounds)
 
 
-# --- seats --------------------------------------------------------------------------------------------------------
+# --- slots --------------------------------------------------------------------------------------------------------
 
 
-def an_assignment(tenant: str, number: int = 1, **fields: object) -> Assignment:
+def an_assignment(tenant: str, number: int = 1, **fields: object) -> CodingAssignment:
     task = a_task(f"task-{number}", tenant=tenant, num_agents=1)
     repository = PinnedRepository(tenant=tenant, location="/srv/app", commit="c" * 40)
     return replace(
-        Assignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository), **fields
+        CodingAssignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository),
+        **fields,
     )
 
 
@@ -155,12 +156,12 @@ async def test_no_more_agents_of_a_tenant_work_than_its_quota_says() -> None:
     hold = asyncio.Event()
     world = World()
     world.fleet.default = ScriptedRun(after=hold)
-    seats = Seats(world.fleet, quotas(small=Quota(agents=2)), me="one")
+    limiter = ConcurrencyLimiter(world.fleet, quotas(small=Quota(agents=2)), me="one")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        runs = [group.create_task(seats.carry_out(an_assignment("small", number))) for number in range(5)]
-        others = [group.create_task(seats.carry_out(an_assignment("other", number))) for number in range(4)]
+        runs = [group.create_task(limiter.carry_out(an_assignment("small", number))) for number in range(5)]
+        others = [group.create_task(limiter.carry_out(an_assignment("other", number))) for number in range(4)]
         await world.fleet.started(6)
-        assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 2, "other": 4} == seats.taken
+        assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 2, "other": 4} == limiter.taken
         # Who gives up waiting leaves no gap.
         runs[3].cancel()
         await asyncio.wait([runs[3]])
@@ -168,7 +169,7 @@ async def test_no_more_agents_of_a_tenant_work_than_its_quota_says() -> None:
     assert all(run.done() for run in runs + others)
     begun = [one.task.task_id for one in world.fleet.begun if one.task.tenant == "small"]
     assert begun == ["task-0", "task-1", "task-2", "task-4"]
-    assert seats.taken.total() == 0
+    assert limiter.taken.total() == 0
 
 
 async def test_replicas_share_a_quota_evenly() -> None:
@@ -177,28 +178,28 @@ async def test_replicas_share_a_quota_evenly() -> None:
     for world in worlds:
         world.fleet.default = ScriptedRun(after=hold)
 
-    def sharing(most: int, *replicas: str) -> list[Seats]:
+    def sharing(most: int, *replicas: str) -> list[ConcurrencyLimiter]:
         rules = quotas(small=Quota(agents=most))
         return [
-            Seats(worlds[number % 2].fleet, rules, me=name, sharers=lambda _: replicas)
+            ConcurrencyLimiter(worlds[number % 2].fleet, rules, me=name, sharers=lambda _: replicas)
             for number, name in enumerate(replicas)
         ]
 
     replicas = sharing(3, *names[:2])
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        for seats in replicas:
+        for limiter in replicas:
             for number in range(4):
-                group.create_task(seats.carry_out(an_assignment("small", number)))
+                group.create_task(limiter.carry_out(an_assignment("small", number)))
         await worlds[0].fleet.started(2)
         await worlds[1].fleet.started(1)
         await asyncio.sleep(0)
-        assert [seats.taken["small"] for seats in replicas] == [2, 1]
+        assert [limiter.taken["small"] for limiter in replicas] == [2, 1]
         hold.set()
     assert [len(world.fleet.begun) for world in worlds] == [4, 4]
-    # More replicas than seats have one each.
+    # More replicas than slots have one each.
     async with asyncio.timeout(10):
-        for number, seats in enumerate(sharing(1, *names), start=10):
-            await seats.carry_out(an_assignment("small", number))
+        for number, limiter in enumerate(sharing(1, *names), start=10):
+            await limiter.carry_out(an_assignment("small", number))
 
 
 # --- what waits, what is spent --------------------------------------------------------------------------------------
@@ -241,9 +242,9 @@ async def test_checkpoints_are_no_larger_than_there_is_room_for(world: World) ->
 
     rules = {"small": TenantRules(tenant="small", quota=Quota(storage_bytes=1_000))}
     bounds = Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), stored=known)
-    seats = Seats(world.fleet, bounds)
+    limiter = ConcurrencyLimiter(world.fleet, bounds)
     for tenant in ("small", "large"):
-        await seats.carry_out(an_assignment(tenant, 1))
+        await limiter.carry_out(an_assignment(tenant, 1))
     # Of three agents' two checkpoints each.
     agents = world.fleet.begun[0].task.num_agents
     assert [one.checkpoint_bytes for one in world.fleet.begun] == [600 // (2 * agents), None]

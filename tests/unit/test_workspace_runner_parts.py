@@ -14,9 +14,9 @@ from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import Hopeless, Work
 from swe_ai_fleet.codec import to_json, to_plain
 from swe_ai_fleet.domain.assignment import (
-    Assignment,
+    AssignmentKind,
     CheckAssignment,
-    ErrandKind,
+    CodingAssignment,
     Job,
     JobOutcome,
     JobPriority,
@@ -153,10 +153,12 @@ def _runner(backend: Scripted) -> Runner:
 
 
 def _job(generation: int = 1, **more: Any) -> Job:
-    errand = Assignment(execution_id="e", agent_id="a", task=TASK, repository=REPOSITORY, generation=generation)
+    assignment = CodingAssignment(
+        execution_id="e", agent_id="a", task=TASK, repository=REPOSITORY, generation=generation
+    )
     return Job(
-        job_id=more.pop("job_id", f"j{generation}"), kind=ErrandKind.RUN, tenant=more.pop("tenant", "default"),
-        task_id="t", execution_id="e", agent_id="a", generation=generation, errand=to_plain(errand) | more,
+        job_id=more.pop("job_id", f"j{generation}"), kind=AssignmentKind.RUN, tenant=more.pop("tenant", "default"),
+        task_id="t", execution_id="e", agent_id="a", generation=generation, errand=to_plain(assignment) | more,
     )  # fmt: skip
 
 
@@ -178,7 +180,7 @@ async def test_a_later_generation_ends_the_earlier_one() -> None:
     assert (len(backend.started), backend.stopped) == (1, ["old"])
 
 
-async def test_what_is_no_job_or_has_somebody_elses_errand_is_not_begun() -> None:
+async def test_what_is_no_job_or_has_somebody_elses_assignment_is_not_begun() -> None:
     backend = Scripted()
     for work, reason in (
         (_message(b"{}"), "no job"),

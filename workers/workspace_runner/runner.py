@@ -133,7 +133,7 @@ class Slots:
 T = TypeVar("T")
 RANKS = tuple(JobPriority)
 """The classes of jobs, those that go first at the front."""
-_LAST_WORDS_SECONDS = 2.0
+_OUTCOME_SECONDS = 2.0
 _log = structlog.get_logger(__name__)
 
 
@@ -209,7 +209,9 @@ class Runner:
         except (ValueError, FleetError) as fault:
             if isinstance(fault, Unavailable):
                 raise
-            told = fault if isinstance(fault, FleetError) else InternalFault(f"no errand of the fleet: {fault}"[:500])
+            told = (
+                fault if isinstance(fault, FleetError) else InternalFault(f"no assignment of the fleet: {fault}"[:500])
+            )
             return await self._settled(job, outcome_of(told))
         await self.board.post(job)
         await self._retire(job)
@@ -244,7 +246,7 @@ class Runner:
                 await self.backend.stop(ref)
                 return await self._settled(job, outcome_of(AgentLost("the job was called off")))
             else:
-                outcome = await self._last_word(job, ended.result(), told)
+                outcome = await self._outcome_of(job, ended.result(), told)
         finally:
             for task in tasks:
                 task.cancel()
@@ -253,9 +255,9 @@ class Runner:
         await self.backend.finish(ref, failed=bool(outcome.fault))
         return outcome
 
-    async def _last_word(self, job: Job, ending: Ending, told: asyncio.Task[JobOutcome]) -> JobOutcome:
+    async def _outcome_of(self, job: Job, ending: Ending, told: asyncio.Task[JobOutcome]) -> JobOutcome:
         """What a job said before its container ended, which may be heard of a moment later; else what that means."""
-        await asyncio.wait([told], timeout=_LAST_WORDS_SECONDS)
+        await asyncio.wait([told], timeout=_OUTCOME_SECONDS)
         said = await self.board.outcome(job.tenant, job.job_id)
         if said is not None:
             return said
@@ -278,9 +280,9 @@ class Runner:
                 await self.backend.stop(held.ref)
 
     async def _spec(self, job: Job) -> JobSpec:
-        errand = await self.board.errand(job)
-        if (errand.task.tenant, errand.execution_id) != (job.tenant, job.execution_id):
-            raise InvalidRequest("the job is not of the tenant and the execution of its errand", field="errand")
+        assignment = await self.board.assignment(job)
+        if (assignment.task.tenant, assignment.execution_id) != (job.tenant, job.execution_id):
+            raise InvalidRequest("the job is not of the tenant and the execution of its assignment", field="errand")
         return JobSpec(
             ref=JobRef(name=f"fleet-{job.kind}-{job.job_id}", tenant=job.tenant),
             job_id=job.job_id,
@@ -290,8 +292,8 @@ class Runner:
             task_id=job.task_id,
             execution_id=job.execution_id,
             agent_id=job.agent_id,
-            clones=errand.repository is not None,
-            deadline_seconds=seconds_of(errand) + self.settings.margin_seconds,
+            clones=assignment.repository is not None,
+            deadline_seconds=seconds_of(assignment) + self.settings.margin_seconds,
         )
 
 

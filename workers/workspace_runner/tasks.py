@@ -20,7 +20,7 @@ from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.codec import from_json, to_plain
-from swe_ai_fleet.domain.assignment import Assignment, ErrandKind, Job, JobOutcome, JobPriority, job_id
+from swe_ai_fleet.domain.assignment import AssignmentKind, CodingAssignment, Job, JobOutcome, JobPriority, job_id
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
@@ -161,7 +161,7 @@ def read_task(work: Work) -> Task:
 
 
 def _job(task: Task, repository: PinnedRepository, generation: int) -> Job:
-    assignment = Assignment(
+    assignment = CodingAssignment(
         execution_id=task.execution_id,
         agent_id=AGENT_ID,
         task=task,
@@ -170,8 +170,8 @@ def _job(task: Task, repository: PinnedRepository, generation: int) -> Job:
         resume=generation > 1,
     )
     return Job(
-        job_id=job_id(task.tenant, task.execution_id, str(ErrandKind.RUN), AGENT_ID, str(generation), ""),
-        kind=ErrandKind.RUN,
+        job_id=job_id(task.tenant, task.execution_id, str(AssignmentKind.RUN), AGENT_ID, str(generation), ""),
+        kind=AssignmentKind.RUN,
         tenant=task.tenant,
         task_id=task.task_id,
         execution_id=task.execution_id,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from swe_ai_fleet.agents.approval_gate import ApprovalGate, ruled_on
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.loop_guard import Advice, LoopGuard, Remedy
+from swe_ai_fleet.agents.loop_guard import Advice, LoopAction, LoopGuard
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
@@ -35,7 +35,7 @@ class Rules:
     """What ends a run beside its budget. Counts are of things in a row; 0 means never.
 
     `abort_on_error` ends it at the first failed call; `answer_at_limit` asks once more, without tools, for an answer
-    where a limit ended it, and allows `last_words_seconds` for that, and no more than the whole run had.
+    where a limit ended it, and allows `final_prompt_seconds` for that, and no more than the whole run had.
     """
 
     max_reminders: int = 2
@@ -43,7 +43,7 @@ class Rules:
     max_tool_errors: int = 0
     abort_on_error: bool = False
     answer_at_limit: bool = False
-    last_words_seconds: float = 20.0
+    final_prompt_seconds: float = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ class Judgement:
     loop: Advice | None = None
 
 
-class Conduct:
-    """Judges one step after the other.
+class StopPolicy:
+    """Decides after each step whether the run ends, and what the agent is told if it goes on.
 
     Args:
         rules: What ends the run.
@@ -77,7 +77,7 @@ class Conduct:
         loop = self._guard.observe(step) if self._guard is not None else None
         if loop is None:
             return Judgement(texts=texts)
-        if loop.remedy is Remedy.STOP:
+        if loop.action is LoopAction.STOP:
             return Judgement(stop=StopReason.LOOP, loop=loop)
         return Judgement(texts=(*texts, loop.text), loop=loop)
 
@@ -151,7 +151,7 @@ class RunParts:
             self.journal.post(body)
 
 
-LAST_WORDS = (
+FINAL_PROMPT = (
     "The run ends here: {limit}. Call nothing. Answer from what you have found: "
     "what is done, what is not, what is next."
 )
@@ -178,7 +178,7 @@ class AgentRun:
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
         self._toolbox, self._history, self._budget = parts.toolbox, parts.history, parts.budget
-        self._conduct = Conduct(parts.rules, parts.guard)
+        self._stop_policy = StopPolicy(parts.rules, parts.guard)
         self._steps = list(parts.steps)
 
     async def drive(self) -> Trajectory:
@@ -260,10 +260,10 @@ class AgentRun:
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
-        judgement = self._conduct.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
+        judgement = self._stop_policy.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
         if (loop := judgement.loop) is not None:
-            self._parts.post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.remedy))
-            if loop.remedy is Remedy.REPLAN:
+            self._parts.post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.action))
+            if loop.action is LoopAction.REPLAN:
                 self._parts.post(self._history.forget(loop.steps, step=step.number))
         for text in judgement.texts:
             self._add(UserMessage(content=text), step=step.number)
@@ -287,19 +287,19 @@ class AgentRun:
             for call in self._history.unanswered():
                 self._history.add(ToolMessage(call_id=call.call_id, content=f"Error: not finished: {stop}"))
         if self._parts.rules.answer_at_limit and stop in _LIMITS:
-            answer = await self._last_words(stop) or answer
+            answer = await self._send_final_prompt(stop) or answer
         if not error and stop is not StopReason.FINAL_ANSWER:
             error = f"the run stopped: {stop}"
         return Trajectory(
             steps=tuple(self._steps), stop_reason=stop, answer=answer, usage=self._budget.total(), error=error
         )
 
-    async def _last_words(self, stop: StopReason) -> str:
-        """What the model makes of what it has, where a limit ended the run; empty where it can't be had."""
-        parts, text = self._parts, LAST_WORDS.format(limit=str(stop).replace("_", " "))
+    async def _send_final_prompt(self, stop: StopReason) -> str:
+        """The model's answer to `FINAL_PROMPT`, where a limit ended the run; empty where there is none."""
+        parts, text = self._parts, FINAL_PROMPT.format(limit=str(stop).replace("_", " "))
         self._add(UserMessage(content=text), step=len(self._steps))
         try:
-            async with asyncio.timeout(min(parts.rules.last_words_seconds, self._budget.limits.timeout_seconds)):
+            async with asyncio.timeout(min(parts.rules.final_prompt_seconds, self._budget.limits.timeout_seconds)):
                 reply = await parts.model.reply(
                     ModelRequest(self._history.messages, (), parts.sampling, on_delta=parts.on_delta)
                 )

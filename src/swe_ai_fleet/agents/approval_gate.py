@@ -100,15 +100,15 @@ class Preview(Protocol):
         ...
 
 
-class Desk(Protocol):
-    """Where requests are put to people."""
+class ApprovalService(Protocol):
+    """Asks people for approval, and records the decisions that take effect."""
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
         """Ask, and give back, by approval id, what was decided at once. The others are durable when this returns."""
         ...
 
-    def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
-        """A decision takes effect: record it in the agent's audit chain, once."""
+    def record_decision(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
+        """Record a decision that takes effect in the agent's audit chain, once."""
         ...
 
 
@@ -128,7 +128,7 @@ class PolicyGate:
         agent_id: Who asks.
         goal: What the task is, for the person.
         read: What a call would be carried out as; None where it would be refused anyway.
-        desk: Where requests go; None: nobody can be asked, so what would wait is refused.
+        approvals: Where requests go; None: nobody can be asked, so what would wait is refused.
         mask: Hides secrets in what people are shown.
         earlier: What the same run did and was told before.
     """
@@ -140,7 +140,7 @@ class PolicyGate:
         agent_id: str,
         goal: str,
         read: Preview,
-        desk: Desk | None,
+        approvals: ApprovalService | None,
         mask: SecretMask,
         earlier: RunState | None = None,
     ) -> None:
@@ -148,7 +148,7 @@ class PolicyGate:
         self._agent_id = agent_id
         self._goal = goal
         self._read = read
-        self._desk = desk
+        self._approvals = approvals
         self._mask = mask
         self._requests = dict(earlier.requests) if earlier else {}
         self._resolutions = dict(earlier.resolutions) if earlier else {}
@@ -170,9 +170,9 @@ class PolicyGate:
         needs = {call.call_id: self._need(call, readings[call.call_id], step) for call in calls}
         asked = [need for need in needs.values() if isinstance(need, ApprovalRequest)]
         if unknown := [request for request in asked if request.approval_id not in self._resolutions]:
-            if self._desk is None:
+            if self._approvals is None:
                 return [_refusal(needs[call.call_id]) for call in calls]
-            self._resolutions.update(await self._desk.ask(unknown))
+            self._resolutions.update(await self._approvals.ask(unknown))
         if any(request.approval_id not in self._resolutions for request in asked):
             return [
                 Ruling(verdict=Verdict.WAIT if isinstance(needs[call.call_id], ApprovalRequest) else Verdict.GO)
@@ -222,8 +222,8 @@ class PolicyGate:
         if isinstance(need, str):
             return Ruling(verdict=Verdict.REFUSE, text=need)
         resolution = self._resolutions[need.approval_id]
-        if self._desk is not None:
-            self._desk.decided(need, resolution)
+        if self._approvals is not None:
+            self._approvals.record_decision(need, resolution)
         who = resolution.approver or "a person"
         said = f": {resolution.text.strip()}" if resolution.text.strip() else ""
         plan = self.policy is ApprovalPolicy.PLAN

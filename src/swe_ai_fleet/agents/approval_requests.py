@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.agents.approval_gate import Approver
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.model_middleware import ModelFace
+from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
 from swe_ai_fleet.agents.run_memory import findings
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
@@ -36,8 +36,10 @@ MAX_DIFF_CHARS = 32_000
 
 
 @dataclass(kw_only=True)
-class ApprovalDesk:
-    """A `Desk`: shows people what an agent means to do, what it has found and what it has changed so far.
+class RunApprovalService:
+    """The `ApprovalService` of one run.
+
+    A request shows people what the agent means to do, what it has found and what it has changed so far.
 
     Args:
         clone: Where the agent works.
@@ -68,7 +70,7 @@ class ApprovalDesk:
     searched: Sequence[MemoryResults] = ()
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
-        """See `Desk`. Raises FleetError where workspace or request cannot be kept."""
+        """See `ApprovalService`. Raises FleetError where workspace or request cannot be kept."""
         new = [request for request in requests if request.approval_id not in self.known]
         if not new:
             return {}
@@ -99,8 +101,8 @@ class ApprovalDesk:
         self.known.update(request.approval_id for request in filled)
         return {}
 
-    def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
-        """See `Desk`."""
+    def record_decision(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
+        """See `ApprovalService`."""
         if any(entry.tool == APPROVAL_TOOL and entry.call_id == request.approval_id for entry in self.trail.entries):
             return
         word = str(resolution.decision)
@@ -158,7 +160,7 @@ REPAIR = f"text taken as a call of {PROPOSE}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProposingModel(ModelFace):
+class ProposingModel(ModelWrapper):
     """A `ChatModel` whose replies that call nothing and open with a proposal become a call of `propose_approach`.
 
     Args:

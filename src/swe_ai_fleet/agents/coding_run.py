@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.model_middleware import Keeping
+from swe_ai_fleet.agents.model_middleware import CheckpointPolicy
 from swe_ai_fleet.agents.opening import SecondGo, revision_text
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words
 from swe_ai_fleet.agents.recorded_run import RunServices, WorkspaceKeeper, read_run, resume
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.solving import Consent, solve
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Revision
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.errors import PatchRejected
@@ -48,7 +48,7 @@ class EarlierWork:
     blobs: BlobStore
     mask: SecretMask
 
-    async def restore(self, assignment: Assignment, clone: Clone) -> SecondGo | None:
+    async def restore(self, assignment: CodingAssignment, clone: Clone) -> SecondGo | None:
         """Apply the patch of the candidate that is revised; what the author is told, None for a first draft.
 
         It begins with what the author's first run began with, to the byte: a model server has that in its cache, and
@@ -69,7 +69,7 @@ class EarlierWork:
         text = told(revision, patch, applied=applied, execution_id=task.execution_id, mask=self.mask)
         return SecondGo(text=text, first=await self._first(assignment))
 
-    async def _first(self, assignment: Assignment) -> tuple[Message, ...]:
+    async def _first(self, assignment: CodingAssignment) -> tuple[Message, ...]:
         events = self.log.read(
             assignment.task.tenant, assignment.execution_id, agent_id=assignment.author_id or assignment.agent_id
         )
@@ -119,7 +119,7 @@ PATCH_MEDIA_TYPE = "text/x-diff"
 
 @dataclass(frozen=True, kw_only=True)
 class CodingRun:
-    """Carries out `Assignment`s.
+    """Carries out `CodingAssignment`s.
 
     People have `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the
     model thinks, no more often than every `checkpoint_seconds`.
@@ -130,7 +130,7 @@ class CodingRun:
     approval_timeout_seconds: float = 0.0
     checkpoint_seconds: float = 20.0
 
-    async def carry_out(self, assignment: Assignment, clone: Clone) -> Candidate:
+    async def carry_out(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
         """Run the agent in the clone, record each step, publish and hand in what it leaves.
 
         A run that waits for a person hands in nothing: it has the stop reason `awaiting_approval`, and goes on in
@@ -141,7 +141,9 @@ class CodingRun:
         async with self.services.recorded(assignment, resumes=assignment.resume) as run:
             return await self._hand_in(assignment, clone, run.journal, run.trail)
 
-    async def _hand_in(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> Candidate:
+    async def _hand_in(
+        self, assignment: CodingAssignment, clone: Clone, journal: Journal, trail: AuditTrail
+    ) -> Candidate:
         task, keeper = assignment.task, self._keeper(assignment, clone, journal, trail)
         works = EarlierWork(log=self.services.log, blobs=self.services.blobs, mask=self.services.equipment.mask)
         if assignment.resume:
@@ -160,7 +162,7 @@ class CodingRun:
             perspective=assignment.perspective,
             consent=Consent(keep=keeper.keep, timeout_seconds=self.approval_timeout_seconds),
             earlier=earlier,
-            keeping=Keeping(keep=keeper.keep, every_seconds=self.checkpoint_seconds),
+            checkpoints=CheckpointPolicy(store=keeper.keep, every_seconds=self.checkpoint_seconds),
             revision=revision,
             background=assignment.background,
         )
@@ -192,7 +194,9 @@ class CodingRun:
         )
         return candidate
 
-    def _keeper(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> WorkspaceKeeper:
+    def _keeper(
+        self, assignment: CodingAssignment, clone: Clone, journal: Journal, trail: AuditTrail
+    ) -> WorkspaceKeeper:
         owner = Owner(tenant=assignment.task.tenant, execution_id=assignment.execution_id)
         return WorkspaceKeeper(
             clone=clone,
@@ -204,7 +208,7 @@ class CodingRun:
         )
 
     async def _earlier(
-        self, assignment: Assignment, keeper: WorkspaceKeeper, works: EarlierWork
+        self, assignment: CodingAssignment, keeper: WorkspaceKeeper, works: EarlierWork
     ) -> tuple[RunState, SecondGo | None]:
         """Where the run stands, with clone and trail put there. Its last owner can write nothing more by now.
 
@@ -218,7 +222,7 @@ class CodingRun:
         return await resume(earlier, keeper, self.services.blobs), revision
 
 
-def candidate_of(assignment: Assignment, finished: RunFinished, *, model: str, at: str) -> Candidate:
+def candidate_of(assignment: CodingAssignment, finished: RunFinished, *, model: str, at: str) -> Candidate:
     """What a finished run hands in."""
     return Candidate(
         candidate_id=assignment.agent_id,

@@ -16,7 +16,7 @@ from typing import Protocol
 from swe_ai_fleet.agents.coding_run import PATCH_MEDIA_TYPE, candidate_of
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices, read_run
 from swe_ai_fleet.agents.results import agent_result
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Diff
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected, PreconditionFailed, ResourceExhausted
@@ -42,7 +42,7 @@ class AgentBusy(AgentFault):
 class Handout:
     """What an outside agent is given. A `revised_patch` goes with an assignment that has a revision."""
 
-    assignment: Assignment
+    assignment: CodingAssignment
     repository: RepositoryBundle
     revised_patch: bytes = b""
 
@@ -117,7 +117,7 @@ class ExternalRun:
     outside: OutsideAgent
     pause_seconds: float = 2.0
 
-    async def carry_out(self, assignment: Assignment, clone: Clone) -> Candidate:
+    async def carry_out(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
         """Let the agent solve the task, put its patch into the clean clone, and hand in what the clone then holds.
 
         Whatever the agent does wrong is a candidate without changes that says so. A run that was lost begins anew.
@@ -133,7 +133,7 @@ class ExternalRun:
                     return candidate_of(assignment, done, model=model, at=now())
             return await self._hand_in(assignment, clone, run)
 
-    async def _hand_in(self, assignment: Assignment, clone: Clone, run: RecordedRun) -> Candidate:
+    async def _hand_in(self, assignment: CodingAssignment, clone: Clone, run: RecordedRun) -> Candidate:
         task, stop, error = assignment.task, StopReason.FINAL_ANSWER, ""
         limit = task.constraints.limits.timeout_seconds
         work = _Work(model="external", started_at=time.monotonic())
@@ -177,7 +177,7 @@ class ExternalRun:
         )
         return candidate
 
-    async def _work(self, assignment: Assignment, clone: Clone, journal: Journal, work: _Work) -> None:
+    async def _work(self, assignment: CodingAssignment, clone: Clone, journal: Journal, work: _Work) -> None:
         """From the first call to the patch in the clone. Raises AgentFault, PatchRejected, ResourceExhausted."""
         endpoint, task = assignment.perspective.endpoint, assignment.task
         work.model = f"external:{self._shown(await self.outside.describe(endpoint), MAX_NAME_CHARS)}"
@@ -224,7 +224,7 @@ class ExternalRun:
                     self._note(answer, journal, work)
         raise AgentFault("the agent ended without a result")
 
-    async def _handout(self, assignment: Assignment, clone: Clone) -> Handout:
+    async def _handout(self, assignment: CodingAssignment, clone: Clone) -> Handout:
         repository = await clone.bundle(max_bytes=MAX_BUNDLE_BYTES)
         revised = b""
         if assignment.revision is not None and (ref := assignment.revision.candidate.artifacts.patch) is not None:

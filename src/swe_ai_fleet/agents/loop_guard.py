@@ -49,10 +49,11 @@ _JOB_DIGITS = 4
 _ERROR_DETAIL = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`|[\w.@-]{0,80}/[\w./@-]{1,200}|\d{1,20}")
 
 
-def steady(text: str) -> str:
+def normalise_output(text: str) -> str:
     """The text with each volatile part replaced by its kind; of a long one only head and tail are looked at."""
     if len(text) > 2 * _LOOKED_AT:
-        return f"{steady(text[:_LOOKED_AT])}{text[_LOOKED_AT:-_LOOKED_AT]}{steady(text[-_LOOKED_AT:])}"
+        head, tail = normalise_output(text[:_LOOKED_AT]), normalise_output(text[-_LOOKED_AT:])
+        return f"{head}{text[_LOOKED_AT:-_LOOKED_AT]}{tail}"
     if "/tmp/" in text:  # noqa: S108
         text = _TEMPORARY.sub("<temporary>", text)
     if "localhost:" in text:
@@ -76,12 +77,12 @@ def digest(*texts: str) -> bytes:
     return hashed.digest()
 
 
-def _kind(found: re.Match[str]) -> str:
-    token = found.group()
+def _kind(match: re.Match[str]) -> str:
+    token = match.group()
     number = token.rstrip(".:+-")
     if number.isdigit() and len(number) < 10:
-        start = found.start()
-        before = found.string[max(0, start - 10) : start]
+        start = match.start()
+        before = match.string[max(0, start - 10) : start]
         job = before.endswith("] ") and len(number) >= _JOB_DIGITS
         return f"<process>{token[len(number) :]}" if job or before.lower().rstrip(" =:#").endswith(_NAMED) else token
     kind = _KINDS.fullmatch(number)
@@ -129,7 +130,7 @@ _NAMED_TOOLS = 12
 _LAST_LINES_CHARS = 300
 
 
-class Remedy(StrEnum):
+class LoopAction(StrEnum):
     """What is done: say so, say so more strongly, take the looped steps out and plan anew, end the run."""
 
     NUDGE = "nudge"
@@ -138,14 +139,14 @@ class Remedy(StrEnum):
     STOP = "stop"
 
 
-LADDER = (Remedy.NUDGE, Remedy.STRONG_NUDGE, Remedy.REPLAN, Remedy.STOP)
+LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.REPLAN, LoopAction.STOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """What a loop guard says. `steps` is the length of the looped tail."""
 
-    remedy: Remedy
+    action: LoopAction
     pattern: str
     text: str
     steps: int = 0
@@ -176,8 +177,9 @@ class _Pattern:
 class LoopGuard:
     """Looks at each step of a run, in time that does not grow with the run.
 
-    Two calls are the same if tool, canonical arguments and steady output are (`by_name_alone`: the tool is enough). A
-    call of the same kind after something changed is no repetition, unless it comes in a row with nothing in between.
+    Two calls are the same if tool, canonical arguments and normalised output are (`by_name_alone`: the tool is
+    enough). A call of the same kind after something changed is no repetition, unless it comes in a row with nothing in
+    between.
 
     Args:
         tools: What the agent may call; texts name them, and their traits say what reads and what waits.
@@ -192,7 +194,7 @@ class LoopGuard:
         tools: Sequence[OperationSpec] = (),
         *,
         repeats: int = REPEATS,
-        ladder: Sequence[Remedy] = LADDER,
+        ladder: Sequence[LoopAction] = LADDER,
         by_name_alone: bool = False,
         earlier: Sequence[Step] = (),
     ) -> None:
@@ -245,8 +247,10 @@ class LoopGuard:
         arguments, canonical = _canonical(call.arguments if call is not None else "")
         reads = spec is not None and spec.read_only
         # A file's text is what it is; only what was printed or fetched has clocks and process ids of its own.
-        content = result.content if spec is not None and reads and not spec.network else steady(result.content)
-        error = "" if result.success else steady(result.error)
+        content = (
+            result.content if spec is not None and reads and not spec.network else normalise_output(result.content)
+        )
+        error = "" if result.success else normalise_output(result.error)
         key = digest(name) if self._by_name_alone else digest(name, canonical, content, error, str(result.outcome))
         # Many edits say the same of themselves: what they were asked to do is what is new about them.
         asked = () if reads or not result.success else (name, canonical)
@@ -322,13 +326,13 @@ class LoopGuard:
 
     def _advice(self, pattern: _Pattern, looped: set[str]) -> Advice:
         level = self._levels[pattern.kind]
-        remedy = self._ladder[min(level, len(self._ladder) - 1)]
+        action = self._ladder[min(level, len(self._ladder) - 1)]
         self._levels[pattern.kind] = level + 1
         self._silent_until[pattern.kind] = self._number + pattern.patience
-        if remedy is Remedy.REPLAN:
+        if action is LoopAction.REPLAN:
             self._start_over()
-        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[remedy]}{self._others(looped)}"
-        return Advice(remedy=remedy, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
+        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}{self._others(looped)}"
+        return Advice(action=action, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
 
     def _others(self, looped: set[str]) -> str:
         names = [name for name in self._specs if name not in looped]
@@ -339,16 +343,16 @@ class LoopGuard:
 
 
 _WHAT_NOW = {
-    Remedy.NUDGE: "It will not end differently. Read what the last result says, and try something else.",
-    Remedy.STRONG_NUDGE: (
+    LoopAction.NUDGE: "It will not end differently. Read what the last result says, and try something else.",
+    LoopAction.STRONG_NUDGE: (
         "You were told before. Do not make this call again: say in a sentence what keeps you from the goal, then take "
         "another way, or call final_answer with what you have."
     ),
-    Remedy.REPLAN: (
+    LoopAction.REPLAN: (
         "These steps were taken out of the conversation, for they led nowhere. Make a new plan that does without them, "
         "and take its first step; or call final_answer with what you have."
     ),
-    Remedy.STOP: "The run ends here.",
+    LoopAction.STOP: "The run ends here.",
 }
 
 

@@ -19,8 +19,8 @@ from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
 
 
-class ModelFace:
-    """A `ChatModel` in front of another, but for `reply`: what can be asked of the other beside that goes through."""
+class ModelWrapper:
+    """The base of a `ChatModel` that wraps another: everything but `reply` goes to the wrapped model."""
 
     model: ChatModel
 
@@ -31,7 +31,7 @@ class ModelFace:
         await self.model.ping()
 
 
-class WatchedModel(ModelFace):
+class WatchedModel(ModelWrapper):
     """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself.
 
     Args:
@@ -85,15 +85,15 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keeping:
-    """How a run keeps its workspace: `keep` stores it, given the step, and says how many bytes that took.
+class CheckpointPolicy:
+    """How often a run stores its workspace: `store` is given the step and returns the number of bytes stored.
 
     No more often than every so many seconds, and more seldom where there is much to store: each further 8 MiB of the
     last time makes the pause longer by as much again, and it is ten times what storing took at least. With 0 it is
     stored after every step that changed something.
     """
 
-    keep: Callable[[int], Awaitable[int]]
+    store: Callable[[int], Awaitable[int]]
     every_seconds: float = 0.0
 
     def pause(self, size: int, took: float) -> float:
@@ -104,7 +104,7 @@ class Keeping:
 
 
 @dataclass(kw_only=True)
-class KeepingModel(ModelFace):
+class CheckpointingModel(ModelWrapper):
     """A `ChatModel` beside whose replies the workspace is stored, where something has changed since the last time.
 
     A workspace that cannot be stored costs nothing but that checkpoint.
@@ -112,52 +112,52 @@ class KeepingModel(ModelFace):
     Args:
         model: Who replies.
         trail: Counts what changed something.
-        keeping: Stores the workspace.
+        checkpoints: When and how the workspace is stored.
         step: How many steps were done before.
     """
 
     model: ChatModel
     trail: AuditTrail
-    keeping: Keeping
+    checkpoints: CheckpointPolicy
     step: int = 0
-    _kept_revision: int = field(init=False)
+    _stored_revision: int = field(init=False)
     _next_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._kept_revision = self.trail.revision
-        self._next_at = time.monotonic() + self.keeping.every_seconds
+        self._stored_revision = self.trail.revision
+        self._next_at = time.monotonic() + self.checkpoints.every_seconds
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, the workspace stored by then where that was due. Raises as the model does, and Fenced."""
-        keeping = asyncio.create_task(self._keep()) if self._due() else None
+        checkpoint = asyncio.create_task(self._store()) if self._due() else None
         try:
             reply = await self.model.reply(request)
         except asyncio.CancelledError:
-            if keeping is not None:
-                keeping.cancel()
+            if checkpoint is not None:
+                checkpoint.cancel()
             raise
         finally:
             # No tool runs before this returns, so that what is stored is the workspace of one moment.
-            if keeping is not None:
-                await asyncio.wait([keeping])
-        if keeping is not None:
-            keeping.result()
+            if checkpoint is not None:
+                await asyncio.wait([checkpoint])
+        if checkpoint is not None:
+            checkpoint.result()
         self.step += 1
         return reply
 
     def _due(self) -> bool:
-        changed = self.trail.revision != self._kept_revision
+        changed = self.trail.revision != self._stored_revision
         return changed and time.monotonic() >= self._next_at
 
-    async def _keep(self) -> None:
+    async def _store(self) -> None:
         revision, began, size = self.trail.revision, time.monotonic(), 0
         try:
-            size = await self.keeping.keep(self.step)
+            size = await self.checkpoints.store(self.step)
         except Fenced:
             raise
         except FleetError as error:
             _log.warning("a workspace could not be stored", agent_id=self.trail.agent_id, reason=str(error))
         else:
-            self._kept_revision = revision
+            self._stored_revision = revision
         finally:
-            self._next_at = began + self.keeping.pause(size, time.monotonic() - began)
+            self._next_at = began + self.checkpoints.pause(size, time.monotonic() - began)

@@ -17,7 +17,7 @@ import structlog
 
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.domain.assignment import RecordedErrand
+from swe_ai_fleet.domain.assignment import RecordedAssignment
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
@@ -271,10 +271,10 @@ def _loss(earlier: RunState) -> str:
     return _LOST.format(when=when, calls="\n".join(shown))
 
 
-_LAST_WORDS_SECONDS = 5.0
+_RECORD_END_SECONDS = 5.0
 
 
-def writer_of(assignment: RecordedErrand[object]) -> Writer:
+def writer_of(assignment: RecordedAssignment[object]) -> Writer:
     """Who writes what the run of an assignment does."""
     return Writer(
         tenant=assignment.task.tenant,
@@ -304,7 +304,7 @@ class RunServices:
     host: str = ""
 
     def recorded(
-        self, assignment: RecordedErrand[object], *, resumes: bool = False
+        self, assignment: RecordedAssignment[object], *, resumes: bool = False
     ) -> AbstractAsyncContextManager[RecordedRun]:
         """A run of this process in the log; see `recorded_run`."""
         return recorded_run(self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=resumes)
@@ -342,7 +342,7 @@ async def recorded_run(
         try:
             yield RecordedRun(journal=journal, trail=trail)
         except asyncio.CancelledError:
-            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+            async with asyncio.timeout(_RECORD_END_SECONDS):
                 await journal.append(_cancelled(trail, resumes))
             raise
 

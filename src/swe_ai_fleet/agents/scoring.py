@@ -80,7 +80,7 @@ def probability_in(texts: Sequence[str]) -> float:
 
 
 def trajectory(run: RunState, summary: str) -> str:
-    """How an agent went about it: its tool calls counted, the last ones in their order, and its last words."""
+    """How an agent went about it: its tool calls counted, the last ones in their order, and its final message."""
     ended = [entry for entry in run.entries if entry.outcome is not Outcome.STARTED]
     counted = Counter(entry.name for entry in ended)
     calls = ", ".join(f"{name} {number} times" for name, number in counted.most_common())

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import Rules, RunParts
 from swe_ai_fleet.agents.approval_gate import Approver, CallPreview, PolicyGate
-from swe_ai_fleet.agents.approval_requests import ApprovalDesk, ProposingModel
+from swe_ai_fleet.agents.approval_requests import ProposingModel, RunApprovalService
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.loop_guard import LoopGuard
-from swe_ai_fleet.agents.model_middleware import Keeping, KeepingModel
+from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointPolicy
 from swe_ai_fleet.agents.opening import BaselineNews, SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
@@ -98,13 +98,13 @@ async def solve(
     perspective: Perspective | None = None,
     consent: Consent | None = None,
     earlier: RunState | None = None,
-    keeping: Keeping | None = None,
+    checkpoints: CheckpointPolicy | None = None,
     revision: SecondGo | None = None,
     background: str = "",
 ) -> Solution:
     """Run one agent in a clone until it stops. Model faults and spent limits are stop reasons.
 
-    With `earlier` it goes on from there; clone and trail must stand where that run left them. With `keeping` the
+    With `earlier` it goes on from there; clone and trail must stand where that run left them. With `checkpoints` the
     workspace is stored now and then, so that another process can go on from it. With a `revision` the clone holds
     the author's earlier work. `background` is what the project knows beside the task.
 
@@ -168,8 +168,8 @@ async def solve(
                 journal.post(started)
             earlier = RunState(agent_id=trail.agent_id, started=started, messages=opening)
         news.heard(earlier.messages)
-        if keeping is not None:
-            model = KeepingModel(model=model, trail=trail, keeping=keeping, step=len(earlier.steps))
+        if checkpoints is not None:
+            model = CheckpointingModel(model=model, trail=trail, checkpoints=checkpoints, step=len(earlier.steps))
         gate: PolicyGate | None = None
 
         async def pins() -> Sequence[str]:
@@ -287,7 +287,7 @@ def _gate(
     mask: SecretMask,
     searched: Sequence[MemoryResults],
 ) -> PolicyGate:
-    desk = ApprovalDesk(
+    approvals = RunApprovalService(
         clone=clone,
         history=history,
         trail=pipeline.trail,
@@ -306,7 +306,7 @@ def _gate(
         agent_id=pipeline.trail.agent_id,
         goal=task.description,
         read=CallPreview(toolbox, pipeline),
-        desk=desk if consent.possible else None,
+        approvals=approvals if consent.possible else None,
         mask=mask,
         earlier=earlier,
     )

@@ -208,7 +208,7 @@ class Toolbox:
         Args:
             calls: What the model asked for.
             refusals: By call id, why a call is not carried out but answered with that.
-            truncated: The reply was cut off, so arguments that end too early must not be mended.
+            truncated: The reply was cut off, so arguments that end too early must not be repaired.
         """
         read = [self.understand(call, truncated=truncated) for call in calls]
         tasks: list[asyncio.Task[Observation]] = []

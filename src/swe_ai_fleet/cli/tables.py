@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.candidate import CheckReport, Verdict
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, NodeUpdated
 from swe_ai_fleet.domain.examination import Crossing, Examination
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.orchestrator.ranking import fates
+from swe_ai_fleet.orchestrator.ranking import drop_reasons
 from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.watching.narration import checks_text
 from swe_ai_fleet.watching.text import one_line
@@ -49,18 +49,18 @@ def candidates_table(state: ExecutionState) -> Table:
             ranked.reason,
             style=_style(report, won=ranked.candidate_id == state.winner_id),
         )
-    for name, why in fates(state).items():
+    for name, reason in drop_reasons(state).items():
         candidate = state.candidates.get(name)
         tokens = f"{candidate.usage.total_tokens:,}" if candidate else ""
         report = state.reports.get(name)
         word = report.verdict_word if report else ""
-        add_row(table, "-", name, word, "", checks_text(report), "", tokens, why, style="dim")
+        add_row(table, "-", name, word, "", checks_text(report), "", tokens, reason, style="dim")
     aside = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
     for agent in state.agents.values():
         if agent.agent_id not in aside:
-            why = f"left no candidate: {agent.stop_reason or agent.status}"
+            reason = f"left no candidate: {agent.stop_reason or agent.status}"
             tokens = f"{agent.usage.total_tokens:,}"
-            add_row(table, "-", agent.agent_id, "", "", "", "", tokens, why, style="dim")
+            add_row(table, "-", agent.agent_id, "", "", "", "", tokens, reason, style="dim")
     return table
 
 

@@ -200,7 +200,7 @@ class Chat:
         session = kept.session if kept else self._new(session_id, now)
         if session.busy_until and datetime.fromisoformat(session.busy_until) > now:
             raise PreconditionFailed(_BUSY, field="session_id", hint="send it again when that one is answered")
-        seconds = self._rules.limits.timeout_seconds + self._rules.last_words_seconds + _SPARE_SECONDS
+        seconds = self._rules.limits.timeout_seconds + self._rules.final_prompt_seconds + _SPARE_SECONDS
         session = replace(
             session,
             namespaces=session.namespaces if namespaces is None else namespaces,

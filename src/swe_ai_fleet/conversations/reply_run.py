@@ -79,7 +79,7 @@ class ChatRules:
             step with it; `hybrid` has complex requests begin with an outline.
         threshold: From which complexity on (0 to 1) a hybrid chat takes a request for complex.
         retry_waits: Seconds before each further try of a model call; none where the model tries again by itself.
-        last_words_seconds: For the answer that is asked for where a limit ended the work.
+        final_prompt_seconds: For the answer that is asked for where a limit ended the work.
         stale_turns: What was named longer ago is asked about.
         recalled: How many memories a message is given.
         recall_seconds: How long they are waited for.
@@ -91,7 +91,7 @@ class ChatRules:
     mode: PlanningMode = PlanningMode.AGENTIC
     threshold: float = THRESHOLD
     retry_waits: tuple[float, ...] = (1.0, 3.0)
-    last_words_seconds: float = 10.0
+    final_prompt_seconds: float = 10.0
     stale_turns: int = STALE_TURNS
     recalled: int = 3
     recall_seconds: float = 3.0
@@ -151,7 +151,7 @@ async def reply_to(
         toolbox=toolbox,
         history=history,
         budget=budget,
-        rules=replace(setup.rules, max_reminders=0, last_words_seconds=rules.last_words_seconds),
+        rules=replace(setup.rules, max_reminders=0, final_prompt_seconds=rules.final_prompt_seconds),
         journal=narration,
         guard=setup.guard(toolbox, threshold=setup.loop_threshold),
         sampling=setup.sampling,

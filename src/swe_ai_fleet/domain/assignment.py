@@ -44,8 +44,8 @@ class Answer:
 R_co = TypeVar("R_co", covariant=True)
 
 
-class ErrandKind(StrEnum):
-    """Names an errand in messages, spans and the names of containers."""
+class AssignmentKind(StrEnum):
+    """Names an assignment in messages, spans and the names of containers."""
 
     RUN = "run"
     BASELINE = "baseline"
@@ -60,10 +60,10 @@ class ErrandKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand(Generic[R_co]):
+class Assignment(Generic[R_co]):
     """Something that a process of the fleet does for an execution. What comes back is of the type `gives`."""
 
-    kind: ClassVar[ErrandKind]
+    kind: ClassVar[AssignmentKind]
     gives: ClassVar[Any]
 
     execution_id: str
@@ -72,7 +72,7 @@ class Errand(Generic[R_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedErrand(Errand[R_co]):
+class RecordedAssignment(Assignment[R_co]):
     """One with a run of its own in the log, under `agent_id`; `generation` grows with every take-over of that run."""
 
     agent_id: str
@@ -80,7 +80,7 @@ class RecordedErrand(Errand[R_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment(RecordedErrand[Candidate]):
+class CodingAssignment(RecordedAssignment[Candidate]):
     """One agent run to carry out.
 
     With `resume` it goes on where its events in the log leave off. `author_id` is the council's agent that does it
@@ -89,7 +89,7 @@ class Assignment(RecordedErrand[Candidate]):
     checkpoint of more than `checkpoint_bytes` is stored (None: what the host allows).
     """
 
-    kind = ErrandKind.RUN
+    kind = AssignmentKind.RUN
     gives = Candidate
 
     repository: PinnedRepository
@@ -102,13 +102,13 @@ class Assignment(RecordedErrand[Candidate]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckAssignment(Errand[CheckReport]):
+class CheckAssignment(Assignment[CheckReport]):
     """Checks to run. Without a patch the repository's own commit is checked (a delivered branch).
 
     What failed on the `baseline` commit already does not count; with a patch that is the repository's own.
     """
 
-    kind = ErrandKind.CHECK
+    kind = AssignmentKind.CHECK
     gives = CheckReport
 
     repository: PinnedRepository
@@ -118,10 +118,10 @@ class CheckAssignment(Errand[CheckReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineAssignment(Errand[Baseline]):
+class BaselineAssignment(Assignment[Baseline]):
     """Tests and checks to run on the untouched commit, before there is a candidate."""
 
-    kind = ErrandKind.BASELINE
+    kind = AssignmentKind.BASELINE
     gives = Baseline
 
     repository: PinnedRepository
@@ -137,13 +137,13 @@ class Examinee:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExamineAssignment(Errand[Examination]):
+class ExamineAssignment(Assignment[Examination]):
     """The tests of each of these candidates to be run on the sources of the others, the best candidates first.
 
     The probes of `requirements` run on the sources of all; without any candidate, on the untouched commit.
     """
 
-    kind = ErrandKind.EXAMINE
+    kind = AssignmentKind.EXAMINE
     gives = Examination
 
     repository: PinnedRepository
@@ -167,14 +167,14 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewAssignment(RecordedErrand[Review]):
+class ReviewAssignment(RecordedAssignment[Review]):
     """One peer's review of some candidates side by side. A critique that comes to nothing has an error.
 
     `seed` decides the order in which the reviewer sees them. Proofs are tried on the reviewer's `own` change as well.
     `unshown` are words of the statement that ask for something which no probe shows.
     """
 
-    kind = ErrandKind.REVIEW
+    kind = AssignmentKind.REVIEW
     gives = Review
 
     repository: PinnedRepository
@@ -188,7 +188,7 @@ class ReviewAssignment(RecordedErrand[Review]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
+class JudgeAssignment(RecordedAssignment[tuple[Vote, ...]]):
     """One judge's votes over some candidates, `samples` of them, each with the candidates in another order.
 
     `seed` decides the orders; so many of them as are `known` have been asked for already. `critiques` are those of the
@@ -196,7 +196,7 @@ class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
     error.
     """
 
-    kind = ErrandKind.JUDGE
+    kind = AssignmentKind.JUDGE
     gives = tuple[Vote, ...]
 
     repository: PinnedRepository
@@ -212,10 +212,10 @@ class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreAssignment(RecordedErrand[VerifierScore]):
+class ScoreAssignment(RecordedAssignment[VerifierScore]):
     """A candidate to be scored by the verifier model, with the evidence about it. A score that is none has an error."""
 
-    kind = ErrandKind.SCORE
+    kind = AssignmentKind.SCORE
     gives = VerifierScore
 
     repository: PinnedRepository
@@ -224,13 +224,13 @@ class ScoreAssignment(RecordedErrand[VerifierScore]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeriveAssignment(RecordedErrand[Derivation]):
+class DeriveAssignment(RecordedAssignment[Derivation]):
     """A task to be split. `strategy` is sequential, parallel or auto; `roles` are those allowed, empty: all.
 
     Without a `repository` the planner sees the words only.
     """
 
-    kind = ErrandKind.DERIVE
+    kind = AssignmentKind.DERIVE
     gives = Derivation
 
     repository: PinnedRepository | None = None
@@ -239,7 +239,7 @@ class DeriveAssignment(RecordedErrand[Derivation]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerAssignment(RecordedErrand[Answer]):
+class AnswerAssignment(RecordedAssignment[Answer]):
     """A question for one agent, in a clone that is thrown away afterwards. An answer that is none has an error.
 
     The limits are the task's. `background` is what is remembered, or was found out before: untrusted text. In a
@@ -247,7 +247,7 @@ class AnswerAssignment(RecordedErrand[Answer]):
     of an object) the answer is asked for in that form; whether it has it is for who reads it.
     """
 
-    kind = ErrandKind.ANSWER
+    kind = AssignmentKind.ANSWER
     gives = Answer
 
     repository: PinnedRepository
@@ -259,10 +259,10 @@ class AnswerAssignment(RecordedErrand[Answer]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperateAssignment(RecordedErrand[ToolResult]):
+class OperateAssignment(RecordedAssignment[ToolResult]):
     """One call of a tool in a clone that is thrown away afterwards. `arguments` are exact JSON."""
 
-    kind = ErrandKind.OPERATE
+    kind = AssignmentKind.OPERATE
     gives = ToolResult
 
     repository: PinnedRepository
@@ -270,10 +270,10 @@ class OperateAssignment(RecordedErrand[ToolResult]):
     arguments: str = "{}"
 
 
-ERRANDS: Mapping[ErrandKind, type[Errand[Any]]] = {
+ASSIGNMENT_TYPES: Mapping[AssignmentKind, type[Assignment[Any]]] = {
     one.kind: one
     for one in (
-        Assignment,
+        CodingAssignment,
         BaselineAssignment,
         CheckAssignment,
         ExamineAssignment,
@@ -285,7 +285,7 @@ ERRANDS: Mapping[ErrandKind, type[Errand[Any]]] = {
         OperateAssignment,
     )
 }
-"""Every errand by its kind."""
+"""Every assignment by its kind."""
 
 
 class JobPriority(StrEnum):
@@ -303,11 +303,11 @@ class JobPriority(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One errand to be carried out in a container of its own.
+    """One assignment to be carried out in a container of its own.
 
     Attributes:
         job_id: Names it for ever: the same id is the same job, however often its message comes.
-        kind: Which errand.
+        kind: Which assignment.
         tenant: Whose.
         task_id: Which task it is for.
         execution_id: Which execution.
@@ -318,7 +318,7 @@ class Job:
     """
 
     job_id: str
-    kind: ErrandKind
+    kind: AssignmentKind
     tenant: str
     task_id: str
     execution_id: str
@@ -338,7 +338,7 @@ class JobOutcome:
     """How a job ended: with a value (as JSON, or in a blob), or with a fault.
 
     Attributes:
-        value: What the errand gave, as JSON.
+        value: What the assignment gave, as JSON.
         blob: The same where it is too long for a message.
         fault: The `FleetError` that it ended with, by name; empty: none.
         message: Its text.
@@ -361,12 +361,12 @@ def job_id(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
 
-def seconds_of(errand: Errand[object]) -> float:
+def seconds_of(assignment: Assignment[object]) -> float:
     """How long the work itself may take, in seconds: the task's limits, or its checks one after the other, twice.
 
     A check looks at the baseline as well as at the candidate.
     """
-    constraints = errand.task.constraints
-    if isinstance(errand, CheckAssignment):
+    constraints = assignment.task.constraints
+    if isinstance(assignment, CheckAssignment):
         return 2 * sum(check.timeout_seconds for check in constraints.checks) + constraints.limits.timeout_seconds
     return constraints.limits.timeout_seconds

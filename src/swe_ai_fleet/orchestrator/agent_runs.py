@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from swe_ai_fleet.domain.assignment import Assignment, Errand, RecordedErrand
+from swe_ai_fleet.domain.assignment import Assignment, CodingAssignment, RecordedAssignment
 from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.errors import AgentLost, Unavailable
@@ -95,7 +95,7 @@ class AgentRuns:
     background: str = ""
     _generations: dict[str, int] = field(default_factory=dict[str, int])
 
-    async def solve(self, assignment: Assignment) -> Candidate:
+    async def solve(self, assignment: CodingAssignment) -> Candidate:
         """One run to its end. It goes on from its log wherever an earlier process left it.
 
         Raises AgentLost when too many processes were lost under it, FleetErrors of the run.
@@ -121,25 +121,25 @@ class AgentRuns:
 
         return await self._attempt(agent_id, once)
 
-    async def check(self, errand: Errand[T]) -> T:
+    async def check(self, assignment: Assignment[T]) -> T:
         """Evidence, gathered again where the process that gathered it is lost or cut off.
 
         Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
         """
         for pause in self.pauses:
             try:
-                return await self.fleet.carry_out(errand)
+                return await self.fleet.carry_out(assignment)
             except (AgentLost, Unavailable):
                 await asyncio.sleep(pause)
-        return await self.fleet.carry_out(errand)
+        return await self.fleet.carry_out(assignment)
 
-    async def carry_out(self, errand: RecordedErrand[T]) -> T:
-        """What any other errand gives, carried out again where its process is lost or cut off.
+    async def carry_out(self, assignment: RecordedAssignment[T]) -> T:
+        """What any other assignment gives, carried out again where its process is lost or cut off.
 
         Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
         """
         return await self._attempt(
-            errand.agent_id, lambda generation: self.fleet.carry_out(replace(errand, generation=generation))
+            assignment.agent_id, lambda generation: self.fleet.carry_out(replace(assignment, generation=generation))
         )
 
     async def _attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:

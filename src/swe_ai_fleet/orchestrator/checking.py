@@ -16,9 +16,9 @@ from swe_ai_fleet.domain.event import CandidatesExamined, ChecksFinished, Checks
 from swe_ai_fleet.domain.examination import Examination, Matrix, ShownFault
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.orchestrator.diff_equivalence import behaviour_keys, diff_key
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.ranking import rank
-from swe_ai_fleet.orchestrator.running_execution import Underway
 
 
 @dataclass(kw_only=True)
@@ -30,7 +30,7 @@ class Checking:
         groundwork: Is waited for: every candidate is held against the untouched commit.
     """
 
-    work: Underway
+    work: ExecutionContext
     groundwork: Groundwork
     usage: Usage = field(default_factory=Usage)
     reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -140,14 +140,16 @@ def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
     )
 
 
-def assignments(task: Task, repository: PinnedRepository, council: Council | None = None) -> tuple[Assignment, ...]:
+def assignments(
+    task: Task, repository: PinnedRepository, council: Council | None = None
+) -> tuple[CodingAssignment, ...]:
     """One assignment for each agent that works on the task; each gets its share of what they may spend together."""
     task = seated(task, council)
     sitting = seats(task, council)
     limits = task.constraints.totals.share(task.constraints.limits, parts=len(sitting))
     task = replace(task, constraints=replace(task.constraints, limits=limits))
     return tuple(
-        Assignment(
+        CodingAssignment(
             execution_id=task.execution_id,
             agent_id=seat.agent_id,
             task=task,

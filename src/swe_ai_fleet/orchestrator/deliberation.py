@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.prompting import Fence
-from swe_ai_fleet.domain.assignment import Assignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, RankedCandidate, Verdict
@@ -23,11 +23,11 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
 from swe_ai_fleet.orchestrator.ranking import rank
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.spending import Spending
 
 _TRIED = (
@@ -71,7 +71,7 @@ class Conclusion:
 class Deliberation:
     """One deliberation under way. Whatever an earlier driver left is not asked for again."""
 
-    work: Underway
+    work: ExecutionContext
     _losses: list[str] = field(default_factory=list[str])
     _entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     _solving: dict[str, asyncio.Task[Candidate]] = field(default_factory=dict[str, asyncio.Task[Candidate]])
@@ -173,7 +173,7 @@ class Deliberation:
             self._spending.add(entry.candidate.usage)
         return tuple(entries)
 
-    async def _draft(self, assignment: Assignment) -> Entry | None:
+    async def _draft(self, assignment: CodingAssignment) -> Entry | None:
         """One agent's candidate; None where it was lost, or ended by a person."""
         candidate = self.work.known.candidates.get(assignment.agent_id)
         if candidate is None:
@@ -202,7 +202,7 @@ class Deliberation:
             await self._stop_needless()
         return entry
 
-    async def _solved(self, assignment: Assignment) -> Candidate | None:
+    async def _solved(self, assignment: CodingAssignment) -> Candidate | None:
         """What an agent leaves; None where it was stopped before. Raises FleetErrors of the run."""
         if self._convincing:
             return await self._stop(assignment.agent_id)
@@ -324,7 +324,7 @@ def stands(report: CheckReport) -> bool:
 class PatchJudgement:
     """The patches of one task under way."""
 
-    work: Underway
+    work: ExecutionContext
 
     async def run(self) -> Conclusion:
         """Gather the evidence about every patch and rank them. Raises Fenced, Unavailable."""

@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task, TaskKind, check_branch
 from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.orchestrator.deliberation import Conclusion
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE, PATCH_TYPE, commit_message
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.ports import BlobStore, EventLog, Repositories
 
 REFUSED = "refs/fleet/refused"
@@ -31,7 +31,7 @@ REFUSED = "refs/fleet/refused"
 class Delivering:
     """Brings what an execution came to to its target repository."""
 
-    work: Underway
+    work: ExecutionContext
 
     async def deliver(self, winner: Candidate, evidence: CheckReport | None = None) -> CheckReport:
         """Commit the winner and record it; what the checks say of the delivered commit.

@@ -45,10 +45,10 @@ from swe_ai_fleet.orchestrator.deliberation import (
     without_winner,
 )
 from swe_ai_fleet.orchestrator.delivery import Delivering
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext, Parts
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.orchestrator.results import execution_result
-from swe_ai_fleet.orchestrator.running_execution import Parts, Underway
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
 from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
 from swe_ai_fleet.ports import (
@@ -100,7 +100,7 @@ class Orchestration:
         deliberate: Solves the task as a whole.
     """
 
-    work: Underway
+    work: ExecutionContext
     deliberate: Callable[[], Awaitable[Conclusion]]
 
     async def run(self) -> Ending:
@@ -321,7 +321,7 @@ class Drive:
             pauses=self._with.pauses,
             background=await background(self._with.context, self._task, journal, known),
         )
-        work = Underway(
+        work = ExecutionContext(
             runs=runs,
             parts=self._parts,
             workspaces=self._with.workspaces,

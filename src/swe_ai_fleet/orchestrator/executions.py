@@ -20,12 +20,12 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.acceptance import Acceptance, Room, Store, Submission
 from swe_ai_fleet.orchestrator.approvals import Decisions, control
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.delivery import HandDeliveries, HandDelivery
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
-from swe_ai_fleet.orchestrator.quotas import Quotas, Seats
+from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.tools.catalogue import ToolAccess
 
@@ -67,13 +67,13 @@ class Executions:
         access: ToolAccess | None = None,
         profiles: Collection[str] = (),
         priced: bool = False,
-        councils: CouncilBook | None = None,
+        councils: CouncilStore | None = None,
         kept_seconds: float = 0.0,
         quotas: Quotas | None = None,
     ) -> None:
         self.projection = Projection(surroundings.log, self._heard, kept_seconds=kept_seconds)
         self._quotas = quotas or Quotas()
-        self.fleet = Seats(surroundings.fleet, self._quotas, me=surroundings.owner, sharers=self._sharers)
+        self.fleet = ConcurrencyLimiter(surroundings.fleet, self._quotas, me=surroundings.owner, sharers=self._sharers)
         surroundings = replace(surroundings, fleet=self.fleet)
         self._log = surroundings.log
         self._room = room or Room()

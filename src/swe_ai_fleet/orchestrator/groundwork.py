@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline, gets_on_better, wants_help
 from swe_ai_fleet.domain.workflow import AgentConfig
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.run_names import CHECKLIST, ENVIRONMENT
-from swe_ai_fleet.orchestrator.running_execution import Underway
 
 MAX_TOKENS = 200_000
 MAX_SECONDS = 900.0
@@ -44,7 +44,7 @@ class Groundwork:
         usage: What the environment run and the checklist spent.
     """
 
-    work: Underway
+    work: ExecutionContext
     usage: Usage = field(default_factory=Usage)
     _laying: asyncio.Task[str] | None = None
     _listing: asyncio.Task[Checklist | None] | None = None
@@ -92,7 +92,7 @@ class Groundwork:
         task, made = self.work.task, Checklist()
         try:
             answer = await self.work.runs.carry_out(
-                self._errand(
+                self._assignment(
                     CHECKLIST,
                     statement(task),
                     AgentConfig(
@@ -230,10 +230,12 @@ class Groundwork:
             system_prompt=preparation.environment_instructions(directory=task.repo.subdirectory),
             max_iterations=preparation.MAX_ENVIRONMENT_STEPS,
         )
-        errand = self._errand(ENVIRONMENT, _QUESTION, config, preparation.proposal_schema())
-        return await self.work.runs.carry_out(replace(errand, background=findings(before), workshop=True))
+        assignment = self._assignment(ENVIRONMENT, _QUESTION, config, preparation.proposal_schema())
+        return await self.work.runs.carry_out(replace(assignment, background=findings(before), workshop=True))
 
-    def _errand(self, agent_id: str, query: str, config: AgentConfig, schema: Mapping[str, object]) -> AnswerAssignment:
+    def _assignment(
+        self, agent_id: str, query: str, config: AgentConfig, schema: Mapping[str, object]
+    ) -> AnswerAssignment:
         """A question beside the candidates, of which the task's context is no part."""
         task = self.work.task
         constraints = replace(task.constraints, limits=_limits(task, config.max_iterations))

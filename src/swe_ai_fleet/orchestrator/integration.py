@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.errors import Fenced, FleetError
@@ -16,8 +16,8 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.integration import OURS, THEIRS, Merge, MergeRequest
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.run_names import is_merge_run, merge_run
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.tools.truncation import beginning, truncate
 
@@ -71,7 +71,7 @@ class Integration:
         spending: What merging may cost, and has.
     """
 
-    work: Underway
+    work: ExecutionContext
     head: PinnedRepository
     spending: Spending
 
@@ -111,7 +111,7 @@ class Integration:
         draft, run = await self._at(merge), merge_run(subtask_id, self.head.commit)
         task = _merge_task(granted, child, merge)
         candidate = await self.work.runs.solve(
-            Assignment(execution_id=self.work.task.execution_id, agent_id=run, task=task, repository=draft)
+            CodingAssignment(execution_id=self.work.task.execution_id, agent_id=run, task=task, repository=draft)
         )
         self.spending.add(candidate.usage)
         if candidate.stop_reason is StopReason.REJECTED:

@@ -23,7 +23,7 @@ from swe_ai_fleet.learning.calibration import calibrated, rated
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.run_names import judge_run, score_run
-from swe_ai_fleet.orchestrator.score import ARCHITECT, PARTS, Part, Standing, lead, standings
+from swe_ai_fleet.orchestrator.score import ARCHITECT, PARTS, Part, ScoredCandidate, lead, score_candidates
 from swe_ai_fleet.orchestrator.spending import Spending
 
 MAX_BALLOT = 5
@@ -116,7 +116,7 @@ def _judgings(
     task: Task, repository: PinnedRepository, contest: Contest, council: Council | None
 ) -> list[JudgeAssignment]:
     """What each judge is asked; nothing where there is nothing to choose or nobody to ask."""
-    ranked = standings(
+    ranked = score_candidates(
         contest.candidates, contest.reports, contest.critiques, contest.votes, contest.behaviours, contest.scores
     )
     weight = PARTS[Part.CHOICE if task.architect_top_k else Part.VOTES]
@@ -246,7 +246,7 @@ class Verifier:
         known = dict(runs.known.scores)
         for one in known.values():
             spending.add(one.usage)
-        places = standings(
+        places = score_candidates(
             contest.candidates,
             contest.reports,
             contest.critiques,
@@ -267,13 +267,13 @@ class Verifier:
                     spending.add(score.usage)
         return {name: one.score for name, one in known.items() if one.score is not None}
 
-    def _asked(self, place: Standing, runs: AgentRuns) -> bool:
+    def _asked(self, place: ScoredCandidate, runs: AgentRuns) -> bool:
         """Whether its score is known, or was lost."""
         agents = [runs.known.agents.get(score_run(name)) for name in place.ids]
         lost = any(agent is not None and agent.status == "lost" for agent in agents)
         return lost or not place.ids.isdisjoint(runs.known.scores)
 
-    async def _score(self, runs: AgentRuns, task: Task, place: Standing) -> VerifierScore | None:
+    async def _score(self, runs: AgentRuns, task: Task, place: ScoredCandidate) -> VerifierScore | None:
         """A place's score, recorded; None where the scoring was lost."""
         assignment = ScoreAssignment(
             execution_id=task.execution_id,

@@ -13,8 +13,8 @@ from swe_ai_fleet.domain.integration import MergeRequest
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus, Workflow
 from swe_ai_fleet.orchestrator.delivery import at_delivered
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE, commit_message
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.workflows.graph import ordered, upstream
 
 MAX_PATCH_BYTES = 40_000
@@ -30,7 +30,7 @@ class NodeResults:
         known: What an earlier driver knew of the nodes.
     """
 
-    work: Underway
+    work: ExecutionContext
     known: Mapping[str, NodeUpdated]
     _left: dict[str, PinnedRepository] = field(default_factory=dict[str, PinnedRepository])
     _loaded: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from swe_ai_fleet.domain.assignment import Assignment, ReviewAssignment, Subject
+from swe_ai_fleet.domain.assignment import CodingAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision, Verdict
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost, VotesCast
@@ -21,9 +21,9 @@ from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.diff_equivalence import diff_key
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, evidence, tier
 from swe_ai_fleet.orchestrator.spending import Spending
 
@@ -40,7 +40,7 @@ _OVER = "the candidates were ranked without it"
 class Entry:
     """An author in a deliberation: its first assignment, and the candidate that stands for it now."""
 
-    assignment: Assignment
+    assignment: CodingAssignment
     candidate: Candidate
 
     @property
@@ -88,7 +88,7 @@ class PeerReview:
             candidate is in the end for the one that stands for its author.
     """
 
-    work: Underway
+    work: ExecutionContext
     checking: Checking
     spending: Spending
     answers: dict[str, str] = field(default_factory=dict[str, str])
@@ -139,16 +139,16 @@ class PeerReview:
                 break
             handed_in = await self._revise(number, authors)
             kept = {one.author: one.after for one in handed_in if one.kept}
-            standing = tuple(kept.get(entry.author, entry) for entry in entries)
-            self._authors |= {entry.candidate.candidate_id: entry.author for entry in standing}
-            await self._look_again(number, handed_in, standing)
-            entries = standing
+            current = tuple(kept.get(entry.author, entry) for entry in entries)
+            self._authors |= {entry.candidate.candidate_id: entry.author for entry in current}
+            await self._look_again(number, handed_in, current)
+            entries = current
         return entries
 
     async def _hand_votes_on(self, entries: Sequence[Entry]) -> None:
         """Let votes for what an author has revised since be for the revision, in the log as well."""
-        standing = {entry.author: entry.candidate.candidate_id for entry in entries}
-        called = {name: standing.get(author, name) for name, author in self._authors.items()}
+        current = {entry.author: entry.candidate.candidate_id for entry in entries}
+        called = {name: current.get(author, name) for name, author in self._authors.items()}
         for reviewer, vote in self.votes.items():
             order = tuple(called.get(name, name) for name in vote.order)
             if order != vote.order:
@@ -184,14 +184,14 @@ class PeerReview:
             asked.setdefault(reviewer, {})[entry.candidate.candidate_id] = subject
         await self._ask(number, entries, asked)
 
-    async def _look_again(self, number: int, handed_in: Sequence[_HandedIn], standing: Sequence[Entry]) -> None:
+    async def _look_again(self, number: int, handed_in: Sequence[_HandedIn], current: Sequence[Entry]) -> None:
         """Let those who objected look at what authors handed in since; what others said of the author's work stays.
 
         Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
         has said the last word before.
         """
         asked: dict[str, dict[str, Subject]] = {}
-        own = {entry.author: diff_key(entry.candidate) for entry in standing}
+        own = {entry.author: diff_key(entry.candidate) for entry in current}
         for one in handed_in:
             if not one.kept and not one.unchanged:
                 continue
@@ -204,7 +204,7 @@ class PeerReview:
                     subject = Subject(candidate=one.after.candidate, report=self._report(one.after), earlier=critique)
                     asked.setdefault(reviewer, {})[one.after.candidate.candidate_id] = subject
             self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
-        await self._ask(number, standing, asked, again=True)
+        await self._ask(number, current, asked, again=True)
 
     async def _ask(
         self, number: int, entries: Sequence[Entry], asked: Mapping[str, Mapping[str, Subject]], *, again: bool = False

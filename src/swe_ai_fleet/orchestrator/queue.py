@@ -198,17 +198,17 @@ def in_order(
         lines.setdefault(one.line, []).append(one)
     counts, turns, shares = dict(running), dict(served or {}), tenants
 
-    def standing(head: Waiting) -> tuple[object, ...]:
+    def sort_key(head: Waiting) -> tuple[object, ...]:
         mine = shares.place(head.tenant) if shares is not None else (0.0, 0.0)
         return *mine, *_turn(head, counts, turns, now, aging_seconds)
 
-    heap: list[tuple[tuple[Any, ...], Line]] = [(standing(line[-1]), name) for name, line in lines.items()]
+    heap: list[tuple[tuple[Any, ...], Line]] = [(sort_key(line[-1]), name) for name, line in lines.items()]
     heapq.heapify(heap)
     ordered: list[Waiting] = []
     while heap:
         known, name = heap[0]
         line = lines[name]
-        place = standing(line[-1])
+        place = sort_key(line[-1])
         if place > known:
             # Another line of the same caller, or of the same tenant, had a turn since.
             heapq.heapreplace(heap, (place, name))
@@ -219,7 +219,7 @@ def in_order(
         turns[name] = now
         shares = shares.given(one.tenant, one.agents) if shares is not None else None
         if line:
-            heapq.heapreplace(heap, (standing(line[-1]), name))
+            heapq.heapreplace(heap, (sort_key(line[-1]), name))
         else:
             heapq.heappop(heap)
     return ordered

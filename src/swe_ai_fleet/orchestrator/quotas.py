@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
 from swe_ai_fleet.domain.access import StoredPiece, TenantRules
-from swe_ai_fleet.domain.assignment import Assignment, Errand, ErrandKind
+from swe_ai_fleet.domain.assignment import Assignment, AssignmentKind, CodingAssignment
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.following import Follower
@@ -111,17 +111,17 @@ class Quotas:
 LOOK_SECONDS = 1.0
 """After so long whoever waits looks whether the quota, or those who share it, are others."""
 
-_SEATLESS = (ErrandKind.BASELINE, ErrandKind.CHECK, ErrandKind.EXAMINE, ErrandKind.OPERATE)
+_UNLIMITED_KINDS = (AssignmentKind.BASELINE, AssignmentKind.CHECK, AssignmentKind.EXAMINE, AssignmentKind.OPERATE)
 
 T = TypeVar("T")
 
 
-class Seats:
-    """A `Fleet`: each run waits until its tenant has a seat, and has no more tokens than its tenant has left.
+class ConcurrencyLimiter:
+    """A `Fleet` in which each run waits for a slot of its tenant and gets no more tokens than the tenant has left.
 
     Inside one replica a tenant's quota of agents is kept exactly. Replicas that drive something of the same tenant
-    share it evenly, each one seat at least, by what each knows of the others: for as long as the log takes to tell of a
-    claim (some milliseconds) one more replica may count on seats that it has to give up.
+    share it evenly, each one slot at least, by what each knows of the others: for as long as the log takes to tell of a
+    claim (some milliseconds) one more replica may count on slots that it has to give up.
 
     Args:
         fleet: Where the runs are carried out.
@@ -146,19 +146,19 @@ class Seats:
         self._left = asyncio.Event()
         self.taken: Counter[str] = Counter()
 
-    async def carry_out(self, errand: Errand[T]) -> T:
-        """See `Fleet.carry_out`; checks and single calls of tools take no agent's seat.
+    async def carry_out(self, assignment: Assignment[T]) -> T:
+        """See `Fleet.carry_out`; checks and single calls of tools take no agent slot.
 
         Raises ResourceExhausted where the tenant has no tokens left.
         """
-        if errand.kind in _SEATLESS:
-            return await self._fleet.carry_out(errand)
-        async with self._seated(errand) as granted:
+        if assignment.kind in _UNLIMITED_KINDS:
+            return await self._fleet.carry_out(assignment)
+        async with self._slot(assignment) as granted:
             return await self._fleet.carry_out(granted)
 
     @asynccontextmanager
-    async def _seated(self, assignment: Errand[T]) -> AsyncGenerator[Errand[T]]:
-        """The assignment with what it may spend, once there is a seat for it."""
+    async def _slot(self, assignment: Assignment[T]) -> AsyncGenerator[Assignment[T]]:
+        """Holds a slot of the tenant; gives the assignment with what it may spend."""
         tenant = assignment.task.tenant
         await self._wait(tenant)
         self.taken[tenant] += 1
@@ -169,12 +169,12 @@ class Seats:
             self._changed()
 
     async def _wait(self, tenant: str) -> None:
-        """Until it is this one's turn and there is a seat."""
+        """Waits in the tenant's order until a slot is free."""
         line = self._lines.setdefault(tenant, deque())
         ticket = object()
         line.append(ticket)
         try:
-            while line[0] is not ticket or self.taken[tenant] >= self._seats(tenant):
+            while line[0] is not ticket or self.taken[tenant] >= self._slots(tenant):
                 left = self._left
                 try:
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -187,16 +187,16 @@ class Seats:
                 self._lines.pop(tenant, None)
             self._changed()
 
-    def _seats(self, tenant: str) -> float:
+    def _slots(self, tenant: str) -> float:
         """How many agents of a tenant may work through this replica now."""
         most = self._quotas.rules(tenant).quota.agents
         if not most:
             return float("inf")
         sharers = sorted({*self._sharers(tenant), self._me})
-        # With no seat at all, one could wait for ever for what it drives of an execution that another drives.
+        # A replica without a slot could wait for ever for its part of an execution that another replica drives.
         return max(1, most // len(sharers) + (sharers.index(self._me) < most % len(sharers)))
 
-    async def _granted(self, assignment: Errand[T]) -> Errand[T]:
+    async def _granted(self, assignment: Assignment[T]) -> Assignment[T]:
         room = await self._quotas.storage_left(assignment.task.tenant)
         assignment = _bounded(assignment, room, self._parts(assignment))
         left = await self._quotas.check_tokens(assignment.task.tenant)
@@ -208,24 +208,24 @@ class Seats:
             return replace(assignment, task=_limited(task, self._quotas.rules(task.tenant).quota.tokens_per_day))
         return replace(assignment, task=_limited(task, max(1, left // self._parts(assignment))))
 
-    def _parts(self, errand: Errand[T]) -> int:
+    def _parts(self, assignment: Assignment[T]) -> int:
         """Those that work at the same time share what is left."""
-        return max(self.taken[errand.task.tenant], errand.task.num_agents, 1)
+        return max(self.taken[assignment.task.tenant], assignment.task.num_agents, 1)
 
     def _changed(self) -> None:
         left, self._left = self._left, asyncio.Event()
         left.set()
 
 
-def _resumes(errand: Errand[object]) -> bool:
-    return isinstance(errand, Assignment) and errand.resume
+def _resumes(assignment: Assignment[object]) -> bool:
+    return isinstance(assignment, CodingAssignment) and assignment.resume
 
 
-def _bounded(errand: Errand[T], room: int | None, parts: int) -> Errand[T]:
-    """The errand with no larger checkpoints than there is room for: of a run there are two for a moment."""
-    if room is None or not isinstance(errand, Assignment):
-        return errand
-    return cast("Errand[T]", replace(errand, checkpoint_bytes=room // (2 * parts)))
+def _bounded(assignment: Assignment[T], room: int | None, parts: int) -> Assignment[T]:
+    """The assignment with no larger checkpoints than there is room for: of a run there are two for a moment."""
+    if room is None or not isinstance(assignment, CodingAssignment):
+        return assignment
+    return cast("Assignment[T]", replace(assignment, checkpoint_bytes=room // (2 * parts)))
 
 
 def _limited(task: Task, tokens: int) -> Task:

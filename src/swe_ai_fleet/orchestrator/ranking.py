@@ -1,6 +1,6 @@
 """The ranking of candidates: evidence first, then peers and judges, then the smaller diff, then the cheaper run.
 
-Reasons say in words why a candidate has its rank; fates say what became of the candidates without one.
+`reasons` says in words why a candidate has its rank, `drop_reasons` why one has none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, F
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.orchestrator.score import PARTS, Part, Standing, clusters, standings
+from swe_ai_fleet.orchestrator.score import PARTS, Part, ScoredCandidate, clusters, score_candidates
 
 _MOST_COMPLAINTS = 5
 _MOST_AUTHORS = 3
@@ -19,7 +19,7 @@ _MESSAGE_CHARS = 300
 _ACCEPTED = {False: "not accepted", True: "accepted"}
 
 
-def reasons(places: Sequence[Standing]) -> list[str]:
+def reasons(places: Sequence[ScoredCandidate]) -> list[str]:
     """For each place of a ranking why it is this one: what speaks for and against it, and what set it apart.
 
     The first is held against the second, every other one against the one above it. Messages of checks are quoted, so
@@ -38,7 +38,7 @@ def reasons(places: Sequence[Standing]) -> list[str]:
     return told
 
 
-def _facts(place: Standing) -> list[str]:
+def _facts(place: ScoredCandidate) -> list[str]:
     """What is known of it, the evidence first."""
     if not place.report.results:
         return ["no evidence could be gathered"]
@@ -81,7 +81,7 @@ def _foreign(foreign: ForeignTests) -> str:
     return ", ".join(said)
 
 
-def _votes(place: Standing) -> str:
+def _votes(place: ScoredCandidate) -> str:
     ballots = place.ballots
     lost = f"{ballots.unreadable} not counted" if ballots.unreadable else ""
     if not ballots.held:
@@ -96,7 +96,7 @@ def _complaint(result: CheckResult) -> str:
     return f"{result.name} failed{weight}: {message}" if message else f"{result.name} failed{weight}"
 
 
-def _apart(own: Standing, other: Standing, *, ahead: bool) -> str:
+def _apart(own: ScoredCandidate, other: ScoredCandidate, *, ahead: bool) -> str:
     """What set two neighbours apart: the first thing in their order that differs, own numbers first."""
     if own.tier != other.tier:
         word = other.report.verdict_word
@@ -119,7 +119,7 @@ def _apart(own: Standing, other: Standing, *, ahead: bool) -> str:
     return "equal in all that counts, so the names decide"
 
 
-def _values(part: Part, own: Standing, other: Standing) -> str:
+def _values(part: Part, own: ScoredCandidate, other: ScoredCandidate) -> str:
     mine, theirs = own.values[part], other.values.get(part, 0.0)
     if part is Part.CHOICE:
         return f"{part}" if mine > theirs else f"{part} of that one"
@@ -150,9 +150,9 @@ def rank(
 ) -> tuple[RankedCandidate, ...]:
     """Candidates from best to worst, one for each behaviour, each saying why it stands there.
 
-    Order: verified, unverified, refuted; then the score (the formula is `Standing.score`), then evidence, fewer changed
-    lines, fewer tokens, the id; it does not depend on the order in which anything is given. Only an accepted candidate
-    can win, and opinion counts among accepted ones only.
+    Order: verified, unverified, refuted; then the score (the formula is `ScoredCandidate.score`), then evidence, fewer
+    changed lines, fewer tokens, the id; it does not depend on the order in which anything is given. Only an accepted
+    candidate can win, and opinion counts among accepted ones only.
 
     Args:
         candidates: Those that stand; superseded and dropped ones are left out.
@@ -164,7 +164,7 @@ def rank(
         scores: What a verifier model finds candidates worth, calibrated, from 0 to 1, by candidate id.
         needs_proof: Whether only what is verified may win.
     """
-    places = standings(candidates, reports, critiques, votes, behaviours or {}, scores, needs_proof=needs_proof)
+    places = score_candidates(candidates, reports, critiques, votes, behaviours or {}, scores, needs_proof=needs_proof)
     return tuple(
         RankedCandidate(
             candidate_id=place.candidate.candidate_id,
@@ -188,8 +188,8 @@ def rank(
 REVISED = "a revision took its place: "
 
 
-def fates(state: ExecutionState) -> dict[str, str]:
-    """By its id, why a candidate does not stand: it was dropped, or revised. Those that do stand are not in it."""
+def drop_reasons(state: ExecutionState) -> dict[str, str]:
+    """Why each candidate that is not ranked was left out, by its id: it was dropped, or a revision replaced it."""
     replaced = {
         one.revises: f"{REVISED}{one.candidate_id}"
         for one in state.candidates.values()

@@ -89,8 +89,8 @@ class Ballots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """One place: a candidate, those of equal behaviour, and what makes its score.
+class ScoredCandidate:
+    """A candidate, those of equal behaviour, and what makes their score: one place of a ranking.
 
     `verifier` is a verifier model's calibrated score, None without one. `values` are the parts that count in this
     ranking, each between 0 and 1. With `needs_proof` only what is
@@ -187,7 +187,7 @@ def tier(report: CheckReport) -> int:
     return 0 if not report.accepted else VERIFIED_TIER if report.verdict is Verdict.VERIFIED else 1
 
 
-def lead(places: Sequence[Standing]) -> float:
+def lead(places: Sequence[ScoredCandidate]) -> float:
     """By how much the first of a ranking leads every other one that may win with its verdict, before parts are divided.
 
     What has no rival of its own tier leads by infinity: nothing that is said later can change the first place.
@@ -212,10 +212,12 @@ def clusters(
     for candidate in candidates:
         key = behaviours.get(candidate.candidate_id, diff_key(candidate))
         found.setdefault((key, _outcomes(reports.get(candidate.candidate_id))), []).append(candidate)
-    return tuple(tuple(sorted(members, key=lambda one: _standing((one,), reports).order)) for members in found.values())
+    return tuple(
+        tuple(sorted(members, key=lambda one: _from_cluster((one,), reports).order)) for members in found.values()
+    )
 
 
-def standings(
+def score_candidates(
     candidates: Iterable[Candidate],
     reports: Mapping[str, CheckReport],
     critiques: Iterable[Critique],
@@ -224,7 +226,7 @@ def standings(
     scores: Mapping[str, float] | None = None,
     *,
     needs_proof: bool = False,
-) -> list[Standing]:
+) -> list[ScoredCandidate]:
     """The places from best to worst; the order of the candidates given does not matter.
 
     With `needs_proof` only what is verified is accepted.
@@ -243,12 +245,12 @@ def standings(
     - *votes*: won of those held, see `Ballots`; or, where the architect alone votes, 1 for its choice.
     """
     places = [
-        replace(_standing(members, reports), needs_proof=needs_proof)
+        replace(_from_cluster(members, reports), needs_proof=needs_proof)
         for members in clusters(candidates, reports, behaviours)
     ]
     said, cast = list(critiques), list(votes)
     valid = [vote for vote in cast if _valid(vote, places)]
-    places = [_voted(_scored(_reviewed(place, said), scores or {}), cast, valid) for place in places]
+    places = [_with_votes(_with_verifier(_with_reviews(place, said), scores or {}), cast, valid) for place in places]
     accepted = [place for place in places if place.accepted]
     decides = all(vote.judge_id == ARCHITECT for vote in valid)
     counted = {
@@ -262,16 +264,18 @@ def standings(
     }
     total = sum(place.size for place in accepted)
     most = max((place.ballots.won for place in accepted), default=0)
-    return sorted((_valued(place, counted, total, most) for place in places), key=lambda place: place.order)
+    return sorted((_with_values(place, counted, total, most) for place in places), key=lambda place: place.order)
 
 
-def _standing(members: Sequence[Candidate], reports: Mapping[str, CheckReport]) -> Standing:
+def _from_cluster(members: Sequence[Candidate], reports: Mapping[str, CheckReport]) -> ScoredCandidate:
     candidate, *others = members
     report = reports.get(candidate.candidate_id, CheckReport(candidate_id=candidate.candidate_id))
-    return Standing(candidate=candidate, report=report, others=tuple(others), values={Part.EVIDENCE: evidence(report)})
+    return ScoredCandidate(
+        candidate=candidate, report=report, others=tuple(others), values={Part.EVIDENCE: evidence(report)}
+    )
 
 
-def _reviewed(place: Standing, critiques: Iterable[Critique]) -> Standing:
+def _with_reviews(place: ScoredCandidate, critiques: Iterable[Critique]) -> ScoredCandidate:
     """The place with what others say of it; nobody's word about their own work counts."""
     last: dict[tuple[str, str], Critique] = {}
     for critique in sorted(critiques, key=lambda one: one.round):
@@ -283,20 +287,20 @@ def _reviewed(place: Standing, critiques: Iterable[Critique]) -> Standing:
     return replace(place, reviews=tuple(_worth(critique) for critique in last.values()), must_fix=must_fix)
 
 
-def _scored(place: Standing, scores: Mapping[str, float]) -> Standing:
+def _with_verifier(place: ScoredCandidate, scores: Mapping[str, float]) -> ScoredCandidate:
     """The place with the verifier's word on it; of several of equal behaviour that of the first by name."""
     said = [_share(scores[name]) for name in sorted(place.ids) if name in scores]
     return replace(place, verifier=said[0]) if said and place.accepted else place
 
 
-def _valid(vote: Vote, places: Iterable[Standing]) -> bool:
+def _valid(vote: Vote, places: Iterable[ScoredCandidate]) -> bool:
     """Whether a vote is for an accepted candidate that was shown, and that is not its judge's own."""
     if vote.error or vote.choice not in vote.order:
         return False
     return any(place.accepted and vote.choice in place.ids and vote.judge_id not in place.authors for place in places)
 
 
-def _voted(place: Standing, votes: Iterable[Vote], valid: Iterable[Vote]) -> Standing:
+def _with_votes(place: ScoredCandidate, votes: Iterable[Vote], valid: Iterable[Vote]) -> ScoredCandidate:
     """The place with the votes about it."""
 
     def about(vote: Vote) -> bool:
@@ -310,7 +314,7 @@ def _voted(place: Standing, votes: Iterable[Vote], valid: Iterable[Vote]) -> Sta
     return replace(place, ballots=Ballots(won=won, held=len(held), unreadable=lost))
 
 
-def _valued(place: Standing, counted: Mapping[Part, bool], accepted: int, most: int) -> Standing:
+def _with_values(place: ScoredCandidate, counted: Mapping[Part, bool], accepted: int, most: int) -> ScoredCandidate:
     """The place with a value for every part that counts; one that failed has its evidence only."""
     if not place.accepted:
         return place

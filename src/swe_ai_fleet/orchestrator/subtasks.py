@@ -38,9 +38,9 @@ from swe_ai_fleet.domain.subtask import (
 from swe_ai_fleet.domain.task import MAX_PRIORITY, Delivery, PinnedRepository, Role, Task, TaskKind
 from swe_ai_fleet.orchestrator.deliberation import Ending, stands
 from swe_ai_fleet.orchestrator.delivery import Delivering
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.integration import Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.run_names import PLANNER
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.tools.policy import path_allowed
 from swe_ai_fleet.tools.truncation import beginning
@@ -192,7 +192,7 @@ class SplitTask:
     Nothing that an earlier driver left is done again.
     """
 
-    work: Underway
+    work: ExecutionContext
     _begun: set[str] = field(default_factory=set[str])
     _merging: asyncio.Lock = field(default_factory=asyncio.Lock)
 

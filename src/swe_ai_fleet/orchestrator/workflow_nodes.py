@@ -19,13 +19,13 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind, execution_i
 from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
 from swe_ai_fleet.orchestrator.background import context_request
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.node_results import NodeResults
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.orchestrator.workflow_tasks import (
+    assignment_task,
     check_left,
     child_task,
-    errand_task,
     node_approval,
     node_name,
     node_run,
@@ -76,7 +76,7 @@ class FleetNodes:
         sharing: How many nodes there are in the place of one, which share its part of the totals.
     """
 
-    work: Underway
+    work: ExecutionContext
     results: NodeResults
     known: Mapping[str, NodeUpdated]
     approval_timeout_seconds: float = 0.0
@@ -140,7 +140,7 @@ class FleetNodes:
         return attempt - known.attempt + known.failures
 
     async def _answer(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
-        task, name = errand_task(self.work.task, node, sharing=self.sharing(node_id)), node_run(node_id, attempt)
+        task, name = assignment_task(self.work.task, node, sharing=self.sharing(node_id)), node_run(node_id, attempt)
         before = self.work.known.agents.get(name)
         if before is None:
             check_left(self.work.task, self.spent)
@@ -169,7 +169,7 @@ class FleetNodes:
         assignment = OperateAssignment(
             execution_id=self.work.task.execution_id,
             agent_id=node_run(node_id, attempt),
-            task=errand_task(self.work.task, node),
+            task=assignment_task(self.work.task, node),
             repository=await self.results.base(node_id),
             tool=node.tool,
             arguments=text,

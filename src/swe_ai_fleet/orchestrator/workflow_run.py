@@ -15,8 +15,8 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.orchestrator.deliberation import Ending
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.node_results import NodeResults
-from swe_ai_fleet.orchestrator.running_execution import Underway
 from swe_ai_fleet.orchestrator.workflow_nodes import CutOff, FleetNodes
 from swe_ai_fleet.orchestrator.workflow_tasks import NODE, inputs_of
 from swe_ai_fleet.ports import ContextSource, Memories
@@ -45,7 +45,7 @@ class WorkflowDrive:
         memories: Where what they answer is remembered; None: nowhere.
     """
 
-    work: Underway
+    work: ExecutionContext
     approval_timeout_seconds: float = 0.0
     context: ContextSource | None = None
     memories: Memories | None = None

@@ -94,7 +94,7 @@ def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str,
     )
 
 
-def errand_task(parent: Task, node: Node, *, sharing: int = 1) -> Task:
+def assignment_task(parent: Task, node: Node, *, sharing: int = 1) -> Task:
     """The task under which one question is answered, or one tool called; part of the parent's own execution.
 
     Who answers may spend an even part of the parent's totals, as in `child_task`.

@@ -21,13 +21,13 @@ from swe_ai_fleet.agents.scoring import ScoreRun
 from swe_ai_fleet.domain.assignment import (
     AnswerAssignment,
     Assignment,
+    AssignmentKind,
     BaselineAssignment,
     CheckAssignment,
+    CodingAssignment,
     DeriveAssignment,
-    Errand,
-    ErrandKind,
     ExamineAssignment,
-    RecordedErrand,
+    RecordedAssignment,
 )
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer, suites_of
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Run(Protocol):
-    """Carries out one kind of errand in a clone."""
+    """Carries out one kind of assignment in a clone."""
 
     def carry_out(self, assignment: Any, clone: Clone) -> Awaitable[object]: ...
 
@@ -58,46 +58,50 @@ class AgentWorker:
 
     workspaces: WorkspaceProvider
     workshops: Workshops
-    runs: Mapping[ErrandKind, Run]
+    runs: Mapping[AssignmentKind, Run]
     external: ExternalRun
     derivations: DeriveRun
     evidence: EvidenceGatherer
     access: ToolAccess
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
 
-    async def carry_out(self, errand: Errand[T]) -> T:
-        """One errand, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
-        return cast("T", await self._carried_out(errand))
+    async def carry_out(self, assignment: Assignment[T]) -> T:
+        """One assignment, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
+        return cast("T", await self._carried_out(assignment))
 
-    async def _carried_out(self, errand: Errand[object]) -> object:
-        if isinstance(errand, CheckAssignment):
-            return await self.evidence.gather(errand)
-        if isinstance(errand, BaselineAssignment):
-            return await self.evidence.baseline(errand)
-        if isinstance(errand, ExamineAssignment):
-            return await self.evidence.examine(errand)
-        if errand.repository is None:
-            return await self.derivations.carry_out(cast("DeriveAssignment", errand), None)
-        run = cast("Run", self.external) if _outside(errand) else self.runs[errand.kind]
-        async with self._clone(cast("RecordedErrand[object]", errand), errand.repository) as clone:
-            return await run.carry_out(errand, clone)
+    async def _carried_out(self, assignment: Assignment[object]) -> object:
+        if isinstance(assignment, CheckAssignment):
+            return await self.evidence.gather(assignment)
+        if isinstance(assignment, BaselineAssignment):
+            return await self.evidence.baseline(assignment)
+        if isinstance(assignment, ExamineAssignment):
+            return await self.evidence.examine(assignment)
+        if assignment.repository is None:
+            return await self.derivations.carry_out(cast("DeriveAssignment", assignment), None)
+        run = cast("Run", self.external) if _outside(assignment) else self.runs[assignment.kind]
+        async with self._clone(cast("RecordedAssignment[object]", assignment), assignment.repository) as clone:
+            return await run.carry_out(assignment, clone)
 
     @asynccontextmanager
-    async def _clone(self, errand: RecordedErrand[object], repository: PinnedRepository) -> AsyncGenerator[Clone]:
-        task = errand.task
+    async def _clone(
+        self, assignment: RecordedAssignment[object], repository: PinnedRepository
+    ) -> AsyncGenerator[Clone]:
+        task = assignment.task
         environment = await self.workspaces.environment(repository, task.environment)
-        if isinstance(errand, AnswerAssignment) and errand.workshop:
-            async with self.workshops.workshop(errand.execution_id, errand.agent_id, repository, environment) as clone:
+        if isinstance(assignment, AnswerAssignment) and assignment.workshop:
+            async with self.workshops.workshop(
+                assignment.execution_id, assignment.agent_id, repository, environment
+            ) as clone:
                 yield clone
             return
         environment = replace(environment, network=self.access.hosts(task.constraints))
-        async with self.workspaces.open(errand.execution_id, errand.agent_id, repository, environment) as clone:
+        async with self.workspaces.open(assignment.execution_id, assignment.agent_id, repository, environment) as clone:
             yield clone
 
 
-def _outside(errand: Errand[object]) -> bool:
+def _outside(assignment: Assignment[object]) -> bool:
     """Whether somebody else's agent works on it."""
-    return isinstance(errand, Assignment) and bool(errand.perspective.endpoint)
+    return isinstance(assignment, CodingAssignment) and bool(assignment.perspective.endpoint)
 
 
 @asynccontextmanager
@@ -126,19 +130,19 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             host=host,
         )
         derivations = DeriveRun(services=services)
-        runs: dict[ErrandKind, Run] = {
-            ErrandKind.RUN: CodingRun(
+        runs: dict[AssignmentKind, Run] = {
+            AssignmentKind.RUN: CodingRun(
                 services=services,
                 results=telemetry.results(log),
                 approval_timeout_seconds=settings.approval_timeout_seconds,
                 checkpoint_seconds=settings.checkpoint_seconds,
             ),
-            ErrandKind.REVIEW: ReviewRun(services=services, workspaces=workspaces),
-            ErrandKind.JUDGE: JudgeRun(services=services),
-            ErrandKind.SCORE: ScoreRun(services=services),
-            ErrandKind.DERIVE: derivations,
-            ErrandKind.ANSWER: AnswerRun(services=services),
-            ErrandKind.OPERATE: OperateRun(services=services),
+            AssignmentKind.REVIEW: ReviewRun(services=services, workspaces=workspaces),
+            AssignmentKind.JUDGE: JudgeRun(services=services),
+            AssignmentKind.SCORE: ScoreRun(services=services),
+            AssignmentKind.DERIVE: derivations,
+            AssignmentKind.ANSWER: AnswerRun(services=services),
+            AssignmentKind.OPERATE: OperateRun(services=services),
         }
         evidence = EvidenceGatherer(
             workspaces=workspaces,

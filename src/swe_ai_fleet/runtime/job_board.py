@@ -15,7 +15,7 @@ import structlog
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json
 from swe_ai_fleet.domain import errors
-from swe_ai_fleet.domain.assignment import ERRANDS, Errand, Job, JobOutcome
+from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, Job, JobOutcome
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.ports import BlobStore, KeyValue
@@ -54,11 +54,11 @@ class JobBoard:
         found = await self._store.get(_key(tenant, job_id, "job"))
         return from_json(Job, found.value) if found else None
 
-    async def errand(self, job: Job) -> Errand[Any]:
-        """What a job is to do. Raises NotFound, Unavailable, ValueError for what is no such errand."""
+    async def assignment(self, job: Job) -> Assignment[Any]:
+        """What a job is to do. Raises NotFound, Unavailable, ValueError for what is no such assignment."""
         if job.blob is not None:
-            return from_json(ERRANDS[job.kind], await self._blobs.get(job.blob))
-        return from_plain(ERRANDS[job.kind], dict(job.errand))
+            return from_json(ASSIGNMENT_TYPES[job.kind], await self._blobs.get(job.blob))
+        return from_plain(ASSIGNMENT_TYPES[job.kind], dict(job.errand))
 
     async def pin(self, job: Job, repository: PinnedRepository) -> None:
         """Tell which commit a job works on, where its message did not say. Raises Unavailable."""

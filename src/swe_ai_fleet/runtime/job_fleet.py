@@ -1,4 +1,4 @@
-"""The fleet as jobs: each errand goes to `agent.jobs.<tenant>.<priority>`, and a workspace runner carries it out."""
+"""The fleet as jobs: each assignment goes to `agent.jobs.<tenant>.<priority>`; a workspace runner carries it out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import from_json, to_json, to_plain
-from swe_ai_fleet.domain.assignment import CheckAssignment, Errand, Job, JobPriority, RecordedErrand, job_id
+from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, Job, JobPriority, RecordedAssignment, job_id
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.fleet_status import HostStatus
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard
@@ -23,9 +23,9 @@ _CANCEL_SECONDS = 15.0
 
 @dataclass(kw_only=True)
 class JobFleet:
-    """Hands every errand of the `Fleet` port out as a job and waits for its outcome. Made by `open_job_fleet`.
+    """Hands every assignment of the `Fleet` port out as a job and waits for its outcome. Made by `open_job_fleet`.
 
-    An errand whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
+    An assignment whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
     """
 
     log: JetStream
@@ -35,7 +35,7 @@ class JobFleet:
 
     @property
     def running(self) -> int:
-        """Errands that are handed out and not back."""
+        """How many assignments have been sent whose outcomes have not come back."""
         return len(self._running)
 
     @property
@@ -59,13 +59,13 @@ class JobFleet:
     async def warm(self) -> None:
         """There is nothing to warm: containers start with their jobs."""
 
-    async def carry_out(self, errand: Errand[T]) -> T:
-        """One errand in a container of its own. Raises AgentLost where that is lost, FleetErrors of the work."""
-        job = await self._job(errand)
+    async def carry_out(self, assignment: Assignment[T]) -> T:
+        """One assignment in a container of its own. Raises AgentLost where that is lost, FleetErrors of the work."""
+        job = await self._job(assignment)
         name = f"{job.kind}-{job.job_id[:12]}"
         self._running.add(name)
         try:
-            priority = JobPriority.of(errand.task.priority)
+            priority = JobPriority.of(assignment.task.priority)
             await self.log.hand_out(job.tenant, priority, job.job_id, to_json(job))
             outcome = await self.board.settled(job.tenant, job.job_id)
         except asyncio.CancelledError:
@@ -77,26 +77,26 @@ class JobFleet:
             raise
         finally:
             self._running.discard(name)
-        return from_json(errand.gives, await self.board.value(outcome))
+        return from_json(assignment.gives, await self.board.value(outcome))
 
-    async def _job(self, errand: Errand[object]) -> Job:
-        kind, task = errand.kind, errand.task
-        if isinstance(errand, RecordedErrand):
-            agent_id, generation, once = errand.agent_id, errand.generation, ""
+    async def _job(self, assignment: Assignment[object]) -> Job:
+        kind, task = assignment.kind, assignment.task
+        if isinstance(assignment, RecordedAssignment):
+            agent_id, generation, once = assignment.agent_id, assignment.generation, ""
         else:
             # Evidence has no generations: each gathering of it is a job of its own.
-            about = errand.candidate_id if isinstance(errand, CheckAssignment) else str(kind)
+            about = assignment.candidate_id if isinstance(assignment, CheckAssignment) else str(kind)
             agent_id, generation, once = about, 1, secrets.token_hex(8)
-        plain: dict[str, object] = to_plain(errand)
+        plain: dict[str, object] = to_plain(assignment)
         blob = None
-        if len(data := to_json(errand)) > MAX_INLINE_BYTES:
-            plain, blob = {}, await self.log.put(task.tenant, errand.execution_id, data, "application/json")
+        if len(data := to_json(assignment)) > MAX_INLINE_BYTES:
+            plain, blob = {}, await self.log.put(task.tenant, assignment.execution_id, data, "application/json")
         return Job(
-            job_id=job_id(task.tenant, errand.execution_id, str(kind), agent_id, str(generation), once),
+            job_id=job_id(task.tenant, assignment.execution_id, str(kind), agent_id, str(generation), once),
             kind=kind,
             tenant=task.tenant,
             task_id=task.task_id,
-            execution_id=errand.execution_id,
+            execution_id=assignment.execution_id,
             agent_id=agent_id,
             generation=generation,
             errand=plain,
@@ -106,7 +106,7 @@ class JobFleet:
 
 @asynccontextmanager
 async def open_job_fleet(log: JetStream) -> AsyncGenerator[JobFleet]:
-    """A fleet whose errands are jobs. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
+    """A fleet whose assignments are jobs. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
     bucket = await log.bucket(JOBS_BUCKET, ttl_seconds=JOBS_KEPT_SECONDS)
     async with JobBoard(bucket, log).watching() as board:
         yield JobFleet(log=log, board=board)

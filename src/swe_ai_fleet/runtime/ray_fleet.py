@@ -15,7 +15,7 @@ import structlog
 from ray.exceptions import RayError, RayTaskError
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.assignment import Errand
+from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
 from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -84,13 +84,13 @@ class RayFleet:
     def hosts(self) -> tuple[str, ...]:
         return tuple(host.name for host in self._hosts)
 
-    async def carry_out(self, errand: Errand[T]) -> T:
-        """One errand on the least busy host. Raises AgentLost when the host dies, FleetErrors of the work."""
-        sent = to_json(errand)
+    async def carry_out(self, assignment: Assignment[T]) -> T:
+        """One assignment on the least busy host. Raises AgentLost when the host dies, FleetErrors of the work."""
+        sent = to_json(assignment)
         value = await self._call(
-            lambda actor, login: actor.run_assignment.remote(errand.kind, sent, login), errand.task.tenant
+            lambda actor, login: actor.run_assignment.remote(assignment.kind, sent, login), assignment.task.tenant
         )
-        return from_json(errand.gives, value)
+        return from_json(assignment.gives, value)
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""

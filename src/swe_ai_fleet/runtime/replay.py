@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.loop_guard import steady
+from swe_ai_fleet.agents.loop_guard import normalise_output
 from swe_ai_fleet.agents.planning.progress import PlanCallId
 from swe_ai_fleet.agents.recording import RecordedGate, RecordedModel, RecordedNews, forked_history, went_the_same_way
 from swe_ai_fleet.agents.solving import policy_of
@@ -150,10 +150,10 @@ def _differences(run: RunState, trajectory: Trajectory, *, until: int | None) ->
         )
         for step in trajectory.steps[:until]
         for seen in step.observations
-        if seen.call_id in recorded and _lasting(recorded[seen.call_id]) != _lasting(seen.result.observation())
+        if seen.call_id in recorded and _comparable(recorded[seen.call_id]) != _comparable(seen.result.observation())
     )
 
 
-def _lasting(observation: str) -> str:
+def _comparable(observation: str) -> str:
     """What of an observation does not depend on when it was made; a commit's id does."""
-    return _COMMIT.sub("<commit>", steady(observation))
+    return _COMMIT.sub("<commit>", normalise_output(observation))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from swe_ai_fleet.agents.model_middleware import ModelFace
+from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS
@@ -74,7 +74,7 @@ class Spending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeteredModel(ModelFace):
+class MeteredModel(ModelWrapper):
     """A `ChatModel` whose tokens are counted as a tenant's."""
 
     model: ChatModel

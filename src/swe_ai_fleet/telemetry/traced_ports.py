@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from opentelemetry.trace import SpanKind
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from swe_ai_fleet.domain.assignment import Assignment, Errand, ErrandKind, RecordedErrand
+from swe_ai_fleet.domain.assignment import Assignment, AssignmentKind, CodingAssignment, RecordedAssignment
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, Event, EventBody, StoredEvent, Writer
@@ -117,16 +117,16 @@ def _bound(writer: Writer) -> Generator[None]:
 
 T = TypeVar("T")
 _PHASES = {
-    ErrandKind.RUN: "draft",
-    ErrandKind.BASELINE: "check",
-    ErrandKind.CHECK: "check",
-    ErrandKind.EXAMINE: "check",
-    ErrandKind.REVIEW: "review",
-    ErrandKind.JUDGE: "judge",
-    ErrandKind.SCORE: "judge",
-    ErrandKind.DERIVE: "derive",
-    ErrandKind.ANSWER: "nodes",
-    ErrandKind.OPERATE: "nodes",
+    AssignmentKind.RUN: "draft",
+    AssignmentKind.BASELINE: "check",
+    AssignmentKind.CHECK: "check",
+    AssignmentKind.EXAMINE: "check",
+    AssignmentKind.REVIEW: "review",
+    AssignmentKind.JUDGE: "judge",
+    AssignmentKind.SCORE: "judge",
+    AssignmentKind.DERIVE: "derive",
+    AssignmentKind.ANSWER: "nodes",
+    AssignmentKind.OPERATE: "nodes",
 }
 
 
@@ -137,28 +137,30 @@ class TracedFleet:
         self._fleet = fleet
         self._tracing = tracing
 
-    async def carry_out(self, errand: Errand[T]) -> T:
+    async def carry_out(self, assignment: Assignment[T]) -> T:
         """As the fleet does."""
         attributes = {
             "rpc.system": "ray",
-            "fleet.tenant": errand.task.tenant,
-            "fleet.task_id": errand.task.task_id,
-            "fleet.execution_id": errand.execution_id,
-            "fleet.agent_id": _agent(errand),
+            "fleet.tenant": assignment.task.tenant,
+            "fleet.task_id": assignment.task.task_id,
+            "fleet.execution_id": assignment.execution_id,
+            "fleet.agent_id": _agent(assignment),
         }
-        with phase(_phase(errand)), self._tracing.span(f"ray {errand.kind}", attributes, kind=SpanKind.CLIENT):
+        with phase(_phase(assignment)), self._tracing.span(f"ray {assignment.kind}", attributes, kind=SpanKind.CLIENT):
             traceparent = stamp().get("traceparent", "")
-            return await self._fleet.carry_out(replace(errand, task=replace(errand.task, traceparent=traceparent)))
+            return await self._fleet.carry_out(
+                replace(assignment, task=replace(assignment.task, traceparent=traceparent))
+            )
 
 
-def _phase(errand: Errand[object]) -> str:
-    """The part of its execution that an errand belongs to."""
-    revises = isinstance(errand, Assignment) and errand.revision is not None
-    return "revise" if revises else _PHASES[errand.kind]
+def _phase(assignment: Assignment[object]) -> str:
+    """The part of its execution that an assignment belongs to."""
+    revises = isinstance(assignment, CodingAssignment) and assignment.revision is not None
+    return "revise" if revises else _PHASES[assignment.kind]
 
 
-def _agent(errand: Errand[object]) -> str:
-    return errand.agent_id if isinstance(errand, RecordedErrand) else ""
+def _agent(assignment: Assignment[object]) -> str:
+    return assignment.agent_id if isinstance(assignment, RecordedAssignment) else ""
 
 
 class TracedRepositories:

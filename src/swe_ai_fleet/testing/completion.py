@@ -167,13 +167,13 @@ async def send_stream(request: web.Request, chunks: Sequence[bytes], breaks: Fai
     if breaks is None:
         return response
     if not breaks.drop:
-        await response.write(b"data: %b\n\n" % _last_words(breaks))
+        await response.write(b"data: %b\n\n" % _error_body(breaks))
     elif request.transport is not None:
         request.transport.close()
     return response
 
 
-def _last_words(failure: Failure) -> bytes:
+def _error_body(failure: Failure) -> bytes:
     if failure.body is not None:
         return failure.body if isinstance(failure.body, bytes) else failure.body.encode()
     error = {"message": failure.message, "type": "scripted", "code": failure.code or failure.status}

@@ -17,12 +17,12 @@ from swe_ai_fleet.domain.assignment import (
     Assignment,
     BaselineAssignment,
     CheckAssignment,
+    CodingAssignment,
     DeriveAssignment,
-    Errand,
     ExamineAssignment,
     JudgeAssignment,
     OperateAssignment,
-    RecordedErrand,
+    RecordedAssignment,
     ReviewAssignment,
     ScoreAssignment,
     Subject,
@@ -170,7 +170,7 @@ class ScriptedFleet:
     runs: Mapping[str, ScriptedRun] = field(default_factory=dict[str, ScriptedRun])
     default: ScriptedRun = field(default_factory=ScriptedRun)
     delivered: Sequence[CheckResult] = (PASSED,)
-    begun: list[Assignment] = field(default_factory=list[Assignment])
+    begun: list[CodingAssignment] = field(default_factory=list[CodingAssignment])
     cancelled: list[str] = field(default_factory=list[str])
     checked: list[CheckAssignment] = field(default_factory=list[CheckAssignment])
     examined: list[ExamineAssignment] = field(default_factory=list[ExamineAssignment])
@@ -196,37 +196,37 @@ class ScriptedFleet:
         async with self._news:
             await self._news.wait_for(lambda: len(self.begun) >= count)
 
-    async def carry_out(self, errand: Errand[T]) -> T:
-        """Carry out one errand as its script says. Raises the script's fault."""
-        return cast("T", await self._carried_out(errand))
+    async def carry_out(self, assignment: Assignment[T]) -> T:
+        """Carry out one assignment as its script says. Raises the script's fault."""
+        return cast("T", await self._carried_out(assignment))
 
-    async def _carried_out(self, errand: Errand[object]) -> object:
-        match errand:
-            case Assignment():
-                return await self._run(errand)
+    async def _carried_out(self, assignment: Assignment[object]) -> object:
+        match assignment:
+            case CodingAssignment():
+                return await self._run(assignment)
             case BaselineAssignment():
-                return Baseline(commit=errand.repository.commit)
+                return Baseline(commit=assignment.repository.commit)
             case CheckAssignment():
-                return self._check(errand)
+                return self._check(assignment)
             case ExamineAssignment():
-                self.examined.append(errand)
-                return self.examining(errand) if self.examining is not None else Examination()
+                self.examined.append(assignment)
+                return self.examining(assignment) if self.examining is not None else Examination()
             case ReviewAssignment():
-                return self._review(errand)
+                return self._review(assignment)
             case JudgeAssignment():
-                return self._judge(errand)
+                return self._judge(assignment)
             case ScoreAssignment():
-                return await self._score(errand)
+                return await self._score(assignment)
             case DeriveAssignment():
-                return await self._derive(errand)
+                return await self._derive(assignment)
             case AnswerAssignment():
-                return await self._answer(errand)
+                return await self._answer(assignment)
             case OperateAssignment():
-                return await self._operate(errand)
+                return await self._operate(assignment)
             case _:
-                raise TypeError(f"no script for {type(errand).__name__}")
+                raise TypeError(f"no script for {type(assignment).__name__}")
 
-    async def _run(self, assignment: Assignment) -> Candidate:
+    async def _run(self, assignment: CodingAssignment) -> Candidate:
         """Carry out one scripted run. Raises the script's fault."""
         self._authors[assignment.agent_id] = assignment.author_id or assignment.agent_id
         script = self._script(assignment.agent_id)
@@ -311,7 +311,7 @@ class ScriptedFleet:
 
     async def _score(self, assignment: ScoreAssignment) -> VerifierScore:
         """What the script's verifier model says."""
-        async with self._errand(assignment) as journal:
+        async with self._recorded(assignment) as journal:
             self.scored.append(assignment)
             usage = Usage(prompt_tokens=9, completion_tokens=1, model_calls=1)
             score = VerifierScore(
@@ -335,7 +335,7 @@ class ScriptedFleet:
 
     async def _answer(self, assignment: AnswerAssignment) -> Answer:
         """What the script's agent answers."""
-        async with self._errand(assignment) as journal:
+        async with self._recorded(assignment) as journal:
             self.asked.append(assignment)
             answer = Answer(text="done", stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1))
             if self.answering is not None:
@@ -349,21 +349,23 @@ class ScriptedFleet:
 
     async def _operate(self, assignment: OperateAssignment) -> ToolResult:
         """What the script's tool gives."""
-        async with self._errand(assignment):
+        async with self._recorded(assignment):
             self.operated.append(assignment)
             if self.operating is not None:
                 return await self.operating(assignment)
             return ToolResult(success=True, operation=assignment.tool)
 
     @asynccontextmanager
-    async def _errand(self, assignment: RecordedErrand[object]) -> AsyncGenerator[Journal]:
+    async def _recorded(self, assignment: RecordedAssignment[object]) -> AsyncGenerator[Journal]:
         """A run of its own in the log."""
         async with self.storage.journal(writer_of(assignment)) as journal:
             resumes = assignment.generation > 1
             await journal.append(RunClaimed(generation=assignment.generation, host="scripted", resumes=resumes))
             yield journal
 
-    async def _hand_in(self, assignment: Assignment, script: ScriptedRun, head: str, journal: Journal) -> Candidate:
+    async def _hand_in(
+        self, assignment: CodingAssignment, script: ScriptedRun, head: str, journal: Journal
+    ) -> Candidate:
         patch = f"diff of {assignment.agent_id}\n".encode() if script.patch is None else script.patch
         ref = None
         if patch:
@@ -378,12 +380,12 @@ class ScriptedFleet:
         await journal.append(finished)
         return replace(self._candidate(assignment, script, head), artifacts=artifacts, usage=usage)
 
-    async def _earlier(self, assignment: Assignment) -> RunState:
+    async def _earlier(self, assignment: CodingAssignment) -> RunState:
         task = assignment.task
         async with aclosing(self.storage.read(task.tenant, assignment.execution_id)) as events:
             return fold_run([stored.event async for stored in events], assignment.agent_id)
 
-    def _candidate(self, assignment: Assignment, script: ScriptedRun, head: str) -> Candidate:
+    def _candidate(self, assignment: CodingAssignment, script: ScriptedRun, head: str) -> Candidate:
         return Candidate(
             candidate_id=assignment.agent_id,
             agent_id=assignment.agent_id,
@@ -402,7 +404,7 @@ class ScriptedFleet:
         )
 
 
-async def _ask(assignment: Assignment, script: ScriptedRun, number: int, journal: Journal) -> None:
+async def _ask(assignment: CodingAssignment, script: ScriptedRun, number: int, journal: Journal) -> None:
     """Ask for approval of a plan, the workspace kept first."""
     commit = assignment.repository.commit
     asked_at = datetime.now(UTC)
@@ -422,7 +424,7 @@ async def _ask(assignment: Assignment, script: ScriptedRun, number: int, journal
     await journal.append(ApprovalRequested(request=request))
 
 
-async def _operate(assignment: Assignment, count: int, journal: Journal) -> str:
+async def _operate(assignment: CodingAssignment, count: int, journal: Journal) -> str:
     """So many writes, one a step, audited; the head of the audit chain."""
     head = GENESIS
     for number in range(1, count + 1):

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from swe_ai_fleet.agents.model_middleware import ModelFace
+from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelUnavailable
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
@@ -31,7 +31,7 @@ RETRY_WAITS = (5.0, 10.0)
 _JITTER = 0.1
 
 
-class PatientModel(ModelFace):
+class PatientModel(ModelWrapper):
     """A `ChatModel` whose calls are tried again after a wait each; the one behind it should not retry by itself.
 
     Args:
@@ -73,7 +73,7 @@ class PatientModel(ModelFace):
         await asyncio.sleep(wait * random.uniform(1.0, 1.0 + _JITTER))  # noqa: S311
 
 
-class ShownTools(ModelFace):
+class ShownTools(ModelWrapper):
     """A `ChatModel` that is offered some tools under another description, or not at all.
 
     Args:
@@ -154,7 +154,7 @@ def _calls(message: Message) -> Sequence[ToolCall]:
     return message.tool_calls if isinstance(message, AssistantMessage) else ()
 
 
-class WholeResults(ModelFace):
+class WholeResults(ModelWrapper):
     """A `ChatModel` that, asked without tools and so for an answer, reads results as they were before they were cut.
 
     Args:

@@ -12,7 +12,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.responses import AgentTask, Narration
-from swe_ai_fleet.agents.loop_guard import LoopGuard, Remedy
+from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
@@ -41,7 +41,7 @@ CHAT = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
 
 Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | str
 """What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, the name of a registered tool."""
-LOOP_LADDER = (Remedy.NUDGE, Remedy.STRONG_NUDGE, Remedy.STOP)
+LOOP_LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.STOP)
 
 
 @dataclass(frozen=True, kw_only=True)

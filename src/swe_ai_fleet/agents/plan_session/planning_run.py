@@ -51,7 +51,7 @@ PLANNER_LIMITS = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.
 """Of one request: of a proposal, and again of what follows its approval."""
 MAX_REMINDERS = 2
 MAX_QUESTION_CHARS = 400
-LAST_WORDS_SECONDS = 20.0
+FINAL_PROMPT_SECONDS = 20.0
 FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopReason.MODEL_STOPPED})
 """After these the model has said nothing that counts."""
 PROPOSE_NOW = "Nothing is done yet. Look further with a tool, or call propose_approach with what you would do."
@@ -207,7 +207,7 @@ class PlanningRun:
             toolbox=toolbox,
             history=history,
             budget=self.budget,
-            rules=replace(rules, last_words_seconds=min(LAST_WORDS_SECONDS, self.budget.limits.timeout_seconds)),
+            rules=replace(rules, final_prompt_seconds=min(FINAL_PROMPT_SECONDS, self.budget.limits.timeout_seconds)),
             gate=gate,
             steps=steps,
         )
@@ -230,22 +230,22 @@ class PlanningRun:
                 answer = trajectory.answer.strip()
                 return Proposed(approach=answer) if answer else None
             case _:
-                answer = _last_words(trajectory).strip()
+                answer = _final_reply(trajectory).strip()
                 return Proposed(approach=answer) if answer else None
 
 
-def _last_words(trajectory: Trajectory) -> str:
+def _final_reply(trajectory: Trajectory) -> str:
     """What the model said when a limit ended the run, which none of its steps has."""
     said = {step.reply.content for step in trajectory.steps}
     return "" if trajectory.answer in said or trajectory.stop_reason in FAULTS else trajectory.answer
 
 
 def _whole(history: History, trajectory: Trajectory) -> tuple[Message, ...]:
-    """The conversation with the last words in it, which a run that a limit ended leaves out."""
+    """The conversation, with the final reply that a run ended by a limit leaves out."""
     messages = tuple(history.messages)
-    words = _last_words(trajectory)
-    if words and isinstance(messages[-1], UserMessage):
-        return (*messages, AssistantMessage(content=words))
+    reply = _final_reply(trajectory)
+    if reply and isinstance(messages[-1], UserMessage):
+        return (*messages, AssistantMessage(content=reply))
     return messages
 
 

@@ -220,14 +220,14 @@ def _unpacked(parts: list[bytes], size: int) -> PlanSession:
         raise _unreadable() from fault
 
 
-class SessionBook:
-    """Where `PlanSessions` looks sessions up and writes them down.
+class SessionRegistry:
+    """Reads, locks and saves the sessions of `PlanSessions`.
 
     Args:
-        store: Keeps them.
-        leases: Who works on which.
-        listener: Hears of each that ended; None: nobody does.
-        clock: What time it is.
+        store: Stores them.
+        leases: Lock a session for one request at a time.
+        listener: Is notified of each session that ends; None: nobody is.
+        clock: The current time.
     """
 
     def __init__(
@@ -242,15 +242,15 @@ class SessionBook:
         self._listener = listener
         self._clock = clock
 
-    def alone(self, session_id: str) -> AbstractAsyncContextManager[None]:
-        """The session for one request; see `SessionLeases.hold`."""
+    def lock(self, session_id: str) -> AbstractAsyncContextManager[None]:
+        """Locks the session for one request; see `SessionLeases.hold`."""
         return self._leases.hold(session_id)
 
     async def find(self, session_id: str) -> PlanSession | None:
         """The session; None where there is none. Raises Unavailable."""
         return await self._store.get(session_id)
 
-    async def known(self, session_id: str) -> PlanSession:
+    async def get(self, session_id: str) -> PlanSession:
         """The session. Raises NotFound, Unavailable."""
         session = await self._store.get(session_id)
         if session is None:
@@ -258,22 +258,22 @@ class SessionBook:
         return session
 
     async def listed(self) -> tuple[SessionCard, ...]:
-        """The cards of all, the one that was put last first. Raises Unavailable."""
+        """The cards of all sessions, the most recently saved first. Raises Unavailable."""
         return await self._store.listed()
 
     async def working(self, session_id: str) -> bool:
         """Whether a request of the session is being carried out now. Raises Unavailable."""
         return await self._leases.held(session_id)
 
-    async def keep(self, session: PlanSession) -> PlanSession:
-        """Write it down as its next revision. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
+    async def save(self, session: PlanSession) -> PlanSession:
+        """Saves the session as its next revision. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
         now = self._clock().isoformat()
         kept = replace(session, revision=session.revision + 1, started_at=session.started_at or now, updated_at=now)
         await self._store.put(kept)
         return kept
 
-    async def tell(self, session: PlanSession) -> None:
-        """Let the listener hear of a session that ended; that it could not is logged, and no fault."""
+    async def notify(self, session: PlanSession) -> None:
+        """Notifies the listener of a session that ended; a failure is logged only."""
         if self._listener is None:
             return
         try:

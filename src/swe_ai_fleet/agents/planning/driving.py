@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
-from swe_ai_fleet.agents.model_middleware import ModelFace
+from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.planning.plan_run import PlanRules, PlanRun, iterations
 from swe_ai_fleet.agents.planning.planner import Operations, Planner
 from swe_ai_fleet.agents.planning.progress import PlanCallId
@@ -128,7 +128,7 @@ def _went_by_plan(steps: Sequence[Step]) -> bool | None:
     return None
 
 
-class _Heard(ModelFace):
+class _Heard(ModelWrapper):
     """A model of which is known whether it could be reached."""
 
     def __init__(self, model: ChatModel) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.model_middleware import ModelFace
+from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.planning.planner import Operations, Planner, PlanStopped
 from swe_ai_fleet.agents.planning.progress import PlanCallId, Progress, Purpose
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
@@ -30,7 +30,7 @@ PLAN = "plan"
 _LOOKS = ("tests_run", "git_diff")
 
 
-class PlannedModel(ModelFace):
+class PlannedModel(ModelWrapper):
     """A `ChatModel` for one run: plan, carry out, look at what changed, ask whether the goal is met, answer.
 
     Args:
@@ -70,13 +70,13 @@ class PlannedModel(ModelFace):
         """Why it spoke no more, once it does not."""
         self.answer = ""
         """What the verification made of the results, the goal met or not."""
-        self.last_words = False
-        """Whether the real model was asked for its last words."""
+        self.final_prompt_sent = False
+        """Whether the real model got the final prompt."""
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The plan's next calls; without tools, whatever the real model says. Raises PlanStopped, ModelError."""
         if not request.tools:
-            self.last_words = True
+            self.final_prompt_sent = True
             return await self.model.reply(request)
         try:
             return await self._next(request.sampling)
@@ -244,7 +244,7 @@ class PlanRun:
         stopped, report = self._planned.stopped, self._progress.report()
         if stopped is not None and trajectory.stop_reason is StopReason.MODEL_ERROR:
             trajectory = replace(trajectory, stop_reason=stopped.stop, error=stopped.message)
-        if trajectory.stop_reason is not StopReason.FINAL_ANSWER and not self._planned.last_words:
+        if trajectory.stop_reason is not StopReason.FINAL_ANSWER and not self._planned.final_prompt_sent:
             trajectory = replace(trajectory, answer=self._planned.answer or report.told())
         return replace(trajectory, plan=report)
 

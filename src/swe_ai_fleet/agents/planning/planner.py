@@ -12,7 +12,7 @@ from dataclasses import replace
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.planning.reading import DraftStep, Verdict, read_draft, read_verdict
 from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.repair import fitted
+from swe_ai_fleet.agents.repair import coerce_arguments
 from swe_ai_fleet.agents.repair.names import Alias, Names, Reading
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, ModelError
@@ -95,7 +95,7 @@ class Operations:
         toolkit, definition = self._found[reading.name]
         spec = definition.spec
         try:
-            params = fitted(drafted.params, spec, reading.alias)[0]
+            params = coerce_arguments(drafted.params, spec, reading.alias)[0]
             json.dumps(params, allow_nan=False)
             checked = definition.validate(params)
         except FleetError as error:
@@ -131,7 +131,7 @@ class Operations:
             return False
         definition = self._found[name][1]
         try:
-            definition.validate(fitted(params, definition.spec, alias)[0])
+            definition.validate(coerce_arguments(params, definition.spec, alias)[0])
         except (FleetError, RecursionError):
             return False
         return True

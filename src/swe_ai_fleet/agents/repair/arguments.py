@@ -20,13 +20,13 @@ _MOST_ENCODINGS = 3
 
 
 def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, object] | str, tuple[str, ...]]:
-    """The arguments that a model wrote, and what had to be mended to read them.
+    """The arguments that a model wrote, and what had to be repaired to read them.
 
     A JSON string that holds no object is given back as it is: a function of one parameter can mean it.
 
     Args:
         text: What the model wrote.
-        truncated: The reply was cut off, so text that ends too early is not mended.
+        truncated: The reply was cut off, so text that ends too early is not repaired.
 
     Raises ValueError saying what is wrong and where. NaN, infinities and numbers that overflow are refused.
     """
@@ -97,7 +97,7 @@ def _json(text: str, repairs: dict[str, None]) -> object:
 
 def _tolerant(text: str, truncated: bool, repairs: dict[str, None], encodings: int) -> object:
     if len(text) > MAX_MENDED_CHARS:
-        raise Unreadable(f"it is no JSON, and with {len(text)} characters too long to be mended", 0)
+        raise Unreadable(f"it is no JSON, and with {len(text)} characters too long to be repaired", 0)
     if _ENCODED.match(text) and encodings:
         try:
             inner = json.loads(f'"{text}"', strict=False)

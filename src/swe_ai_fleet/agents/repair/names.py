@@ -222,9 +222,9 @@ class Names:
 
     def _by_alias(self, folded: str, fits: Fits) -> Reading | None:
         meanings = [alias for alias in _ALIASES.get(folded, ()) if alias.target in self._specs]
-        fitting = [alias for alias in meanings if fits(alias.target, alias)]
-        if len(fitting) == 1:
-            alias = fitting[0]
+        matching = [alias for alias in meanings if fits(alias.target, alias)]
+        if len(matching) == 1:
+            alias = matching[0]
             return Reading(name=alias.target, repair=f"name_alias: {alias.target}", alias=alias)
         return Reading(near=tuple(dict.fromkeys(alias.target for alias in meanings))) if meanings else None
 

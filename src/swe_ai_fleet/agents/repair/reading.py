@@ -1,4 +1,4 @@
-"""A call as it was meant: the operation, its arguments, and what was mended to see that."""
+"""A call as it was meant: the operation, its arguments, and what was repaired to see that."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from swe_ai_fleet.agents.repair.argument_coercion import coerce_arguments, complete, sole_string
 from swe_ai_fleet.agents.repair.arguments import read_arguments
-from swe_ai_fleet.agents.repair.fitting import complete, fitted, sole_string
 from swe_ai_fleet.agents.repair.names import Alias, Names, split_name
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec
@@ -56,7 +56,7 @@ class CallReader:
 
         Args:
             call: As the model wrote it.
-            truncated: The reply was cut off, so arguments that end too early are not mended.
+            truncated: The reply was cut off, so arguments that end too early are not repaired.
         """
         glued = "" if call.name in self._specs else split_name(call.name)[1]
         text, repairs = call.arguments, list[str]()
@@ -66,8 +66,8 @@ class CallReader:
         parsed: Arguments | None = None
         problem = ""
         try:
-            parsed, mended = read_arguments(text, truncated=truncated)
-            repairs += mended
+            parsed, repaired = read_arguments(text, truncated=truncated)
+            repairs += repaired
         except ValueError as error:
             problem = str(error)
 
@@ -86,7 +86,7 @@ class CallReader:
         if parsed is None:
             return self._malformed(call, spec, problem + (_CUT_OFF if truncated else ""))
         try:
-            arguments, changed = self._fitted(parsed, spec, reading.alias)
+            arguments, changed = self._coerced(parsed, spec, reading.alias)
         except ValueError as error:
             return self._malformed(call, spec, str(error))
         return Understood(call=call, spec=spec, arguments=arguments, repairs=(*repairs, *changed))
@@ -95,12 +95,12 @@ class CallReader:
         error = f"the arguments of {spec.name} are not a JSON object: {problem}. Signature: {signature(spec)}"
         return Understood(call=call, spec=spec, error=error)
 
-    def _fitted(
+    def _coerced(
         self, parsed: Arguments, spec: OperationSpec, alias: Alias | None
     ) -> tuple[dict[str, object], tuple[str, ...]]:
         if spec.name == self._answer and isinstance(parsed, dict) and _answers(parsed):
             return parsed, ()
-        return fitted(parsed, spec, alias)
+        return coerce_arguments(parsed, spec, alias)
 
     def _fits(self, parsed: Arguments, name: str, alias: Alias | None) -> bool:
         """Whether the arguments are those of the operation, under the alias or as they are."""
@@ -112,7 +112,7 @@ class CallReader:
             if any(fields.get(key) != value for key, value in alias.when.items()):
                 return False
         try:
-            arguments, _ = self._fitted(parsed, spec, alias)
+            arguments, _ = self._coerced(parsed, spec, alias)
         except ValueError:
             return False
         return _answers(arguments) if name == self._answer else complete(arguments, spec)

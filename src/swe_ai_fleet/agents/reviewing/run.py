@@ -52,7 +52,7 @@ RUNNING = ("files_read_file", "files_search_in_files", "tests_run", "shell_run_c
 """What is offered where reviewers may run something: a shell shows all else. Their clone is thrown away."""
 AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
 _OBSERVATION_CHARS = 8_000
-_LAST_WORDS_SECONDS = 30.0
+_FINAL_PROMPT_SECONDS = 30.0
 _UNTOUCHED = "untouched"
 
 
@@ -240,7 +240,7 @@ class _Review:
         left, room, began = self._budget.tokens_left, history.room, time.monotonic()
         bound = left if left is not None and (room is None or left < room * 3 // 4) else None
         try:
-            async with asyncio.timeout(min(_LAST_WORDS_SECONDS, self._budget.seconds_left)):
+            async with asyncio.timeout(min(_FINAL_PROMPT_SECONDS, self._budget.seconds_left)):
                 reply = await model.reply(
                     ModelRequest(history.messages, (), replace(self._sampling, max_tokens=bound), schema=self._schema)
                 )

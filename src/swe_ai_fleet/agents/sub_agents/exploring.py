@@ -36,7 +36,7 @@ from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 S = TypeVar("S", bound=Shape)
-MAX_LAST_WORDS_SECONDS = 20.0
+MAX_FINAL_PROMPT_SECONDS = 20.0
 _CONCLUDE = "Put what you found into the JSON object that was asked for: answer with it and nothing else. Add nothing."
 SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
 """After these there is nothing left for another reply."""
@@ -44,7 +44,7 @@ SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored(Generic[S]):
-    """What such a sub-agent did and said. Without a `conclusion` its last words have no usable form."""
+    """What such a sub-agent did and said. Without a `conclusion` its final reply has no usable form."""
 
     trajectory: Trajectory
     conclusion: S | None
@@ -84,13 +84,13 @@ async def explore(
         raise ValueError("a sub-agent that looks around needs something to look with")
     narrow = pipeline.under(replace(pipeline.policy, allowed=frozenset(names)))
     history = History(opening)
-    seconds = min(MAX_LAST_WORDS_SECONDS, budget.limits.timeout_seconds / 4)
+    seconds = min(MAX_FINAL_PROMPT_SECONDS, budget.limits.timeout_seconds / 4)
     parts = RunParts(
         model=model,
         toolbox=Toolbox(toolkits, narrow, answer=final_answer_in(schema_of(shape))),
         history=history,
         budget=budget,
-        rules=Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True, last_words_seconds=seconds),
+        rules=Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True, final_prompt_seconds=seconds),
     )
     trajectory = await AgentRun(parts).drive()
     if trajectory.stop_reason is StopReason.MODEL_ERROR and not trajectory.steps:

@@ -123,7 +123,7 @@ LOOKING_OPERATIONS = (
 MAX_GAPS = 40
 MAX_RESEARCH_ITERATIONS = 10
 MAX_WORDS_CHARS = 40_000
-# A sub-agent's own budget ends it; this stands behind that, its last words included.
+# A sub-agent's own budget ends it; this stands behind that, its final prompt included.
 _SECONDS = 900.0
 
 Words = Annotated[str, BeforeValidator(flat), Field(max_length=MAX_WORDS_CHARS)]

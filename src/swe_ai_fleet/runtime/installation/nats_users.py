@@ -105,7 +105,7 @@ class TenantSubject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneRun:
-    """The one errand of a container: its agent, and the job and the run on the board."""
+    """The one assignment of a container: its agent, and the job and the run on the board."""
 
     execution_id: str
     agent_id: str
@@ -210,7 +210,7 @@ def sent_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
 
 
 def sent_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
-    """What hosts of a tenant's agents send, and ask for; with `only`, one that carries one errand out.
+    """What hosts of a tenant's agents send, and ask for; with `only`, one that carries one assignment out.
 
     What executions say (`_`) and what people say to them (`~`) match it, too: the users of hosts have `NEVER_BY_HOSTS`.
     """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.assignment import ERRANDS, ErrandKind
+from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, AssignmentKind
 from swe_ai_fleet.domain.fleet_status import HostReport
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
@@ -44,9 +44,9 @@ class AgentHost:
         await self._open(login)
         return os.getpid()
 
-    async def run_assignment(self, kind: str, errand: bytes, login: str = "") -> bytes:
-        """Carry out an errand; what it gives. Cancelling the call ends what works on it, and its processes."""
-        worker, told = await self._open(login), from_json(ERRANDS[ErrandKind(kind)], errand)
+    async def run_assignment(self, kind: str, assignment: bytes, login: str = "") -> bytes:
+        """Carry out an assignment; what it gives. Cancelling the call ends what works on it, and its processes."""
+        worker, told = await self._open(login), from_json(ASSIGNMENT_TYPES[AssignmentKind(kind)], assignment)
         with self._telemetry.continuing(told.task.traceparent):
             return to_json(await worker.carry_out(told))
 

@@ -117,7 +117,7 @@ _BACKSTOP_SECONDS = MAX_SECONDS + 30.0
 """Above what a caller can ask for: each operation ends itself, and gives the database time to hear of it."""
 
 _CALLS_OFF = 5
-_LAST_WORDS_SECONDS = 1.0
+_CANCEL_SECONDS = 1.0
 """How long a database may take to hear that its statement is called off, and how often it is told."""
 
 _DESCRIBED_ROWS = 1_000
@@ -329,7 +329,7 @@ async def _whatever_it_swallows(work: Coroutine[Any, Any, Rows]) -> Rows:
             if running.done():
                 break
             running.cancel()
-            await asyncio.wait([running], timeout=_LAST_WORDS_SECONDS)
+            await asyncio.wait([running], timeout=_CANCEL_SECONDS)
         if running.done() and not running.cancelled():
             running.exception()  # nobody may be left to hear it
     return running.result()

@@ -1,4 +1,4 @@
-"""A running execution: what everything that works on it has at hand, and whether it is a part of another execution."""
+"""The context of a running execution: what its phases share, and how an execution starts others as its parts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Parts(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Underway:
-    """One execution under way.
+class ExecutionContext:
+    """What the phases of one running execution share.
 
     Attributes:
         runs: Where agents and checks run; has the execution's journal, and what an earlier driver left: nothing in that

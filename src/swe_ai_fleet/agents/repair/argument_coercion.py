@@ -96,7 +96,7 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash
 SHELL = "shell_run_command"
 
 
-def fitted(
+def coerce_arguments(
     arguments: Mapping[str, object] | str, spec: OperationSpec, alias: Alias | None = None
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """The arguments as the operation's schema has them, and what had to be changed for it.
@@ -112,23 +112,23 @@ def fitted(
 
     Raises ValueError for a string that the operation can't take.
     """
-    fitting = _Fitting(spec=spec, alias=alias)
+    coercion = _Coercion(spec=spec, alias=alias)
     root = spec.parameters
     if isinstance(arguments, str):
         only = sole_string(spec)
         if not only:
             raise ValueError("it is a string")
         return {only: arguments}, (f"bare_string: {only}",)
-    given = fitting.unwrapped(dict(arguments), properties_of(root))
-    given = fitting.chosen(given)
-    fields = fitting.object(given, root, (), 0)
+    given = coercion.unwrapped(dict(arguments), properties_of(root))
+    given = coercion.chosen(given)
+    fields = coercion.object(given, root, (), 0)
     if spec.name == SHELL and isinstance(fields.get("command"), list):
-        fields["command"] = fitting.line(cast("list[object]", fields["command"]))
-    return fields, tuple(fitting.repairs)
+        fields["command"] = coercion.line(cast("list[object]", fields["command"]))
+    return fields, tuple(coercion.repairs)
 
 
 @dataclass(slots=True)
-class _Fitting:
+class _Coercion:
     spec: OperationSpec
     alias: Alias | None
     repairs: dict[str, None] = field(default_factory=dict[str, None])

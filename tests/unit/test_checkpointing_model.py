@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from swe_ai_fleet.agents.model_middleware import Keeping, KeepingModel
+from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointPolicy
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
@@ -40,7 +40,7 @@ class Store:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     fault: FleetError | None = None
 
-    async def keep(self, step: int) -> int:
+    async def store(self, step: int) -> int:
         self.begun.set()
         await self.go.wait()
         if self.fault is not None:
@@ -49,14 +49,16 @@ class Store:
         return 100
 
 
-def a_model(store: Store, *, answering: bool = True) -> tuple[KeepingModel, AuditTrail]:
+def a_model(store: Store, *, answering: bool = True) -> tuple[CheckpointingModel, AuditTrail]:
     thinker, trail = Thinker(), AuditTrail(agent_id="agent-1")
     if answering:
         thinker.go.set()
-    return KeepingModel(model=thinker, trail=trail, keeping=Keeping(keep=store.keep), step=4), trail
+    return CheckpointingModel(
+        model=thinker, trail=trail, checkpoints=CheckpointPolicy(store=store.store), step=4
+    ), trail
 
 
-async def ask(model: KeepingModel) -> ModelReply:
+async def ask(model: CheckpointingModel) -> ModelReply:
     return await model.reply(ModelRequest(()))
 
 
@@ -106,8 +108,8 @@ async def test_a_cancellation_ends_both() -> None:
 
 
 async def test_a_large_workspace_is_stored_more_seldom() -> None:
-    keeping = Keeping(keep=Store().keep, every_seconds=20)
-    assert keeping.pause(1024, 0.05) == 20
-    assert keeping.pause(64 * 1024**2, 1.0) == 160
-    assert keeping.pause(1024, 30.0) == 300
-    assert Keeping(keep=Store().keep).pause(64 * 1024**2, 1.0) == 0
+    checkpoints = CheckpointPolicy(store=Store().store, every_seconds=20)
+    assert checkpoints.pause(1024, 0.05) == 20
+    assert checkpoints.pause(64 * 1024**2, 1.0) == 160
+    assert checkpoints.pause(1024, 30.0) == 300
+    assert CheckpointPolicy(store=Store().store).pause(64 * 1024**2, 1.0) == 0
