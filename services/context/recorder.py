@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.messages import event_of
 from swe_ai_fleet.context.store import ContextBook
 from swe_ai_fleet.context.work import work_record
@@ -72,14 +72,14 @@ class Recorder:
     async def handle(self, work: Work) -> None:
         """Take one message of the log; nearly all of them are let go unread.
 
-        Raises Hopeless for an end that can never be read, another FleetError for what is to be tried again.
+        Raises PermanentError for an end that can never be read, another FleetError for what is to be tried again.
         """
         if _END not in work.data and _ELSEWHERE not in work.data:
             return
         try:
             event = await event_of(work.data, self.log)
         except (ValueError, NotFound) as fault:
-            raise Hopeless(f"the event cannot be read: {str(fault)[:300]}") from fault
+            raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
         if isinstance(event.body, ExecutionFinished):
             await self._record(event, first=work.deliveries == 1)
 
@@ -91,9 +91,9 @@ class Recorder:
         try:
             state, events = await self._read(tenant, execution_id)
         except (PreconditionFailed, NotFound) as fault:
-            raise Hopeless(f"the events of {execution_id} cannot be read: {fault.message}") from fault
+            raise PermanentError(f"the events of {execution_id} cannot be read: {fault.message}") from fault
         if state is None or not state.status.terminal:
-            raise Hopeless(f"the beginning of {execution_id} is not in the log any more")
+            raise PermanentError(f"the beginning of {execution_id} is not in the log any more")
         if state.task.kind is TaskKind.JUDGE:
             return  # nobody worked: there is nothing to remember or to learn from
         refused: list[str] = []
@@ -110,7 +110,7 @@ class Recorder:
         if postponed:
             raise postponed[0]
         if refused:
-            raise Hopeless(f"not all of {execution_id} was taken: {'; '.join(refused)}")
+            raise PermanentError(f"not all of {execution_id} was taken: {'; '.join(refused)}")
         _log.debug("recorder.recorded", execution=execution_id, status=str(state.status))
 
     async def _keep_lessons(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Later, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, RetryAfter, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.messages import event_of
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, token
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
@@ -147,15 +147,15 @@ class Listener:
     async def handle(self, work: Work) -> None:
         """Tell the webhook, if the message is of interest to it.
 
-        Raises Later where that failed and is to be tried again, Hopeless where it is not, FleetError for faults of the
-        surroundings.
+        Raises RetryAfter where that failed and is to be tried again, PermanentError where it is not, FleetError for
+        faults of the surroundings.
         """
         if not any(mark in work.data for mark in _MARKS):
             return
         told, webhook = self.telling, self.telling.book.named(self.consumer)
         if webhook is None or not webhook.active:
             # It was deleted, or begins anew elsewhere: whoever follows that ends this, too.
-            raise Later(_UNKNOWN_SECONDS)
+            raise RetryAfter(_UNKNOWN_SECONDS)
         notification = await self._notification(webhook, work)
         if notification is None or not wants(webhook, notification):
             return
@@ -164,7 +164,7 @@ class Listener:
             return
         reply, made = await told.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
         if made.status is DeliveryStatus.RETRYING:
-            raise Later(self._until(made.next_at))
+            raise RetryAfter(self._until(made.next_at))
         # What is given up is not forgotten: where the dead letter gets lost, all attempts would begin anew.
         if reply.delivered:
             if number > 1:
@@ -177,7 +177,7 @@ class Listener:
             _log.warning("webhooks.disabled", webhook=webhook.webhook_id, reason=GONE)
         else:
             await told.book.given_up(webhook, reply.error)
-        raise Hopeless(f"webhook {webhook.webhook_id} was tried {number} times, at last: {reply.error}")
+        raise PermanentError(f"webhook {webhook.webhook_id} was tried {number} times, at last: {reply.error}")
 
     async def _notification(self, webhook: Webhook, work: Work) -> Notification | None:
         log = self.telling.log
@@ -187,10 +187,10 @@ class Listener:
                 return None
             return await notification_of(StoredEvent(sequence=work.sequence, event=event), log, self.telling.mask)
         except (ValueError, NotFound, PreconditionFailed) as fault:
-            raise Hopeless(f"the event cannot be read: {str(fault)[:300]}") from fault
+            raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
 
     async def _number(self, webhook: Webhook, work: Work) -> int:
-        """Which attempt this is; 0 where there need be none. Raises Later where it is too early."""
+        """Which attempt this is; 0 where there need be none. Raises RetryAfter where it is too early."""
         if work.deliveries == 1:
             return 1
         # Deliveries are no attempts: a process may have ended in between, or the server begun anew.
@@ -199,7 +199,7 @@ class Listener:
         pending = await self.telling.deliveries.pending(webhook, work.sequence)
         if pending is not None:
             if (left := self._until(pending.next_at)) > _EARLY_SECONDS:
-                raise Later(left)
+                raise RetryAfter(left)
             return pending.attempts + 1
         return 1
 

@@ -23,7 +23,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.grpc_server import serve_grpc
 from services.orchestrator.notifications import open_notifications
 from services.orchestrator.webhooks import Listener, Telling
-from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -326,7 +326,7 @@ async def test_what_cannot_be_delivered_is_a_dead_letter(world: World, nats: Emb
         assert json.loads(letter.data or b"")["execution_id"] == execution_id
         assert "tried 4 times, at last: HTTP 500" in (letter.headers or {})["Fleet-Reason"]
         # A dead letter that could not be written does not begin anew.
-        with pytest.raises(Hopeless, match="was tried 4 times"):
+        with pytest.raises(PermanentError, match="was tried 4 times"):
             await again(service, made, await world.end_of(execution_id), deliveries=5)
         assert (await service.deliveries(task_id))[0].status == pb.DELIVERY_STATUS_DEAD
         await world.quiet(f"{task_id}-2")

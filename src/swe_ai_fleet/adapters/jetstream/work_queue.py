@@ -41,12 +41,12 @@ _PASSING = (Unavailable, ModelUnavailable, ResourceExhausted)
 _log = structlog.get_logger(__name__)
 
 
-class Hopeless(Exception):
+class PermanentError(Exception):
     """Raised by a handler: this message can never succeed, for the reason given."""
 
 
-class Later(Exception):
-    """Raised by a handler: this message is to come again after `seconds`, however often that happens."""
+class RetryAfter(Exception):
+    """Raised by a handler: this message is to be redelivered after `seconds`, however often that happens."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"in {seconds:g} seconds")
@@ -116,8 +116,8 @@ class Work:
 
 
 Handler = Callable[[Work], Awaitable[None]]
-"""Handles one message. Returning acknowledges it; raising Hopeless makes it a dead letter at once, Later or any other
-fault has it delivered again later."""
+"""Handles one message. Returning acknowledges it; PermanentError dead-letters it at once, RetryAfter and any
+other fault have it delivered again later."""
 
 
 Room = Callable[[], Awaitable[int]]
@@ -280,10 +280,10 @@ class _Consumer:
         queue = self._queue
         try:
             await self._handler(work)
-        except Hopeless as fault:
-            return await self._bury(work, str(fault))
-        except Later as wish:
-            return _later(wish.seconds)
+        except PermanentError as fault:
+            return await self._dead_letter(work, str(fault))
+        except RetryAfter as fault:
+            return _later(fault.seconds)
         except _PASSING as fault:
             # The next message would fare no better.
             delay = queue.delay(work.deliveries)
@@ -299,11 +299,11 @@ class _Consumer:
         else:
             return _ACK
         if work.deliveries >= queue.max_deliveries:
-            return await self._bury(work, f"failed {work.deliveries} times, at last: {reason}")
+            return await self._dead_letter(work, f"failed {work.deliveries} times, at last: {reason}")
         return _later(queue.delay(work.deliveries))
 
-    async def _bury(self, work: Work, reason: str) -> bytes:
-        """Put a message, as it is, with the reason in its headers, where people look for what went wrong."""
+    async def _dead_letter(self, work: Work, reason: str) -> bytes:
+        """Publish a message, as it is and with the reason in its headers, to the dead letters of its consumer."""
         queue = self._queue
         headers = {
             MESSAGE_ID: f"{queue.stream}/{queue.consumer}/{work.sequence}",
