@@ -416,7 +416,7 @@ while not os.path.exists("/workspace/stop"):
                 seen.add(open(f"/proc/{process}/{name}", "rb").read())
             except OSError:
                 pass
-    for folder in ("/tmp", "/run", "/home", "/courier"):
+    for folder in ("/tmp", "/run", "/home", "/transport"):
         for place, _, files in os.walk(folder):
             for file in files:
                 try:
@@ -438,7 +438,7 @@ async def test_nobody_in_a_sandbox_sees_the_credential(
     asked = 0
 
     async def look_around(request: web.Request) -> web.StreamResponse:
-        # While git is at it: what this host shows of all its processes, those of the courier among them.
+        # While git is at it: what this host shows of all its processes, those of the transport among them.
         nonlocal asked
         asked += 1
         for path in (*Path("/proc").glob("[0-9]*/environ"), *Path("/proc").glob("[0-9]*/cmdline")):
@@ -462,11 +462,11 @@ async def test_nobody_in_a_sandbox_sees_the_credential(
     assert asked >= 4
     seen = (workspace.root / "seen").read_bytes()
     assert b"prowl.py" in seen
-    assert any(b"/courier/repository" in content for content in everywhere)
+    assert any(b"/transport/repository" in content for content in everywhere)
     shown = b"".join([seen, *everywhere, everything_below(workspace.root), repr(tool.pipeline.trail.entries).encode()])
     for secret in (SECRET.encode(), ENCODED.encode(), SECRET.encode().replace(b" ", b"%20")):
         assert secret not in shown
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("fleet-courier-*/repository/refs/heads/fix"))
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("fleet-transport-*/repository/refs/heads/fix"))
 
 
 async def test_redirects_are_not_followed(tool: GitTool, server: GitServer) -> None:

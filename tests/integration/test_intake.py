@@ -179,7 +179,7 @@ async def test_what_fails_comes_again_and_at_last_lies_where_people_look(place: 
         raise PreconditionFailed("not\r\nFleet-Forged: yes\nyet — ever")
 
     async with place.replica(fail, max_deliveries=3):
-        # A permanent error is not retried and holds up no other message; a dead letter that is too large lacks its body.
+        # A permanent error is not retried and holds up nothing else; a dead letter that is too large lacks its body.
         whole = "permanent".ljust(place.client.max_payload)
         await place.put(whole, "fine")
         await place.empty()
