@@ -155,8 +155,8 @@ async def open_gateway(
         PreconditionFailed: The address cannot be bound.
     """
     keys = await log.bucket(KEYS_BUCKET, ttl_seconds=KEYS_KEPT_SECONDS, max_bytes=KEYS_MAX_BYTES)
-    # The door admits callers before anything is sent: the context service may ask for a token of its own. Where it
-    # takes what we take, it is shown the caller's.
+    # The auth middleware admits callers before anything is sent: the context service may ask for a token of its own.
+    # Where it takes what we take, it is shown the caller's.
     context_token = "" if settings.context_token == token else settings.context_token
     async with open_upstream(
         settings.orchestrator_url,

@@ -75,7 +75,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _model(settings),
         _vllm(settings),
         _memory(settings),
-        _door(settings, server=server),
+        _exposure(settings, server=server),
         _traces(settings),
         _fleet(settings, server=server, token=token),
     )
@@ -124,7 +124,7 @@ async def _traces(settings: Settings) -> Finding:
     return await traces(settings)
 
 
-async def _door(settings: Settings, *, server: str) -> list[Finding]:
+async def _exposure(settings: Settings, *, server: str) -> list[Finding]:
     # Here, as the other heavy parts: certificates bring gRPC and cryptography along.
     from swe_ai_fleet.cli.service_findings import access, transport, ways
 

@@ -188,7 +188,7 @@ class GitTransport:
         self._objects = origins.objects
 
     async def reach(self, *arguments: str) -> CommandResult:
-        """Run git in the transport's directory, with the gateway in reach. Raises what that objected to, or git said."""
+        """Run git in the transport's directory, with the gateway in reach. Raises what git or the gateway said."""
         result = await self._git(self._networked, arguments)
         # An answer that broke off can look whole to git.
         if not result.ok or self.gateway.problem is not None:
