@@ -26,7 +26,7 @@ from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.fleet_status import Component
 from swe_ai_fleet.domain.message import TextDelta
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -56,7 +56,7 @@ def servicer_of(
     """The servicer over executions; what is not given is real, and empty."""
     workspaces = workspaces or ScriptedWorkspaces()
     councils = given.pop("councils", None) or Councils(
-        book=CouncilBook(MemoryKeyValue()), states=executions.projection.all, models={}
+        store=CouncilStore(MemoryKeyValue()), states=executions.projection.all, models={}
     )
     derivations = Derivations(fleet=executions.fleet, log=log, workspaces=workspaces)
     rooms: dict[str, Any] = {
@@ -96,7 +96,7 @@ class Service:
     model: ScriptedModel = field(default_factory=ScriptedModel)
     components: list[Component] = field(default_factory=list)
     ready: bool = True
-    councils: CouncilBook | None = None
+    councils: CouncilStore | None = None
     models: Mapping[str, str] = field(default_factory=dict[str, str])
     address: str = ""
     fleet: ScriptedFleet = field(init=False)
@@ -136,7 +136,7 @@ class Service:
             given: dict[str, Any] = {}
             if self.councils is not None:
                 states = self.executions.projection.all
-                given["councils"] = Councils(book=self.councils, states=states, models=self.models)
+                given["councils"] = Councils(store=self.councils, states=states, models=self.models)
             servicer = servicer_of(
                 self.executions, self.log, workspaces=self.workspaces, components=self.measure, **given
             )

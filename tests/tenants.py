@@ -21,7 +21,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
-from services.access.store import AccessBook
+from services.access.store import AccessStore
 from services.context.main import RunningContext, open_context
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import ConversationServicer, conversation_service
@@ -37,7 +37,7 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.drive import Surroundings
@@ -183,7 +183,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         server = await stack.enter_async_context(EmbeddedNats(home / "nats"))
         model = await stack.enter_async_context(ScriptedModelServer(script))
         receiver = await stack.enter_async_context(WebhookReceiver())
-        book = await AccessBook.open(access_file(home / "access.toml"))
+        store = await AccessStore.open(access_file(home / "access.toml"))
         settings = Settings(
             home=home,
             nats_url=server.address.url,
@@ -197,7 +197,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
         await log.ensure_streams()
         running = await stack.enter_async_context(
-            open_context(settings, log, token=token_of("default", "host"), authenticator=book, rules=book.rules)
+            open_context(settings, log, token=token_of("default", "host"), authenticator=store, rules=store.rules)
         )
         knowledge = await stack.enter_async_context(ContextServiceClient(running.address, token_of("default", "host")))
         fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})
@@ -212,15 +212,15 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             pauses=(0.0,),
         )
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
-        councils = CouncilBook(
+        councils = CouncilStore(
             await log.bucket("councils-tenants"),
             rules=CouncilRules(
                 endpoints=EndpointRules(patterns=("agents.example.org:50060", "more.example.org:50060"))
             ),
-            places=lambda tenant: EndpointRules(patterns=book.rules(tenant).agent_endpoints),
+            places=lambda tenant: EndpointRules(patterns=store.rules(tenant).agent_endpoints),
         )
         executions = await stack.enter_async_context(
-            Executions(surroundings, councils=councils, quotas=Quotas(rules=book.rules, spent=meter.spent_today))
+            Executions(surroundings, councils=councils, quotas=Quotas(rules=store.rules, spent=meter.spent_today))
         )
         derivations = await stack.enter_async_context(
             Derivations(fleet=executions.fleet, log=log, workspaces=surroundings.workspaces)
@@ -230,7 +230,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             executions,
             log,
             components=measured,
-            councils=Councils(book=councils, states=executions.projection.all),
+            councils=Councils(store=councils, states=executions.projection.all),
             metrics=Metrics(meter=meter),
             planning=events,
             uploads=Uploads(workspaces=workspace_provider(settings), blobs=log, max_bytes=1_000_000),
@@ -254,7 +254,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             planning_service(PlanningServicer(desks.of, mask=Secrets())),
             webhooks,
         ]
-        address = await stack.enter_async_context(serve_grpc(served, "127.0.0.1:0", book, ready, grace_seconds=0.1))
+        address = await stack.enter_async_context(serve_grpc(served, "127.0.0.1:0", store, ready, grace_seconds=0.1))
         first = await stack.enter_async_context(grpc.aio.insecure_channel(address))
         second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address))
         made = World(

@@ -16,7 +16,7 @@ import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.messages import event_of
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.context.work import work_record
 from swe_ai_fleet.domain.errors import (
     FleetError,
@@ -59,13 +59,13 @@ class Recorder:
 
     Attributes:
         log: Has their events.
-        book: Gets what they did.
+        store: Gets what they did.
         outcomes: Gets how that went.
         memories: Gets what is to be learned from it, where the task asked for that.
     """
 
     log: JetStream
-    book: ContextBook
+    store: ContextStore
     outcomes: LearningTracker
     memories: Memories
 
@@ -85,7 +85,7 @@ class Recorder:
 
     async def _record(self, ended: Event, *, first: bool) -> None:
         tenant, execution_id = ended.tenant, ended.execution_id
-        if first and self.book.graph(tenant).execution(execution_id) is not None:
+        if first and self.store.graph(tenant).execution(execution_id) is not None:
             # The consumer was made anew and tells everything again; what was forgotten since is to stay forgotten.
             return
         try:
@@ -122,7 +122,7 @@ class Recorder:
         await self.outcomes.record(outcome_of(state, events))
 
     async def _keep_work(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
-        await self.book.record_work(state.task.tenant, work_record(state, events))
+        await self.store.record_work(state.task.tenant, work_record(state, events))
 
     async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
         """The state of an execution and its events, those of its agents too, as far as they say what was done."""

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import at_work, council_name
 
 _CONFIG_FIELDS = {
@@ -33,12 +33,12 @@ class Councils:
     """Carries out the five calls about councils.
 
     Attributes:
-        book: Where councils are kept.
+        store: Where councils are kept.
         states: All executions of a tenant, as far as they are known here.
         models: The model of each profile; the empty name is the default's.
     """
 
-    book: CouncilBook
+    store: CouncilStore
     states: Callable[[str], Sequence[ExecutionState]]
     models: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -56,7 +56,7 @@ class Councils:
             custom_params=dict(config.custom_params),
         )
         with _named(_CONFIG_FIELDS):
-            council = await self.book.create(tenant(), settings, num_agents=request.num_agents)
+            council = await self.store.create(tenant(), settings, num_agents=request.num_agents)
         return pb.CreateCouncilResponse(
             council_id=council.council_id,
             agents_created=len(council.members),
@@ -65,7 +65,7 @@ class Councils:
 
     async def list(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
         role = _role(request.role_filter, field="role_filter") if request.role_filter else None
-        councils = await self.book.list(tenant(), role)
+        councils = await self.store.list(tenant(), role)
         states = self.states(tenant())
         return pb.ListCouncilsResponse(
             councils=[self._info(each, at_work(states, each.role), agents=request.include_agents) for each in councils]
@@ -73,7 +73,7 @@ class Councils:
 
     async def counts(self) -> pb.CouncilMetrics:
         """How many there are, with an agent at work, and of how many agents. Raises Unavailable."""
-        councils, states = await self.book.list(tenant()), self.states(tenant())
+        councils, states = await self.store.list(tenant()), self.states(tenant())
         at_them = [(council, at_work(states, council.role)) for council in councils]
         return pb.CouncilMetrics(
             total=len(councils),
@@ -83,7 +83,7 @@ class Councils:
 
     async def delete(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
         role = _role(request.role)
-        deletion = await self.book.delete(tenant(), role)
+        deletion = await self.store.delete(tenant(), role)
         if deletion.council is None:
             return pb.DeleteCouncilResponse(message=f"{role} has no council")
         kind = "the default council" if deletion.was_default else "the council"
@@ -103,7 +103,7 @@ class Councils:
             metadata=dict(request.metadata),
         )
         with _named(_AGENT_FIELDS):
-            done = await self.book.register(tenant(), role, member)
+            done = await self.store.register(tenant(), role, member)
         size = len(done.council.members)
         message = f"{request.agent_id} {'is registered anew' if done.known else 'has joined'}; {size} in the council"
         return pb.RegisterAgentResponse(success=True, message=message, council_id=done.council.council_id)
@@ -112,7 +112,7 @@ class Councils:
         role = _role(request.role)
         if not request.agent_id:
             raise InvalidRequest("no agent id given", field="agent_id")
-        if await self.book.unregister(tenant(), role, request.agent_id):
+        if await self.store.unregister(tenant(), role, request.agent_id):
             return pb.UnregisterAgentResponse(success=True, message="the agent has left; what it works for goes on")
         return pb.UnregisterAgentResponse(message=f"no such agent in the council of {role}")
 

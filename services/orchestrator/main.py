@@ -89,7 +89,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             store=await stack.log.bucket(PLANNING_BUCKET, ttl_seconds=PLANNING_KEPT_SECONDS),
         )
         councils = Councils(
-            book=stack.councils, states=stack.executions.projection.all, models=council_models(stack.settings)
+            store=stack.councils, states=stack.executions.projection.all, models=council_models(stack.settings)
         )
         servicer = OrchestratorServicer(
             executions=stack.executions,

@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, Stored
 from swe_ai_fleet.notifications.message import message
 from swe_ai_fleet.notifications.notification import Notification, notification_of, trial, type_of, wants
 from swe_ai_fleet.notifications.retrying import Reply, Schedule
-from swe_ai_fleet.notifications.store import Attempt, DeliveryBook, DeliveryStatus, Pending, WebhookBook
+from swe_ai_fleet.notifications.store import Attempt, DeliveryStatus, DeliveryStore, Pending, WebhookStore
 from swe_ai_fleet.notifications.webhook import Webhook
 from swe_ai_fleet.ports import SecretMask
 
@@ -68,7 +68,7 @@ class Telling:
 
     Attributes:
         log: Has the events, and the places of the webhooks in it.
-        book: The webhooks.
+        webhooks: The webhooks.
         deliveries: What became of events.
         rules: Where messages may go.
         mask: Masks secrets in what is told.
@@ -79,8 +79,8 @@ class Telling:
     """
 
     log: JetStream
-    book: WebhookBook
-    deliveries: DeliveryBook
+    webhooks: WebhookStore
+    deliveries: DeliveryStore
     rules: WebhookRules
     mask: SecretMask
     schedule: Schedule = field(default_factory=Schedule)
@@ -132,7 +132,7 @@ class Telling:
             await sender.close()
         enabled = reply.delivered and not webhook.active
         if enabled:
-            await self.book.enable(webhook, start_sequence=await self.log.last_sequence() + 1)
+            await self.webhooks.enable(webhook, start_sequence=await self.log.last_sequence() + 1)
         return made, enabled
 
 
@@ -152,7 +152,7 @@ class Listener:
         """
         if not any(mark in work.data for mark in _MARKS):
             return
-        told, webhook = self.telling, self.telling.book.named(self.consumer)
+        told, webhook = self.telling, self.telling.webhooks.named(self.consumer)
         if webhook is None or not webhook.active:
             # It was deleted, or begins anew elsewhere: whoever follows that ends this, too.
             raise RetryAfter(_UNKNOWN_SECONDS)
@@ -170,13 +170,13 @@ class Listener:
             if number > 1:
                 await told.deliveries.settled(webhook, work.sequence)
             if webhook.dead_letters:
-                await told.book.delivered(webhook)
+                await told.webhooks.delivered(webhook)
             return
         if reply.gone:
-            await told.book.disable(webhook, GONE)
+            await told.webhooks.disable(webhook, GONE)
             _log.warning("webhooks.disabled", webhook=webhook.webhook_id, reason=GONE)
         else:
-            await told.book.given_up(webhook, reply.error)
+            await told.webhooks.given_up(webhook, reply.error)
         raise PermanentError(f"webhook {webhook.webhook_id} was tried {number} times, at last: {reply.error}")
 
     async def _notification(self, webhook: Webhook, work: Work) -> Notification | None:
@@ -209,11 +209,11 @@ class Listener:
 
 @asynccontextmanager
 async def open_listeners(telling: Telling, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
-    """Listen for every webhook of the book until the context ends; `changed` says that they are others.
+    """Listen for every webhook of the store until the context ends; `changed` says that they are others.
 
     Yields the task that does it. One that is done before has met a fault, which is logged. Raises Unavailable.
     """
-    for orphan in await telling.book.orphans(await telling.log.consumers(EVENTS)):
+    for orphan in await telling.webhooks.orphans(await telling.log.consumers(EVENTS)):
         # Whoever was to remove it ended before it could.
         await telling.log.remove_consumer(EVENTS, orphan)
     task = asyncio.create_task(_listening(telling, changed), name="webhooks")
@@ -229,7 +229,7 @@ async def _listening(telling: Telling, changed: asyncio.Event) -> None:
     try:
         while True:
             changed.clear()
-            wanted = {webhook.consumer: webhook for webhook in telling.book.all() if webhook.active}
+            wanted = {webhook.consumer: webhook for webhook in telling.webhooks.all() if webhook.active}
             for consumer in [name for name in listening if name not in wanted]:
                 await _ended([listening.pop(consumer)])
                 await _removed(telling.log, consumer)

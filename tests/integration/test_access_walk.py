@@ -26,7 +26,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from services.access.roles import ROLES
-from services.access.store import AccessBook
+from services.access.store import AccessStore
 from services.auth import principal
 from services.gateway.app import Surroundings, gateway_app
 from services.gateway.main import serve_http
@@ -196,9 +196,9 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
     world = AccessWorld(folder=tmp_path_factory.mktemp("access"))
     settings = Settings(home=world.folder, http_requests_per_minute=1_000_000)
     calls: list[tuple[str, Principal]] = []
-    book = await AccessBook.open(world.path, local=LOCAL)
+    store = await AccessStore.open(world.path, local=LOCAL)
     async with (
-        serve_grpc(everything(calls), "127.0.0.1:0", book, _ready, grace_seconds=0.1) as address,
+        serve_grpc(everything(calls), "127.0.0.1:0", store, _ready, grace_seconds=0.1) as address,
         grpc.aio.insecure_channel(address) as channel,
         open_upstream(address, address) as upstream,
     ):
@@ -208,7 +208,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
             token="the gateway's own",
             ready=_ready,
             keys=MemoryKeyValue(),
-            authenticator=book,
+            authenticator=store,
             check_seconds=CHECK_SECONDS,
         )
         app = gateway_app(around)

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.review import Critique, Finding
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
@@ -432,7 +432,7 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     members = (CouncilMember(agent_id="ours"), CouncilMember(agent_id="theirs", endpoint=endpoint))
     council = Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
     rules = CouncilRules(endpoints=EndpointRules(patterns=(place.address,)))
-    councils = CouncilBook(MemoryKeyValue(), defaults=(council,), rules=rules)
+    councils = CouncilStore(MemoryKeyValue(), defaults=(council,), rules=rules)
     around = surroundings(place.log, fleet=place.worker, workspaces=workspace_provider(place.settings))
     async with Executions(around, councils=councils) as executions:
         check = CheckSpec(

@@ -228,7 +228,7 @@ async def test_what_failed_is_tried_again_under_the_same_id(world: World) -> Non
         assert (third.status, third.next_at_ms) == (pb.DELIVERY_STATUS_DELIVERED, 0)
         assert not receiver.on("/")
         # The process ends after the receiver took it, before it is forgotten that it did not at first.
-        webhook = await service.telling.book.get(task_id)
+        webhook = await service.telling.webhooks.get(task_id)
         before = Pending(attempts=1, next_at=webhook.created_at)
         await service.telling.deliveries.failed(webhook, end.sequence, before)
         await again(service, made, end, deliveries=4)
@@ -290,7 +290,7 @@ async def test_a_receiver_that_is_gone_is_told_no_more(world: World) -> None:
     receiver.answers["/gone"].append(Answer(status=410))
     async with world.served() as service:
         made = await service.told(receiver.url("/gone"), task_id, webhook_id=task_id)
-        before = await service.telling.book.get(task_id)
+        before = await service.telling.webhooks.get(task_id)
         await service.told(receiver.url("/witness"), task_id)
         await world.quiet(f"{task_id}-1")
         await service.gone(made.webhook.consumer)
@@ -302,7 +302,7 @@ async def test_a_receiver_that_is_gone_is_told_no_more(world: World) -> None:
         tried = await service.test(task_id)
         assert (tried.enabled, tried.delivery.status) == (True, pb.DELIVERY_STATUS_DELIVERED)
         # What is still said of the place that it had before does not count any more.
-        await service.telling.book.disable(before, "late")
+        await service.telling.webhooks.disable(before, "late")
         await world.quiet(f"{task_id}-3")
         _, test, last = await receiver.until("/gone", 3)
         assert content(test)["type"] == "webhook.test"
@@ -365,7 +365,7 @@ async def test_a_deleted_webhook_hears_nothing_and_leaves_nothing(world: World) 
     async with world.served() as service:
         assert anew.webhook.consumer not in await service.log.consumers(STREAM)
         assert not {task_id, busy} & (await service.list()).keys()
-        assert await service.telling.book.orphans([f"webhook-{task_id}-strange-00000000"]) == ()
+        assert await service.telling.webhooks.orphans([f"webhook-{task_id}-strange-00000000"]) == ()
     await bucket.delete(f"{task_id}-strange")
 
 

@@ -1,4 +1,4 @@
-"""Councils: who sits in them, how a task uses them, and the book they stand in."""
+"""Councils: who sits in them, how a task uses them, and the store that keeps them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.council import AgentEndpoint, Council, CouncilMember, E
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.orchestrator.council_file import read_councils
-from swe_ai_fleet.orchestrator.council_store import CouncilBook, council_for
+from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
 from swe_ai_fleet.orchestrator.councils import CouncilRules, adopted, assignments, seated, seats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
@@ -46,8 +46,8 @@ def council(*members: CouncilMember, **changes: object) -> Council:
     return Council(council_id="council-dev", role=Role.DEV, members=members, **changes)
 
 
-def book(store: MemoryKeyValue | None = None, *defaults: Council) -> CouncilBook:
-    return CouncilBook(store or MemoryKeyValue(), defaults=defaults, rules=RULES, now=lambda: "2026-01-01T00:00:00Z")
+def council_store(store: MemoryKeyValue | None = None, *defaults: Council) -> CouncilStore:
+    return CouncilStore(store or MemoryKeyValue(), defaults=defaults, rules=RULES, now=lambda: "2026-01-01T00:00:00Z")
 
 
 class TestSeats:
@@ -110,14 +110,14 @@ class TestSeats:
             assert not member.endpoint or taken <= member.max_concurrent_tasks
 
 
-class TestBook:
+class TestCouncilStore:
     async def test_who_may_join_and_who_is_left(self) -> None:
-        councils = book(None, council(own("a"), own("b")))
+        councils = council_store(None, council(own("a"), own("b")))
         again = await councils.register(TENANT, Role.DEV, own("a", languages=("go",)))
         assert again.known and [each.languages for each in again.council.members] == [("go",), ()]
-        full = book()
+        full = council_store()
         await full.create(TENANT, council(), num_agents=5)
-        theirs, ours = book(), book()
+        theirs, ours = council_store(), council_store()
         await theirs.create(TENANT, council(agent_type="external"))
         await ours.create(TENANT, council(agent_type="tools"))
         asking = replace(TASK, approval=ApprovalPolicy.PLAN)
@@ -127,25 +127,25 @@ class TestBook:
             (theirs.register(TENANT, Role.DEV, own("a")), InvalidRequest, "endpoint"),
             (ours.register(TENANT, Role.DEV, outside("x")), InvalidRequest, "endpoint"),
             # Where people are asked only own agents sit.
-            (council_for(asking, book(None, council(outside("x")))), PreconditionFailed, "approval"),
+            (council_for(asking, council_store(None, council(outside("x")))), PreconditionFailed, "approval"),
         ):
             with pytest.raises(kind) as fault:
                 await refused
             assert fault.value.field == field
-        left = await council_for(asking, book(None, council(own("a"), outside("x"))))
+        left = await council_for(asking, council_store(None, council(own("a"), outside("x"))))
         assert left is not None and [each.agent_id for each in left.members] == ["a"]
 
     async def test_an_endpoint_that_the_tenant_may_no_longer_use_gets_no_tasks(self) -> None:
         places = {"now": EndpointRules(patterns=("127.0.0.1:7000",))}
 
-        async def sitting(of: CouncilBook) -> list[str]:
+        async def sitting(of: CouncilStore) -> list[str]:
             its = await council_for(TASK, of)
             assert its is not None
             return [member.agent_id for member in its.members]
 
-        theirs = CouncilBook(MemoryKeyValue(), rules=RULES, places=lambda _: places["now"])
+        theirs = CouncilStore(MemoryKeyValue(), rules=RULES, places=lambda _: places["now"])
         # What the operator's own file names is for every tenant.
-        provided = CouncilBook(
+        provided = CouncilStore(
             MemoryKeyValue(), defaults=[council(outside("x"))], rules=RULES, places=lambda _: places["now"]
         )
         for member in (outside("x"), own("a")):
@@ -192,7 +192,7 @@ class TestFile:
         names = [each.agent_id for each in qa.members]
         assert (qa.role, qa.peer_review, names) == (Role.QA, False, ["agent-qa-1", "agent-qa-2"])
         assert architect.members == ()
-        CouncilBook(MemoryKeyValue(), defaults=(dev, qa, architect), rules=RULES)
+        CouncilStore(MemoryKeyValue(), defaults=(dev, qa, architect), rules=RULES)
 
     def test_what_is_wrong_is_named(self, tmp_path: Path) -> None:
         file = tmp_path / "councils.toml"
@@ -221,7 +221,7 @@ class TestFile:
             (council(*(own(f"m{number}") for number in range(6))), "members"),
         ):
             with pytest.raises(InvalidRequest) as refused:
-                book(None, bad)
+                council_store(None, bad)
             assert refused.value.field == f"councils_file: DEV.{field}"
 
 

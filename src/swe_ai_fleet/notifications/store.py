@@ -33,7 +33,7 @@ _DOT = "="
 _log = structlog.get_logger(__name__)
 
 
-class WebhookBook:
+class WebhookStore:
     """Keeps webhooks, and knows what is kept wherever it was changed. An async context.
 
     Args:
@@ -270,7 +270,7 @@ class _Kept:
     attempts: tuple[Attempt, ...] = ()
 
 
-class DeliveryBook:
+class DeliveryStore:
     """Keeps attempts in a store that forgets them after a while.
 
     Args:

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.event import ExecutionStarted, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.background import check_context
-from swe_ai_fleet.orchestrator.council_store import CouncilBook, council_for
+from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
 from swe_ai_fleet.orchestrator.councils import seated
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
@@ -75,7 +75,7 @@ class Acceptance:
         access: ToolAccess,
         profiles: Collection[str],
         priced: bool,
-        councils: CouncilBook | None,
+        councils: CouncilStore | None,
         queued: Callable[[], Sequence[ExecutionState]],
         get: Callable[[str, str], Awaitable[ExecutionState]],
         begun: Callable[[str], None],

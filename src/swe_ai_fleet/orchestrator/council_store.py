@@ -43,7 +43,7 @@ class Registration:
     known: bool
 
 
-class CouncilBook:
+class CouncilStore:
     """Creates, lists, changes and deletes councils; two that change the same one at once both get through.
 
     Args:
@@ -217,16 +217,16 @@ class CouncilBook:
         return told[0]
 
 
-async def council_for(task: Task, book: CouncilBook) -> Council | None:
+async def council_for(task: Task, store: CouncilStore) -> Council | None:
     """The council that a task is given at its acceptance, as the task uses it; None: agents are made for it.
 
     Agents that others run ask nobody, so they have no part in a task in which people are asked. Raises
     PreconditionFailed where the council has no agent for the task, Unavailable.
     """
-    council = await book.get(task.tenant, task.role)
+    council = await store.get(task.tenant, task.role)
     if council is None:
         return None
-    council = book.reachable(task.tenant, council)
+    council = store.reachable(task.tenant, council)
     if not council.members:
         raise PreconditionFailed(
             f"the council of {task.role} has no agents that may be used",

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.acceptance import Acceptance, Room, Store, Submission
 from swe_ai_fleet.orchestrator.approvals import Decisions, control
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.delivery import HandDeliveries, HandDelivery
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
@@ -67,7 +67,7 @@ class Executions:
         access: ToolAccess | None = None,
         profiles: Collection[str] = (),
         priced: bool = False,
-        councils: CouncilBook | None = None,
+        councils: CouncilStore | None = None,
         kept_seconds: float = 0.0,
         quotas: Quotas | None = None,
     ) -> None:

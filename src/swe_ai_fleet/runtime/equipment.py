@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.memory import MemoryScope, task_namespaces
 from swe_ai_fleet.domain.task import PlanningMode, Task
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.orchestrator.council_file import read_councils
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.quotas import Rules
 from swe_ai_fleet.ports import ChatModel, KeyValue, LiveText, Memories, SecretMask
@@ -139,7 +139,7 @@ def model_prices(settings: Settings) -> Mapping[str, Prices]:
 COUNCILS_BUCKET = "councils"
 
 
-def council_book(settings: Settings, store: KeyValue, tenants: Rules | None = None) -> CouncilBook:
+def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = None) -> CouncilStore:
     """The councils in a store, and those of `councils_file`. Raises InvalidRequest naming the setting or the key.
 
     Args:
@@ -151,7 +151,7 @@ def council_book(settings: Settings, store: KeyValue, tenants: Rules | None = No
         profiles=profile_settings(settings), endpoints=_endpoints(settings), max_agents=settings.max_agents
     )
     defaults = read_councils(settings.councils_file) if settings.councils_file else ()
-    return CouncilBook(store, defaults=defaults, rules=rules, places=None if tenants is None else _places(tenants))
+    return CouncilStore(store, defaults=defaults, rules=rules, places=None if tenants is None else _places(tenants))
 
 
 def council_models(settings: Settings) -> Mapping[str, str]:

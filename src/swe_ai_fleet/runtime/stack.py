@@ -18,18 +18,18 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageStatus
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.metrics import Meter
-from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageBook, no_rules
+from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.ports import HeadSigner
 from swe_ai_fleet.runtime.equipment import (
     COUNCILS_BUCKET,
-    council_book,
+    council_store,
     model_prices,
     open_context_client,
     profile_settings,
@@ -61,7 +61,7 @@ class Stack:
 
     settings: Settings
     executions: Executions
-    councils: CouncilBook
+    councils: CouncilStore
     log: JetStream
     fleet: RayFleet | JobFleet
     workspaces: GitWorkspaceProvider
@@ -69,7 +69,7 @@ class Stack:
     view: FleetView
     meter: Meter
     spending: Spending
-    storage: StorageBook
+    storage: StorageUsage
     leases: LeaseKeeper
     context: ContextServiceClient | None = None
 
@@ -182,7 +182,7 @@ async def open_stack(
             verifier=verifier,
         )
         access = tool_access(settings)
-        councils = council_book(settings, await log.bucket(COUNCILS_BUCKET), rules)
+        councils = council_store(settings, await log.bucket(COUNCILS_BUCKET), rules)
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         await log.bucket(TEST_RUNS_BUCKET, ttl_seconds=TEST_RUNS_KEPT_SECONDS, max_bytes=TEST_RUNS_BYTES)
         spending = Spending(await log.bucket(SPENDING_BUCKET, ttl_seconds=SPENDING_KEPT_SECONDS))
@@ -191,7 +191,7 @@ async def open_stack(
             return await meter.spent_today(tenant) + await spending.today(tenant)
 
         storage = await stack.enter_async_context(
-            StorageBook(
+            StorageUsage(
                 {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held},
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )

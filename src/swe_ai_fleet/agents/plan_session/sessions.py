@@ -35,7 +35,7 @@ from swe_ai_fleet.agents.plan_session.session import (
     SessionStatus,
     rejection,
 )
-from swe_ai_fleet.agents.plan_session.store import SessionBook, SessionsInMemory, SessionStore
+from swe_ai_fleet.agents.plan_session.store import SessionRegistry, SessionsInMemory, SessionStore
 from swe_ai_fleet.agents.sub_agents.structured_output import opening
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain.approval import ApprovalDecision
@@ -92,7 +92,7 @@ class PlanSessions:
     ) -> None:
         self._model = model
         self._tools = tools
-        self._book = SessionBook(store or SessionsInMemory(), leases or LeasesInMemory(), listener, clock)
+        self._registry = SessionRegistry(store or SessionsInMemory(), leases or LeasesInMemory(), listener, clock)
         self._sub_agents = sub_agents or SubAgentLimits()
         self._limits, self._prices = checked_limits(limits, self._sub_agents, prices), prices
         self._secrets = mask or Secrets()
@@ -136,13 +136,13 @@ class PlanSessions:
             ref=ref,
             started_by=by,
         )
-        async with self._book.alone(session_id):
-            known = await self._book.find(session_id)
+        async with self._registry.alone(session_id):
+            known = await self._registry.find(session_id)
             if known is not None:
                 session = known.followed_by(session)
                 if session.same_as(known) and known.status is SessionStatus.AWAITING_APPROVAL:
                     return AwaitingApproval.of(known)
-            session = await self._book.keep(session)
+            session = await self._registry.keep(session)
             try:
                 async with self._tools(session) as tools:
                     return await self._plan(session, tools)
@@ -175,8 +175,8 @@ class PlanSessions:
         """
         decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
         session_id = checked_id(session_id)
-        async with self._book.alone(session_id):
-            session = await self._book.known(session_id)
+        async with self._registry.alone(session_id):
+            session = await self._registry.known(session_id)
             _check_decider(session, decision, by)
             match session.status, decision:
                 case SessionStatus.APPROVED, ApprovalDecision.APPROVED:
@@ -193,7 +193,7 @@ class PlanSessions:
                 )
             match decision:
                 case ApprovalDecision.APPROVED:
-                    await self._book.keep(replace(session, status=SessionStatus.APPROVED, decided_by=by))
+                    await self._registry.keep(replace(session, status=SessionStatus.APPROVED, decided_by=by))
                     return Approved(session_id=session_id)
                 case ApprovalDecision.REJECTED:
                     return await self._rejected(session, adjustment)
@@ -208,14 +208,14 @@ class PlanSessions:
             InvalidRequest: The id is none.
             PreconditionFailed: Its approach is not approved, or it is being worked on.
         """
-        async with self._book.alone(checked_id(session_id)):
-            session = await self._book.known(session_id)
+        async with self._registry.alone(checked_id(session_id)):
+            session = await self._registry.known(session_id)
             match session.status:
                 case SessionStatus.COMPLETED:
                     return self._result(session, _status(session.stop_reason))
                 case SessionStatus.EXECUTING:
                     ended = replace(session.broken_off(), status=SessionStatus.ERROR, error=_INTERRUPTED)
-                    return self._result(await self._book.keep(ended), "error")
+                    return self._result(await self._registry.keep(ended), "error")
                 case SessionStatus.ERROR if session.error == _INTERRUPTED:
                     return self._result(session, "error")
                 case SessionStatus.APPROVED:
@@ -223,20 +223,20 @@ class PlanSessions:
                 case _:
                     raise PreconditionFailed(f"nothing approved is to be carried out: the session is {session.status}")
             async with self._tools(session) as tools:
-                session = await self._book.keep(replace(session, status=SessionStatus.EXECUTING))
+                session = await self._registry.keep(replace(session, status=SessionStatus.EXECUTING))
                 return await self._carry_out(session, tools)
 
     async def session(self, session_id: str) -> PlanSession:
         """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
-        return await self._book.known(checked_id(session_id))
+        return await self._registry.known(checked_id(session_id))
 
     async def sessions(self) -> tuple[SessionCard, ...]:
         """The cards of all sessions, the one that was worked on last first. Raises Unavailable."""
-        return await self._book.listed()
+        return await self._registry.listed()
 
     async def working(self, session_id: str) -> bool:
         """Whether a request of the session is being carried out now. Raises InvalidRequest, Unavailable."""
-        return await self._book.working(checked_id(session_id))
+        return await self._registry.working(checked_id(session_id))
 
     async def _plan(self, session: PlanSession, tools: PlanTools) -> AwaitingApproval | PlanFailed:
         run = self._run(session, tools)
@@ -274,7 +274,7 @@ class PlanSessions:
             proposals=session.proposals + 1,
             error="",
         )
-        return AwaitingApproval.of(await self._book.keep(session))
+        return AwaitingApproval.of(await self._registry.keep(session))
 
     async def _carry_out(self, session: PlanSession, tools: PlanTools) -> PlanResult:
         messages = session.messages
@@ -286,22 +286,22 @@ class PlanSessions:
         error = "" if trajectory.stop_reason in _GOOD_ENDS else self._clean(trajectory.error)
         if trajectory.stop_reason in FAULTS:
             # The conversation is whole, so the next call goes on behind what was done.
-            session = await self._book.keep(replace(session, status=SessionStatus.APPROVED, error=error))
+            session = await self._registry.keep(replace(session, status=SessionStatus.APPROVED, error=error))
             return self._result(session, "error")
-        session = await self._book.keep(replace(session, status=SessionStatus.COMPLETED, error=error))
-        await self._book.tell(session)
+        session = await self._registry.keep(replace(session, status=SessionStatus.COMPLETED, error=error))
+        await self._registry.tell(session)
         return self._result(session, _status(session.stop_reason))
 
     async def _rejected(self, session: PlanSession, reason: str) -> Rejected:
         why = f": {reason}" if reason else ""
         session = replace(session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED)
-        session = await self._book.keep(session.closed(f"the person rejected this approach{why}"))
-        await self._book.tell(session)
+        session = await self._registry.keep(session.closed(f"the person rejected this approach{why}"))
+        await self._registry.tell(session)
         return Rejected(session_id=session.session_id, message=rejection(reason))
 
     async def _failed(self, session: PlanSession, error: str) -> PlanFailed:
         error = self._clean(error)
-        await self._book.keep(replace(session, status=SessionStatus.ERROR, error=error))
+        await self._registry.keep(replace(session, status=SessionStatus.ERROR, error=error))
         return PlanFailed(session_id=session.session_id, error=error)
 
     def _result(self, session: PlanSession, status: Ending) -> PlanResult:

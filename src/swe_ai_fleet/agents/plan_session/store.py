@@ -220,7 +220,7 @@ def _unpacked(parts: list[bytes], size: int) -> PlanSession:
         raise _unreadable() from fault
 
 
-class SessionBook:
+class SessionRegistry:
     """Where `PlanSessions` looks sessions up and writes them down.
 
     Args:
