@@ -426,7 +426,7 @@ async def test_a_gateway_that_goes_says_so() -> None:
         await http.close()
 
 
-async def test_pings_are_answered_and_everything_else_is_passed_over() -> None:
+async def test_pings_are_answered_and_everything_else_is_ignored() -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:3])
     async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?from=100000") as client:
