@@ -1,4 +1,4 @@
-"""Telling webhooks: each has a durable consumer of its own on the log of events, which all replicas share.
+"""Notifications to webhooks: each has a durable consumer of its own on the log of events, which all replicas share.
 
 So a receiver that is down delays no other, what happens while no process runs is told afterwards, and an event is
 acknowledged only once its receiver took it or it is a dead letter.
@@ -63,8 +63,8 @@ def queue_of(webhook: Webhook) -> WorkQueue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telling:
-    """What telling webhooks takes.
+class WebhookNotifier:
+    """Sends notifications to webhooks.
 
     Attributes:
         log: Has the events, and the places of the webhooks in it.
@@ -140,7 +140,7 @@ class Telling:
 class Listener:
     """Takes the messages of one webhook's consumer."""
 
-    telling: Telling
+    notifier: WebhookNotifier
     consumer: str
     sender: WebhookSender
 
@@ -152,7 +152,7 @@ class Listener:
         """
         if not any(mark in work.data for mark in _MARKS):
             return
-        told, webhook = self.telling, self.telling.webhooks.named(self.consumer)
+        notifier, webhook = self.notifier, self.notifier.webhooks.named(self.consumer)
         if webhook is None or not webhook.active:
             # It was deleted, or begins anew elsewhere: whoever follows that ends this, too.
             raise RetryAfter(_UNKNOWN_SECONDS)
@@ -162,30 +162,30 @@ class Listener:
         number = await self._number(webhook, work)
         if not number:
             return
-        reply, made = await told.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
+        reply, made = await notifier.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
         if made.status is DeliveryStatus.RETRYING:
             raise RetryAfter(self._until(made.next_at))
         # What is given up is not forgotten: where the dead letter gets lost, all attempts would begin anew.
         if reply.delivered:
             if number > 1:
-                await told.deliveries.settled(webhook, work.sequence)
+                await notifier.deliveries.settled(webhook, work.sequence)
             if webhook.dead_letters:
-                await told.webhooks.delivered(webhook)
+                await notifier.webhooks.delivered(webhook)
             return
         if reply.gone:
-            await told.webhooks.disable(webhook, GONE)
+            await notifier.webhooks.disable(webhook, GONE)
             _log.warning("webhooks.disabled", webhook=webhook.webhook_id, reason=GONE)
         else:
-            await told.webhooks.given_up(webhook, reply.error)
+            await notifier.webhooks.given_up(webhook, reply.error)
         raise PermanentError(f"webhook {webhook.webhook_id} was tried {number} times, at last: {reply.error}")
 
     async def _notification(self, webhook: Webhook, work: Work) -> Notification | None:
-        log = self.telling.log
+        log = self.notifier.log
         try:
             event = await event_of(work.data, log)
             if type_of(event.body) not in webhook.events:
                 return None
-            return await notification_of(StoredEvent(sequence=work.sequence, event=event), log, self.telling.mask)
+            return await notification_of(StoredEvent(sequence=work.sequence, event=event), log, self.notifier.mask)
         except (ValueError, NotFound, PreconditionFailed) as fault:
             raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
 
@@ -194,9 +194,9 @@ class Listener:
         if work.deliveries == 1:
             return 1
         # Deliveries are no attempts: a process may have ended in between, or the server begun anew.
-        if await self.telling.deliveries.taken(webhook, work.sequence):
+        if await self.notifier.deliveries.taken(webhook, work.sequence):
             return 0
-        pending = await self.telling.deliveries.pending(webhook, work.sequence)
+        pending = await self.notifier.deliveries.pending(webhook, work.sequence)
         if pending is not None:
             if (left := self._until(pending.next_at)) > _EARLY_SECONDS:
                 raise RetryAfter(left)
@@ -204,19 +204,19 @@ class Listener:
         return 1
 
     def _until(self, at: str) -> float:
-        return max(0.0, (datetime.fromisoformat(at) - self.telling.now()).total_seconds())
+        return max(0.0, (datetime.fromisoformat(at) - self.notifier.now()).total_seconds())
 
 
 @asynccontextmanager
-async def open_listeners(telling: Telling, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
+async def open_listeners(notifier: WebhookNotifier, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
     """Listen for every webhook of the store until the context ends; `changed` says that they are others.
 
     Yields the task that does it. One that is done before has met a fault, which is logged. Raises Unavailable.
     """
-    for orphan in await telling.webhooks.orphans(await telling.log.consumers(EVENTS)):
+    for orphan in await notifier.webhooks.orphans(await notifier.log.consumers(EVENTS)):
         # Whoever was to remove it ended before it could.
-        await telling.log.remove_consumer(EVENTS, orphan)
-    task = asyncio.create_task(_listening(telling, changed), name="webhooks")
+        await notifier.log.remove_consumer(EVENTS, orphan)
+    task = asyncio.create_task(_listening(notifier, changed), name="webhooks")
     try:
         yield task
     finally:
@@ -224,18 +224,18 @@ async def open_listeners(telling: Telling, changed: asyncio.Event) -> AsyncGener
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _listening(telling: Telling, changed: asyncio.Event) -> None:
+async def _listening(notifier: WebhookNotifier, changed: asyncio.Event) -> None:
     listening: dict[str, asyncio.Task[None]] = {}
     try:
         while True:
             changed.clear()
-            wanted = {webhook.consumer: webhook for webhook in telling.webhooks.all() if webhook.active}
+            wanted = {webhook.consumer: webhook for webhook in notifier.webhooks.all() if webhook.active}
             for consumer in [name for name in listening if name not in wanted]:
                 await _ended([listening.pop(consumer)])
-                await _removed(telling.log, consumer)
+                await _removed(notifier.log, consumer)
             for consumer, webhook in wanted.items():
                 if consumer not in listening:
-                    listening[consumer] = asyncio.create_task(_consuming(telling, webhook), name=consumer)
+                    listening[consumer] = asyncio.create_task(_consuming(notifier, webhook), name=consumer)
             await changed.wait()
     except Exception:
         # Nobody waits for this task, so it is told here.
@@ -245,11 +245,11 @@ async def _listening(telling: Telling, changed: asyncio.Event) -> None:
         await _ended(list(listening.values()))
 
 
-async def _consuming(telling: Telling, webhook: Webhook) -> None:
-    sender = telling.sender()
-    listener = Listener(telling=telling, consumer=webhook.consumer, sender=sender)
+async def _consuming(notifier: WebhookNotifier, webhook: Webhook) -> None:
+    sender = notifier.sender()
+    listener = Listener(notifier=notifier, consumer=webhook.consumer, sender=sender)
     try:
-        await telling.log.consume(queue_of(webhook), listener.handle)
+        await notifier.log.consume(queue_of(webhook), listener.handle)
     except Exception:
         # Nobody waits for this task either.
         _log.exception("a webhook is not told any more", webhook=webhook.webhook_id)
