@@ -49,7 +49,7 @@ from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import open_plan_desks
+from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
@@ -243,15 +243,17 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         chats = await stack.enter_async_context(
             open_chats(settings, store=MemoryKeyValue(), fleet=view, starter=view, memories=knowledge)
         )
-        desks = await stack.enter_async_context(
-            open_plan_desks(settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view)
+        plans = await stack.enter_async_context(
+            open_tenant_plan_services(
+                settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view
+            )
         )
         webhooks = await stack.enter_async_context(open_notifications(log, settings))
         served = [
             orchestrator_service(servicer),
             workflow_service(workflow_servicer(executions, settings)),
             conversation_service(ConversationServicer(chats.of, admit=executions.check_tokens)),
-            planning_service(PlanningServicer(desks.of, mask=Secrets())),
+            planning_service(PlanningServicer(plans.of, mask=Secrets())),
             webhooks,
         ]
         address = await stack.enter_async_context(serve_grpc(served, "127.0.0.1:0", store, ready, grace_seconds=0.1))

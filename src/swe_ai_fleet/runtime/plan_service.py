@@ -55,7 +55,7 @@ AT_ONCE = 32
 _log = structlog.get_logger(__name__)
 
 
-class PlanDesk:
+class PlanService:
     """Takes requests for plan sessions; an async context manager.
 
     Whoever asks may go away: the request goes on, and its session has what came of it. The same request again, while it
@@ -148,8 +148,8 @@ class PlanDesk:
             _log.error("plan.request_failed", exc_info=fault)
 
 
-class PlanDesks:
-    """The desks of all tenants; an async context manager. No tenant reaches another's sessions.
+class TenantPlanServices:
+    """The plan services of all tenants; an async context manager. No tenant reaches another's sessions.
 
     Args:
         make: Makes what carries out a tenant's requests.
@@ -157,7 +157,7 @@ class PlanDesks:
 
     def __init__(self, make: Callable[[str], PlanSessions]) -> None:
         self._make = make
-        self._desks: dict[str, PlanDesk] = {}
+        self._plans: dict[str, PlanService] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,14 +165,14 @@ class PlanDesks:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for desk in self._desks.values():
-            await desk.__aexit__(kind, error, traceback)
+        for service in self._plans.values():
+            await service.__aexit__(kind, error, traceback)
 
-    def of(self, tenant: str) -> PlanDesk:
-        """The desk of a tenant."""
-        if tenant not in self._desks:
-            self._desks[tenant] = PlanDesk(self._make(tenant))
-        return self._desks[tenant]
+    def of(self, tenant: str) -> PlanService:
+        """The plan service of a tenant."""
+        if tenant not in self._plans:
+            self._plans[tenant] = PlanService(self._make(tenant))
+        return self._plans[tenant]
 
 
 async def _awaited(work: Callable[[], Awaitable[R]]) -> R:
@@ -239,9 +239,9 @@ async def open_plans(
     starter: TaskStarter | None = None,
     repositories: WorkspaceProvider | None = None,
     tenant: str = DEFAULT_TENANT,
-) -> AsyncGenerator[PlanDesk]:
-    """The plan sessions of one tenant, until the context ends; see `open_plan_desks`."""
-    async with open_plan_desks(
+) -> AsyncGenerator[PlanService]:
+    """The plan sessions of one tenant, until the context ends; see `open_tenant_plan_services`."""
+    async with open_tenant_plan_services(
         settings,
         buckets=buckets,
         memories=memories,
@@ -249,12 +249,12 @@ async def open_plans(
         fleet=lambda _: fleet,
         starter=lambda _: starter,
         repositories=repositories,
-    ) as desks:
-        yield desks.of(tenant)
+    ) as plans:
+        yield plans.of(tenant)
 
 
 @asynccontextmanager
-async def open_plan_desks(
+async def open_tenant_plan_services(
     settings: Settings,
     *,
     buckets: PlanBuckets | None = None,
@@ -264,7 +264,7 @@ async def open_plan_desks(
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,
     spending: Spending | None = None,
-) -> AsyncGenerator[PlanDesks]:
+) -> AsyncGenerator[TenantPlanServices]:
     """The plan sessions of a service, with a model client of their own, until the context ends.
 
     Args:
@@ -322,8 +322,8 @@ async def open_plan_desks(
                 mask=mask,
             )
 
-        async with PlanDesks(made) as desks:
-            yield desks
+        async with TenantPlanServices(made) as plans:
+            yield plans
 
 
 def plan_limits(settings: Settings) -> Limits:
