@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.drive import discard_checkpoints
 from swe_ai_fleet.orchestrator.quotas import Quotas, StorageUsage
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.sandbox import Rung
+from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.tools.audit import AuditTrail
 from tests.confinement import CONFINED
 from tests.environments import opened
@@ -60,18 +60,18 @@ def size(directory: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("level", CONFINED)
 async def test_rewriting_a_file_again_and_again_fills_neither_disk_nor_nats(
-    rung: Rung, tmp_path: Path, log: JetStream
+    level: IsolationLevel, tmp_path: Path, log: JetStream
 ) -> None:
     most, named = 0, list[BlobRef]()
-    async with kept(log, f"filling-{rung}", tmp_path, rung) as (keeper, clone):
+    async with kept(log, f"filling-{level}", tmp_path, level) as (keeper, clone):
         before = await held(log)
         for step in range(TIMES):
             (clone.root / "large").write_bytes(os.urandom(REWRITE))
             assert await keeper.keep(step) >= REWRITE
             most = max(most, await held(log) - before)
-            events = [stored async for stored in log.read("acme", f"filling-{rung}")]
+            events = [stored async for stored in log.read("acme", f"filling-{level}")]
             body = events[-1].event.body
             assert isinstance(body, WorkspaceCheckpointed) and body.bundle is not None
             # What the log names can be had; what it named before is gone.
@@ -87,11 +87,11 @@ async def test_rewriting_a_file_again_and_again_fills_neither_disk_nor_nats(
 
 @asynccontextmanager
 async def kept(
-    log: JetStream, execution: str, root: Path, rung: Rung, **bounds: int
+    log: JetStream, execution: str, root: Path, level: IsolationLevel, **bounds: int
 ) -> AsyncIterator[tuple[WorkspaceKeeper, GitClone]]:
     """A clone of an agent's whose checkpoints are kept."""
     owner = Owner(tenant="acme", execution_id=execution)
-    async with log.journal(writing("acme", execution)) as journal, opened(root, rung) as (_, clone):
+    async with log.journal(writing("acme", execution)) as journal, opened(root, level) as (_, clone):
         trail = AuditTrail(agent_id="a")
         yield WorkspaceKeeper(clone=clone, journal=journal, blobs=log, owner=owner, trail=trail, **bounds), clone
 
@@ -101,7 +101,7 @@ def writing(tenant: str, execution: str, agent: str = "a") -> Writer:
 
 
 async def test_a_workspace_that_is_too_large_is_not_stored_and_the_log_says_so(tmp_path: Path, log: JetStream) -> None:
-    async with kept(log, "bounded", tmp_path, Rung.NONE, max_bytes=MIB) as (keeper, clone):
+    async with kept(log, "bounded", tmp_path, IsolationLevel.NONE, max_bytes=MIB) as (keeper, clone):
         await clone.run(Command(argv=("sh", "-c", "echo small > small")))
         await keeper.keep(1)
         before = await held(log)

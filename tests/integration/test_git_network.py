@@ -15,7 +15,7 @@ from aiohttp import web
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy, open_workspace
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, open_workspace
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate
@@ -320,7 +320,7 @@ async def test_remotes_that_are_not_granted(tool: GitTool, workspace: LocalWorks
     for call in (bare.clone("https://example.org/a.git"), bare.fetch(), bare.pull(), bare.push()):
         await refused(bare, call, "GitTool(remotes=")
     granted = RemoteGrant(name="origin", url="https://example.org/a.git")
-    unconfined = GitTool(workspace, remotes=GitRemotes(Sandbox(SandboxPolicy(rung=Rung.NONE)), [granted]))
+    unconfined = GitTool(workspace, remotes=GitRemotes(Sandbox(SandboxPolicy(level=IsolationLevel.NONE)), [granted]))
     await refused(unconfined, unconfined.fetch(), "it takes bubblewrap")
     assert server.seen == []
     assert not (workspace.root / "pwned").exists() and not (workspace.root / "new").exists()

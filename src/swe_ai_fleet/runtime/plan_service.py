@@ -47,7 +47,13 @@ from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
 from swe_ai_fleet.runtime.spending import Spending
-from swe_ai_fleet.runtime.tool_services import make_sandbox, operator_tools, secret_mask, tool_access, with_rung
+from swe_ai_fleet.runtime.tool_services import (
+    make_sandbox,
+    operator_tools,
+    secret_mask,
+    tool_access,
+    with_isolation_level,
+)
 from swe_ai_fleet.settings import Settings
 
 R = TypeVar("R")
@@ -281,7 +287,7 @@ async def open_tenant_plan_services(
         InvalidRequest: No model server is configured, or a setting is malformed.
         PreconditionFailed: The sandbox of the settings cannot be had here.
     """
-    here = await with_rung(settings)
+    here = await with_isolation_level(settings)
     access, mask, prices = tool_access(settings), secret_mask(settings), model_prices(settings)
     patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
     async with (

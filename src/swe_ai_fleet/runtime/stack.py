@@ -43,7 +43,7 @@ from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
 from swe_ai_fleet.runtime.state import State
-from swe_ai_fleet.runtime.tool_services import tool_access, with_rung
+from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
@@ -149,7 +149,7 @@ async def open_stack(
         hint = "it holds a directory for each tenant; docs/tenants.md"
         raise InvalidRequest(f"{given} is no directory", field="git_credentials", hint=hint)
     settings, log, telemetry = state.settings, state.log, own_telemetry()
-    here = await with_rung(settings)
+    here = await with_isolation_level(settings)
     async with AsyncExitStack() as stack:
         context = await stack.enter_async_context(open_context_client(settings))
         model = await stack.enter_async_context(open_model(settings))

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.integration import RepositoryBundle
 from swe_ai_fleet.domain.run import Checkpoint
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
@@ -327,7 +327,7 @@ class Clones:
         directories that its commands may write to.
         """
         history = history_of(seed)
-        if self._sandbox.policy.rung is not Rung.NONE:
+        if self._sandbox.policy.level is not IsolationLevel.NONE:
             # At the same place as on the host, which is what the clone's alternates say.
             seen = Mount(source=str(history.objects), target=str(history.objects))
             environment = replace(environment, mounts=(*environment.mounts, seen))

@@ -57,7 +57,7 @@ from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import NODE_LOCKS, PYTHON_LOCKS, Lock, npm_lock, read_lock, recorded_lock
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox
+from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox
 
 _RETRY_SECONDS = 600.0
 _MOST_RETRIES = 100
@@ -114,9 +114,9 @@ class Environments:
         self._policy = policy
         self._mask = mask
         self._recipes = recipes
-        self._places = Places(home=home, rung=sandbox.policy.rung)
+        self._places = Places(home=home, level=sandbox.policy.level)
         self._confined = self._places.confined
-        self._keys = Keys(git, policy=policy, rung=sandbox.policy.rung)
+        self._keys = Keys(git, policy=policy, level=sandbox.policy.level)
 
     async def warm(self) -> None:
         """Copy the tools that repositories without their own get; find the machine's interpreters."""
@@ -526,7 +526,7 @@ class Environments:
         if own := spec.test_command.strip():
             report = replace(report, test_command=caller_command(own), test_source="the caller")
         mounts = self._places.mounts(tools)
-        if key and self._places.rung is not Rung.NONE:
+        if key and self._places.level is not IsolationLevel.NONE:
             root = self._home / key / "root"
             mounts = (*mounts, Mount(source=str(root), target=self._places.base(key)))
         return Environment(

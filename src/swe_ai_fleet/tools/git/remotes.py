@@ -13,7 +13,7 @@ import httpx2
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import Rung, Sandbox
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
 from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
@@ -60,7 +60,7 @@ class GitRemotes:
     """The remotes of one agent run.
 
     Args:
-        sandbox: Where git runs; it must be bubblewrap's rung.
+        sandbox: Where git runs; its isolation level must be bubblewrap.
         grants: What may be reached.
         seconds: Limit of one operation.
         max_received_bytes: Of all that a server sends in one operation.
@@ -195,7 +195,7 @@ class GitRemotes:
 
     @asynccontextmanager
     async def _transport(self, workspace: Workspace, target: Target) -> AsyncGenerator[GitTransport]:
-        if self._sandbox.policy.rung is not Rung.BUBBLEWRAP:
+        if self._sandbox.policy.level is not IsolationLevel.BUBBLEWRAP:
             raise ToolRefusal("remotes are reached from a sandbox with a network of its own only: it takes bubblewrap")
         url = httpx2.URL(target.url)
         policy = HttpPolicy(
