@@ -30,7 +30,7 @@ from services.gateway.access.limits import (
     Allowance,
     Buckets,
     Gone,
-    PatientReceive,
+    TimedReceive,
     answer_early,
     peer,
     read_again,
@@ -182,7 +182,7 @@ class AuthMiddleware:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
         headers = scope["headers"]
         if scope["path"] in _UPLOADS:
-            await self._upload(scope, PatientReceive(receive), send)
+            await self._upload(scope, TimedReceive(receive), send)
             return
         body = b""
         if signing_in:
@@ -199,7 +199,7 @@ class AuthMiddleware:
             key, self._carry_out, scope, again, send, owner=owner, who=who, body=body, secret=secret
         )
 
-    async def _upload(self, scope: Scope, receive: PatientReceive, send: Send) -> None:
+    async def _upload(self, scope: Scope, receive: TimedReceive, send: Send) -> None:
         try:
             await self._app(scope, receive, send)
         except ClientDisconnect:
