@@ -108,7 +108,7 @@ class _Edition:
 class AccessStore:
     """An Authenticator by the access file, which is read anew when it changes.
 
-    A new version that is broken changes nothing: the one before goes on counting, and the log says so.
+    A broken new version is logged and ignored: the version before stays in force.
 
     Args:
         path: The access file.

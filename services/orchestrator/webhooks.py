@@ -1,7 +1,7 @@
 """Notifications to webhooks: each has a durable consumer of its own on the log of events, which all replicas share.
 
-So a receiver that is down delays no other, what happens while no process runs is told afterwards, and an event is
-acknowledged only once its receiver took it or it is a dead letter.
+So a receiver that is down delays no other, events of a downtime are delivered afterwards, and an event is acknowledged
+only once its receiver took it or it is a dead letter.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def queue_of(webhook: Webhook) -> WorkQueue:
         consumer=webhook.consumer,
         # Attempts are counted elsewhere; this is for faults of ours.
         max_deliveries=50,
-        # What a killed process had in its hands is told again after so long.
+        # Messages of a killed process are redelivered after so long.
         ack_wait_seconds=10.0,
         concurrency=CONCURRENCY,
         start_sequence=webhook.start_sequence,
@@ -71,7 +71,7 @@ class WebhookNotifier:
         webhooks: The webhooks.
         deliveries: What became of events.
         rules: Where messages may go.
-        mask: Masks secrets in what is told.
+        mask: Masks secrets in notifications.
         schedule: When failed deliveries are tried again.
         now: The time.
         chance: A number from 0 to 1.
@@ -89,13 +89,13 @@ class WebhookNotifier:
     tls: ssl.SSLContext | None = None
 
     def sender(self) -> WebhookSender:
-        """One for a receiver, to be closed."""
+        """A sender for one receiver; the caller closes it."""
         return WebhookSender(self.rules, now=self.now, tls=self.tls)
 
     async def attempt(
         self, webhook: Webhook, notification: Notification, sender: WebhookSender, *, number: int, sequence: int
     ) -> tuple[Reply, Attempt]:
-        """Tell a webhook once, and note how that went. `number` counts from 1, `sequence` is 0 for a test."""
+        """Notify a webhook once, and record the attempt. `number` counts from 1, `sequence` is 0 for a test."""
         at = self.now()
         sent = message(webhook, notification, int(at.timestamp()))
         reply = await sender.send(sent, secrets=(webhook.secret,))
@@ -145,10 +145,10 @@ class Listener:
     sender: WebhookSender
 
     async def handle(self, work: Work) -> None:
-        """Tell the webhook, if the message is of interest to it.
+        """Notify the webhook, if it subscribes to the event.
 
-        Raises RetryAfter where that failed and is to be tried again, PermanentError where it is not, FleetError for
-        faults of the surroundings.
+        Raises RetryAfter for a failure that is retried, PermanentError for one that is not, FleetError for faults of
+        the surroundings.
         """
         if not any(mark in work.data for mark in _MARKS):
             return
@@ -209,12 +209,12 @@ class Listener:
 
 @asynccontextmanager
 async def open_listeners(notifier: WebhookNotifier, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
-    """Listen for every webhook of the store until the context ends; `changed` says that they are others.
+    """Consume events for every webhook of the store until the context ends; `changed` is set when webhooks change.
 
     Yields the task that does it. One that is done before has met a fault, which is logged. Raises Unavailable.
     """
     for orphan in await notifier.webhooks.orphans(await notifier.log.consumers(EVENTS)):
-        # Whoever was to remove it ended before it could.
+        # The process that was to remove it ended before.
         await notifier.log.remove_consumer(EVENTS, orphan)
     task = asyncio.create_task(_listening(notifier, changed), name="webhooks")
     try:
@@ -238,8 +238,8 @@ async def _listening(notifier: WebhookNotifier, changed: asyncio.Event) -> None:
                     listening[consumer] = asyncio.create_task(_consuming(notifier, webhook), name=consumer)
             await changed.wait()
     except Exception:
-        # Nobody waits for this task, so it is told here.
-        _log.exception("webhooks are not told any more")
+        # Nothing awaits this task, so its failure is logged here.
+        _log.exception("webhook notifications have stopped")
         raise
     finally:
         await _ended(list(listening.values()))
@@ -251,8 +251,8 @@ async def _consuming(notifier: WebhookNotifier, webhook: Webhook) -> None:
     try:
         await notifier.log.consume(queue_of(webhook), listener.handle)
     except Exception:
-        # Nobody waits for this task either.
-        _log.exception("a webhook is not told any more", webhook=webhook.webhook_id)
+        # Nothing awaits this task either.
+        _log.exception("notifications of a webhook have stopped", webhook=webhook.webhook_id)
         raise
     finally:
         await sender.close()

@@ -58,12 +58,12 @@ from swe_ai_fleet.ports import KeyValue
 async def while_admitted(
     work: Awaitable[None], may_stay: Callable[[], Awaitable[bool]], *, seconds: float = CHECK_SECONDS
 ) -> bool:
-    """Carry work out for as long as somebody may stay; whether it came to its own end.
+    """Run work for as long as its caller stays admitted; whether it ended by itself.
 
     Args:
-        work: Is cancelled, and waited for, where they may not.
-        may_stay: Asked again and again.
-        seconds: Between two questions.
+        work: Cancelled, and awaited, when the caller is no longer admitted.
+        may_stay: Whether the caller is still admitted; called periodically.
+        seconds: Between two calls.
     """
     working = asyncio.ensure_future(work)
     try:

@@ -33,7 +33,7 @@ from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, prese
 
 @dataclass(slots=True, kw_only=True)
 class TurnContext:
-    """What one turn's tools work with and leave: the person's words, the proposal, what was kept."""
+    """What the tools of one turn share: the person's message, the proposal, the memories that were stored."""
 
     text: str
     scope: MemoryScope

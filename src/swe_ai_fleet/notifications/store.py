@@ -34,11 +34,11 @@ _log = structlog.get_logger(__name__)
 
 
 class WebhookStore:
-    """Keeps webhooks, and knows what is kept wherever it was changed. An async context.
+    """Stores webhooks, and follows changes that other replicas make. An async context.
 
     Args:
         store: Where they are kept, secrets and all.
-        changed: Hears that the webhooks of `all` are others.
+        changed: Called when the webhooks of `all` have changed.
         now: The time.
     """
 

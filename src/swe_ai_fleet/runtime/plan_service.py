@@ -64,11 +64,11 @@ _log = structlog.get_logger(__name__)
 class PlanService:
     """Takes requests for plan sessions; an async context manager.
 
-    Whoever asks may go away: the request goes on, and its session has what came of it. The same request again, while it
-    is carried out here, waits for the same answer. Leaving the context ends what is still carried out.
+    A request outlives its caller, and its session keeps the result. The same request again, while the first one runs
+    here, waits for the same answer. Leaving the context cancels running requests.
 
     Args:
-        sessions: Who carries requests out.
+        sessions: Runs the requests.
         at_once: So many at a time; more are refused.
     """
 
@@ -125,7 +125,7 @@ class PlanService:
         return await self._sessions.session(session_id)
 
     async def working(self, session_id: str) -> bool:
-        """Whether a request of it is being carried out now, here or elsewhere. Raises Unavailable."""
+        """Whether a request of it runs now, here or elsewhere. Raises Unavailable."""
         return await self._sessions.working(session_id)
 
     async def sessions(self) -> tuple[SessionCard, ...]:
@@ -158,7 +158,7 @@ class TenantPlanServices:
     """The plan services of all tenants; an async context manager. No tenant reaches another's sessions.
 
     Args:
-        make: Makes what carries out a tenant's requests.
+        make: Makes the plan sessions of a tenant.
     """
 
     def __init__(self, make: Callable[[str], PlanSessions]) -> None:

@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PermanentError(Exception):
-    """Raised by a handler: this message can never succeed, for the reason given."""
+    """Raised by a handler: this message can never be handled, for the reason given. It is dead-lettered."""
 
 
 class RetryAfter(Exception):
