@@ -212,7 +212,7 @@ class AccessStore:
             if _stamp_of(self._path) in (self._current.stamp, self._refused):
                 return
             stamp = _stamp_of(self._path)
-            with self._telling(stamp):
+            with self._logging_refusal(stamp):
                 await self._read()
 
     def _look(self) -> None:
@@ -227,11 +227,11 @@ class AccessStore:
         if stamp[1] > AT_ONCE_BYTES:
             self._following = asyncio.create_task(self._follow(), name="access file")
             return
-        with self._telling(stamp):
+        with self._logging_refusal(stamp):
             self._take(stamp, read_access(self._path))
 
     @contextmanager
-    def _telling(self, stamp: _Stamp) -> Generator[None]:
+    def _logging_refusal(self, stamp: _Stamp) -> Generator[None]:
         try:
             yield
         except InvalidRequest as error:

@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavaila
 _NANOSECONDS = 1_000_000_000
 _EXPIRES_SECONDS = 30
 _HEARTBEAT_SECONDS = 5
-_TELLING_SECONDS = 1.0
+_ACKNOWLEDGING_SECONDS = 1.0
 """For the server's answer to an acknowledgement; one that has just started may lose the first."""
 _REASON_CHARS = 1_000
 _NO_CONSUMER = 10014
@@ -262,7 +262,7 @@ class _Consumer:
 
     async def _handle(self, message: Message) -> None:
         # A task is enough to say that the work goes on: no agent runs in this loop, so nothing blocks it.
-        telling = asyncio.create_task(self._keep(message.reply))
+        progress_signals = asyncio.create_task(self._signal_progress(message.reply))
         try:
             answer = await self._answer(Work.of(message))
             await self._tell(message.reply, answer)
@@ -271,7 +271,7 @@ class _Consumer:
                 await self._connection.send(message.reply, _AGAIN)
             raise
         finally:
-            telling.cancel()
+            progress_signals.cancel()
             self._busy -= 1
             self._freed.set()
 
@@ -328,7 +328,7 @@ class _Consumer:
         _log.warning("work.dead_letter", consumer=queue.consumer, sequence=work.sequence, reason=reason)
         return _NEVER
 
-    async def _keep(self, reply: str) -> None:
+    async def _signal_progress(self, reply: str) -> None:
         """Say that a message is being worked on, for as long as it is."""
         while True:
             await asyncio.sleep(self._queue.ack_wait_seconds / 3)
@@ -340,7 +340,7 @@ class _Consumer:
         backoff = Backoff.lasting(self._queue.ack_wait_seconds)
         while True:
             try:
-                await self._connection.request(reply, answer, seconds=_TELLING_SECONDS)
+                await self._connection.request(reply, answer, seconds=_ACKNOWLEDGING_SECONDS)
             except Unanswered as reason:
                 try:
                     await backoff.wait(reason)
